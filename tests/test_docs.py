@@ -32,7 +32,6 @@ from tempopt.spec import sections as settings
 from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
 from tempopt.spec.lightning_sections import GOVERNED
-from tempopt.spec.proxy import ProxySection
 from tempopt.spec.resources import Resources
 from tempopt.spec.study_section import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
@@ -226,7 +225,6 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
     for section, path in (
         (StudySection, "study."),
         (settings.Seeds, "study.seeds."),
-        (ProxySection, "study.proxy."),
     ):
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):

@@ -11,9 +11,7 @@ from tempopt.agent.continuation import find, go_on_with, refuse_alike
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import StorageError
-from tempopt.forecast.split_text import split_text
 from tempopt.records.rows import Pooled, StudyRow
-from tempopt.spec.budget import split_as
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
@@ -51,7 +49,7 @@ def stand(
     if row.checkpoints != checkpoints:
         store.set_checkpoints(row.id, checkpoints)
     # every time, since whoever began the study may have died before it had its tickets
-    store.add_tickets(row.id, first_tickets(split_as(spec, StudySpec.stored(row))))
+    store.add_tickets(row.id, first_tickets(spec))
     return row
 
 
@@ -64,8 +62,7 @@ def _register(store: Store, spec: StudySpec, *, new: bool) -> None:
 
 
 def _begun(store: Store, spec: StudySpec, owner: str, told: Callable[[str], None]) -> StudyRow:
-    split = split_text(spec)
-    for note in [*spec.notes, *([] if split is None else [split])]:
+    for note in spec.notes:
         told(note)
     kept = load_prior_runs(store, spec)
     for each in kept:

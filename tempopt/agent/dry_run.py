@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -18,8 +16,6 @@ from tempopt.errors import (
 )
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
-from tempopt.spec.model_sizes import full_size, size_name
-from tempopt.spec.proxy import PATH
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import CREDITED
 from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Started, Times
@@ -54,7 +50,7 @@ def rehearse(
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
-    Of compared values each is tried, with the last of all others; of a study with proxies these go first.
+    Of compared values each is tried, with the last of all others.
 
     Args:
         spec: The spec.
@@ -63,109 +59,21 @@ def rehearse(
         told: Called with each part of it, once that is over.
 
     Returns:
-        The spec with the named temperatures that its module has and the sizes of its proxies, and how the
-        training began; None if it was not to train.
+        The spec with the named temperatures that its module has, and how the training began; None if it was
+        not to train.
 
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    proxies = [_tried_proxy(spec, size, worker, task, told) for size in range(full_size(spec))]
-    started, finished = _checked(spec, worker, task, told, sizes=bool(proxies))
-    for proxy in proxies:
-        proxy.refuse_others(finished)
-    unlearned = [each.finished.not_learned for each in proxies if each.finished.not_learned]
+    started, finished = _checked(spec, worker, task, told)
     found = spec.with_found(
         finished.found,
-        not_learned=finished.not_learned or next(iter(unlearned), None),
+        not_learned=finished.not_learned,
         evaluated=finished.evaluated,
         trained=finished.trained,
-        sizes=_sizes([*proxies, _TriedSize(PATH, started, finished)]) if proxies else {},
     )
-    if started is not None:
-        _refuse_unknown_size(found)
-        _refuse_larger(found)
     return found, started
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _TriedSize:
-    """What trying one size of a study has found."""
-
-    path: str
-    started: Started | None
-    finished: Finished
-
-    def refuse_others(self, finished: Finished) -> None:
-        """Refuse a proxy that is not compared with the same temperatures as the model at full size.
-
-        Raises:
-            SpecError: A named temperature is another as found.
-        """
-        for name, at_full in finished.found.items():
-            small = self.finished.found.get(name, at_full)
-            if not math.isclose(small, at_full, rel_tol=1e-6):
-                raise SpecError(
-                    f"temperatures.{name}: the proxy ({self.path}) has {small:.6g} as found, and the model "
-                    f"at full size {at_full:.6g}, but both have one baseline. Have both begin at the same, "
-                    f"or give it, as in {name}: {{..., as_found: {at_full:.6g}}}."
-                )
-
-
-def _sizes(tried: Sequence[_TriedSize]) -> dict[str, list[int]]:
-    """Return what is known of each size, by name, where it is known of all of them."""
-    found: dict[str, list[int | None]] = {
-        "steps": [None if each.started is None else each.started.total_steps for each in tried],
-        "parameters": [each.finished.parameters for each in tried],
-        "head_dim": [each.finished.head_dim for each in tried],
-    }
-    return {
-        name: [size for size in sizes if size is not None]
-        for name, sizes in found.items()
-        if all(size is not None for size in sizes)
-    }
-
-
-def _tried_proxy(
-    spec: StudySpec, size: int, worker: WorkerProcess, task: Literal["rehearse", "check"], told: Told
-) -> _TriedSize:
-    assert spec.study.proxy is not None
-    number = f"proxy {size + 1}" if full_size(spec) > 1 else "proxy"
-    path = spec.study.proxy.path_of(size)
-
-    def named(stage: Stage) -> None:
-        told(dataclasses.replace(stage, what=f"{number}: {stage.what}"))
-
-    try:
-        return _TriedSize(path, *_checked(spec.at_size(size), worker, task, named, sizes=True))
-    except SpecError as error:
-        raise SpecError(f"The proxy ({path}): {error}") from error
-
-
-def _refuse_unknown_size(spec: StudySpec) -> None:
-    """Refuse a study whose rule of τ needs a size that the dry run could not find."""
-    proxy = spec.study.proxy
-    if proxy is not None and proxy.shifts is None:
-        raise SpecError(
-            "study.proxy.temperature is head_dim, but the dry run could not see one dimension of all heads: "
-            "layers differ in it, or their attention cannot be looked at from outside. Give it for "
-            "each proxy and at full size, as in head_dim: [8, 32]."
-        )
-
-
-def _refuse_larger(spec: StudySpec) -> None:
-    """Refuse a proxy that has more steps or parameters than the size after it, and not less of the other."""
-    proxy = spec.study.proxy
-    if proxy is None or proxy.steps is None or proxy.parameters is None:
-        return
-    known = list(zip(proxy.steps, proxy.parameters, strict=True))
-    for size, (small, large) in enumerate(itertools.pairwise(known)):
-        if small != large and all(one >= other for one, other in zip(small, large, strict=True)):
-            raise SpecError(
-                f"{proxy.path_of(size)}: a run has {small[0]} steps and {small[1]:,} parameters, and at "
-                f"{size_name(spec, size + 1)} {large[0]} and {large[1]:,}: it is no smaller training. "
-                "Give smaller values."
-            )
 
 
 _CHECKED: dict[str, StudySpec] = {}
@@ -235,23 +143,16 @@ def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
     return finished.times
 
 
-def timed_sizes(spec: StudySpec, worker: WorkerProcess) -> list[Times]:
-    """Return the same of each size of a study, the smallest first (:mod:`tempopt.spec.model_sizes`)."""
-    return [timed(spec.at_size(size), worker) for size in range(full_size(spec) + 1)]
-
-
 def _checked(
     spec: StudySpec,
     worker: WorkerProcess,
     task: Literal["rehearse", "check"],
     told: Told = _unheard,
-    *,
-    sizes: bool = False,
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        first = _tried(spec, worker, task=task, space=space, sampled=sampled, told=told, sizes=sizes)
+        first = _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
         if task == "rehearse":
             _try_values(spec, worker, sampled)
         return first
@@ -287,7 +188,6 @@ def _tried(
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
     told: Told = _unheard,
-    sizes: bool = False,
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
@@ -306,7 +206,6 @@ def _tried(
             task=task,
             learns=spec.study.learned if task == "rehearse" and spec.learns else False,
             space=space,
-            sizes=sizes,
         )
     )
     started: Started | None = None

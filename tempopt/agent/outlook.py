@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tempopt.agent.observer import Observer, Snapshot, Unobserved
-from tempopt.confirmation.costs import BASES, costs_of
+from tempopt.confirmation.costs import mean_cost
 from tempopt.forecast.power import detectable, known_of
 from tempopt.forecast.runs import Forecast
 from tempopt.forecast.words import begun_text, gain_text, lasting, on
@@ -72,12 +72,10 @@ class Outlook:
             self._told = True
             parts.append(gain_text(able, known, self._spec.study.metric, baseline_name(self._spec)))
         workers = sum(not each.silent for each in snapshot.workers)
-        costs = costs_of(rows, self._spec)
-        if with_time and workers and costs is not None:
-            runs = [span.expected for span in self._forecast.runs_by_size()]
-            seconds = costs.of(runs) / workers
-            basis = "" if costs.basis == "measured" else f" ({BASES[costs.basis]})"
-            parts.append(f"about {lasting(seconds)} to the verdict on {on(workers, 0.0)}{basis}")
+        cost = mean_cost(rows)
+        if with_time and workers and cost is not None:
+            seconds = cost * self._forecast.runs().expected / workers
+            parts.append(f"about {lasting(seconds)} to the verdict on {on(workers, 0.0)}")
         if parts:
             text = "; ".join(parts)
             self._observer.note(f"{text[0].upper()}{text[1:]}.")

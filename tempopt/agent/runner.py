@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tempopt.agent.agent import Agent
 from tempopt.agent.beginning import stand
-from tempopt.agent.dividing import split_here
 from tempopt.agent.dry_run import checked, rehearse, stage_text, workers_of
 from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
@@ -29,7 +28,6 @@ from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.optuna_strategies import try_strategies
 from tempopt.spec.amendments import changes
-from tempopt.spec.budget import split_as
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -113,7 +111,6 @@ class StudyRunner:
                     spec = self._with_weights(spec, folder)
                 if self._study is None:
                     spec, _ = rehearse(spec, workers[0], task="rehearse", told=self._rehearsed)
-                    spec = split_here(spec, workers[0])
                 else:
                     spec = checked(spec, workers[0], again=self._gate is None)
             except SpecError as error:
@@ -130,10 +127,6 @@ class StudyRunner:
                 owner=user(),
                 told=self._observer.note,
             )
-            if self._study is None:
-                # somebody else may have begun it at the same moment, and split its budget otherwise
-                self._spec = split_as(spec, StudySpec.stored(study))
-                program = self._spec.program()
             while not self._worked(study, program, workers, folder):
                 program = self._follow(study).program()
 

@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from tempopt.confirmation.costs import MeanCosts, is_whole, mean_costs, no_totals, spent
+from tempopt.confirmation.costs import is_whole, spent
 from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.stages import Upcoming, upcoming
+from tempopt.confirmation.stages import to_come
 from tempopt.records.liveness import is_dead
 from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
 from tempopt.records.tickets import oriented, usable
 from tempopt.sampling.arms import Arms, by_guard, by_step
-from tempopt.spec.model_sizes import largest_of, size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -62,10 +61,10 @@ class StudyCache:
         self.codes = {row.code for row in rows if row.code is not None}
         self._of_kind = {kind: [row.id for row in rows if row.kind == kind] for kind in KINDS}
         self._first_open: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self._upcoming: Upcoming | None = None
+        self._to_come: int | None = None
         self.done = Counter(row.kind for row in rows if row.state in OVER)
         self.spent = sum(spent(row) for row in rows)
-        self._whole = no_totals(self._spec)
+        self._whole_runs, self._whole_seconds = 0, 0.0
         for row in rows:
             self._count(row)
 
@@ -107,7 +106,7 @@ class StudyCache:
         if row.parameters is not None:
             self.arms.asked(row)
         if row.state in OVER:
-            self._upcoming = None
+            self._to_come = None
             self.done[row.kind] += 1
             self._count(row)
             self.arms.told(row, reports, guards)
@@ -115,8 +114,8 @@ class StudyCache:
     def _count(self, row: TicketRow) -> None:
         """Take note of what a run has taken, if it is complete."""
         if is_whole(row):
-            size = size_of(row, self._spec)
-            self._whole[size] = self._whole[size].plus(row.seconds)
+            self._whole_runs += 1
+            self._whole_seconds += row.seconds
 
     def grow_to(self, age: float) -> None:
         """Take note of how many seconds ago the study was created, by the database's clock."""
@@ -153,28 +152,14 @@ class StudyCache:
         """Return the number of tickets of each kind."""
         return {kind: len(ids) for kind, ids in self._of_kind.items()}
 
-    def upcoming(self) -> Upcoming:
-        """Return how many tickets there will still be, besides those that there are, at most."""
-        if self._upcoming is None:
-            self._upcoming = upcoming(list(self.tickets.values()), self._spec)
-        return self._upcoming
-
-    def costs(self) -> MeanCosts | None:
-        """Return the mean training seconds of a complete run, by size; None before there is one."""
-        return mean_costs(self._spec, self._whole)
-
     def seconds_left(self) -> float | None:
         """Return the training seconds of all that is left, an estimate; None before a run is complete."""
-        if (costs := self.costs()) is None:
+        if not self._whole_runs:
             return None
-        left: list[float] = [*self.upcoming().sizes]
-        for kind, count in self.asked().items():
-            if kind == "transfer":
-                for row in self.of_kind(kind):
-                    left[size_of(row, self._spec)] += row.state not in OVER
-            else:
-                left[largest_of(kind, self._spec)] += count - self.done[kind]
-        return costs.of(left)
+        if self._to_come is None:
+            self._to_come = to_come(list(self.tickets.values()), self._spec)
+        left = sum(count - self.done[kind] for kind, count in self.asked().items())
+        return (self._to_come + left) * self._whole_seconds / self._whole_runs
 
     def of_kind(self, kind: Kind) -> list[TicketRow]:
         """Return the tickets of a kind by number."""

@@ -11,10 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tempopt.cli import DONE
-from tempopt.forecast.power import Known
 from tempopt.forecast.runs import TRAINED, Span
-from tempopt.forecast.split import Splits
-from tempopt.forecast.split_text import split_lines
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
 from tempopt.spec.load import load_spec
 from tempopt.study import api
@@ -25,11 +22,8 @@ from tempopt.workers.messages import Times
 _AFTER = {
     "baseline": "three baseline runs",
     "choose": "the choosing runs",
-    "transfer": "the runs that compare finalists at full size",
     "confirm": "the confirming runs",
 }
-_HOUR = 3600.0
-_FAR = 1.5
 _COLUMNS = ("at least", "expected", "at most")
 
 
@@ -52,10 +46,6 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
     print("", *_lines(found), sep="\n")
-    if found.split is not None:
-        lines = [*split_lines(found.split, found.known, found.metric), *_stated_otherwise(found, found.split)]
-        print("", *lines, "", sep="\n")
-        Console(file=sys.stdout, width=max(Console().width, 60)).print(_split_table(found, found.split))
     return DONE
 
 
@@ -101,33 +91,20 @@ def _lines(found: StudyForecast) -> Iterator[str]:
     if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
         yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."
     for name in found.limited:
-        if name == "gpu_hours" and found.split is not None:
-            continue
         yield f"study.limits.{name} may end the search sooner, which is not counted here."
     if found.detectable is not None:
         yield from _power_lines(found)
 
 
 def _run_lines(found: StudyForecast, times: Times) -> Iterator[str]:
-    """Yield what a run takes; where the search trains a proxy, what one of each size takes."""
-    proxies = found.proxy_times
-    several = len(proxies) > 1
-    names = [f"proxy {size + 1}" if several else "the proxy" for size in range(len(proxies))]
-    told = [*(f"A run of {name}" for name in names), "A run at full size" if proxies else "A run"]
-    for size, (what, each) in enumerate(zip(told, [*proxies, times], strict=True)):
-        seconds = [cost for (_, at), cost in found.run_seconds.items() if at == size]
-        most = f": {lasting(max(seconds))} at most" if seconds else ""
-        yield (
-            f"{what}, measured on {found.device}{most}: "
-            f"{each.start:.2g} s to start, {each.steps} steps of {1000 * each.step:.3g} ms, "
-            f"{each.validations} validation{'s' * (each.validations != 1)} of {each.validate:.2g} s, and "
-            "evaluations at the end."
-        )
-    if found.proxy is not None:
-        yield found.proxy
-        sizes = zip((*names, "full size"), found.by_size, strict=True)
-        own = [f"{span.expected:.0f} of {name}" for name, span in sizes]
-        yield f"Expected runs by size: {', '.join(own)}."
+    """Yield what a run takes."""
+    most = f": {lasting(max(found.run_seconds.values()))} at most" if found.run_seconds else ""
+    yield (
+        f"A run, measured on {found.device}{most}: "
+        f"{times.start:.2g} s to start, {times.steps} steps of {1000 * times.step:.3g} ms, "
+        f"{times.validations} validation{'s' * (times.validations != 1)} of {times.validate:.2g} s, and "
+        "evaluations at the end."
+    )
 
 
 def _power_lines(found: StudyForecast) -> Iterator[str]:
@@ -147,47 +124,3 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "
             "the baseline's temperature."
         )
-
-
-def _stated_otherwise(found: StudyForecast, splits: Splits) -> Iterator[str]:
-    """Yield what a run costs here, where the spec states another price."""
-    seconds = [each for (_, size), each in found.run_seconds.items() if size == len(found.proxy_times)]
-    here = max(seconds) * (found.gpus or 1.0) / _HOUR
-    if not 1 / _FAR < here / splits.costs.full < _FAR:
-        yield (
-            f"A run is priced as study.limits states it. Measured here it takes {here:.2g} GPU-hours, and "
-            "all times above are those of this machine."
-        )
-
-
-def _split_table(found: StudyForecast, splits: Splits) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("budget", no_wrap=True)
-    proxy = bool(found.proxy_times)
-    names = ("GPU-hours", "trials", "candidates x seeds", *["finalists"] * proxy, "pairs", "shown with 80 %")
-    for name in (*names, "expected gain"):
-        table.add_column(name, justify="right")
-    for name, each in (("half", splits.half), ("as given", splits.chosen), ("twice", splits.twice)):
-        if each is None:
-            table.add_row(name, *("–",) * (len(names) + 1))
-            continue
-        pairs, seeds = each.numbers["seeds.confirm"].max, each.numbers["seeds.choose"]
-        candidates = f"{each.numbers['candidates']} x {seeds}"
-        table.add_row(
-            name,
-            f"{each.gpu_hours:.3g}",
-            str(each.numbers["trials"]),
-            candidates,
-            *[str(each.numbers["proxy.finalists"])] * proxy,
-            str(pairs),
-            _in_metric(each.effect, found.known),
-            _in_metric(each.gain, found.known),
-        )
-    return table
-
-
-def _in_metric(effect: float, known: Known | None) -> str:
-    if known is None:
-        return f"{effect:.2g} sd"
-    low, high = known.difference
-    return f"{effect * low:.2g} to {effect * high:.2g}"

@@ -31,7 +31,7 @@ from tempopt.study.progress import LABELS, number
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone", "forks"),
-    *("code", "start_from", "heads", "proxy", "amendments", "ledger", "earlier_verdicts"),
+    *("code", "start_from", "heads", "amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.

@@ -16,7 +16,6 @@ from tempopt.confirmation.comparisons import Evidence, gain
 from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.selection import all_on_choosing_seeds
 from tempopt.confirmation.selection import means as means_of
-from tempopt.confirmation.transfer import on_proxy
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, joined, next_number, of_kind, rounds_behind
 from tempopt.spec.domains import UNSET
@@ -158,7 +157,6 @@ def _simpler_tickets(
     if not plans:
         return []
     sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans)]
-    sets = [on_proxy(tickets, spec, each) for each in sets]
     return all_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
 
 
@@ -173,7 +171,7 @@ def simplest(
     means = means_of(tickets, spec, of_round)
 
     def mean_of(parameters: Parameters) -> float | None:
-        return means.get(training_key(on_proxy(tickets, spec, parameters)))
+        return means.get(training_key(parameters))
 
     winner, baseline = mean_of(arms["search"]), mean_of(arms["baseline"])
     if winner is None or baseline is None or winner <= baseline:

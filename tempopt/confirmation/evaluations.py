@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tempopt.records.rows import SAMPLED, Kind
 from tempopt.spec.domains import Choices, Range
-from tempopt.spec.model_sizes import factor, full_size
 from tempopt.temperature import (
     CREDITED,
     GROUPS,
@@ -114,8 +113,7 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
         temperature: Which temperature: attention's, the empty text, or the name of another.
     """
     found = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
-    moved = factor(spec, temperature, full_size(spec)) / found
-    low, high = (each * moved for each in _searched(spec, temperature))
+    low, high = (each / found for each in _searched(spec, temperature))
     first, last = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
     first, last = min(first, 0.0), max(last, 0.0)
     step = max(_FINEST, math.ceil((last - first) / _PLANS / _FINEST) * _FINEST)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.rematch import baseline_of, constant_candidates, winner
 from tempopt.confirmation.selection import Recommend, chosen, recommend_none, searched
-from tempopt.confirmation.transfer import transferred
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     ARMS,
@@ -26,8 +25,6 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
-from tempopt.spec.model_sizes import to_full
-from tempopt.spec.size_race import with_measured_shift
 from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key, without
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ def choices(
     Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
     could be compared with but itself.
     """
-    found = transferred(tickets, spec, recommend)
+    found = winner(tickets, spec, recommend)
     if found is None:
         return {}
     if is_neutral(found):
@@ -56,7 +53,7 @@ def choices(
         # there are two candidates or none
         "learned": chosen("learned", tickets, spec, list),
     }
-    return {arm: to_full(spec, parameters) for arm, parameters in arms.items() if parameters is not None}
+    return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
 
 
 def confirm_tickets(
@@ -171,7 +168,5 @@ def winner_of(
     if confirmed:
         return confirmed[0].parameters
     if of_round in (None, now) and of_kind(tickets, "choose", "search", of_round=now):
-        spec = with_measured_shift(tickets, spec)
-        found = transferred(tickets, spec) or winner(tickets, spec)
-        return None if found is None else to_full(spec, found)
+        return winner(tickets, spec)
     return None

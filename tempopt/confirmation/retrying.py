@@ -14,7 +14,6 @@ from tempopt.confirmation.pairs import more_pairs
 from tempopt.confirmation.values import more_value_pairs
 from tempopt.records.rows import SEARCHING, NewTicket, TicketRow
 from tempopt.records.tickets import current_round, of_kind, pairs_of, rounds_behind
-from tempopt.spec.model_sizes import size_of
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -84,16 +83,8 @@ def _counts(
         # earlier looks were taken without them
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
         return not seen and (ticket.pair or 0) >= max(looks, default=0)
-    if ticket.kind == "transfer" and size_of(ticket, spec) < _largest(tickets, spec, now):
-        # who goes on to a larger size was decided without it
-        return False
     # what was chosen is chosen once its confirmation has begun
-    return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch", "transfer") and not confirm)
-
-
-def _largest(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
-    """Return the largest size at which candidates are compared in a round."""
-    return max(size_of(each, spec) for each in of_kind(tickets, "transfer", of_round=now))
+    return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch") and not confirm)
 
 
 def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:

@@ -7,17 +7,13 @@ tuned again (rematch.py), chooses what the winner is compared with, confirms all
 
 from __future__ import annotations
 
-import operator
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import ablation_tickets
 from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
-from tempopt.confirmation.costs import costs_of, seconds
 from tempopt.confirmation.evaluated import evaluation_seed, most_to_test, tickets_on_test
 from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
@@ -30,6 +26,7 @@ from tempopt.confirmation.rematch import (
     learned_candidates,
     rematch_runs,
     rematch_tickets,
+    winner,
 )
 from tempopt.confirmation.selection import (
     SEARCHED,
@@ -40,7 +37,6 @@ from tempopt.confirmation.selection import (
     searched,
 )
 from tempopt.confirmation.timing import timing_tickets
-from tempopt.confirmation.transfer import most_to_transfer, transfer_tickets, transferred
 from tempopt.confirmation.values import value_tickets, values_to_come
 from tempopt.records.rows import KINDS, SEARCHING, Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
@@ -54,9 +50,7 @@ from tempopt.records.tickets import (
     pairs_of,
 )
 from tempopt.seeds import derive, seed_name
-from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
-from tempopt.spec.size_race import with_measured_shift
 from tempopt.temperature import AS_FOUND, GROUPS, LR_RATIOS, is_neutral, split_name
 
 if TYPE_CHECKING:
@@ -67,10 +61,8 @@ __all__ = [
     "first_tickets",
     "more_tickets",
     "next_tickets",
-    "reserve",
     "to_come",
     "to_prove",
-    "upcoming",
 ]
 
 PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCHING)
@@ -170,7 +162,6 @@ def next_tickets(
         spec: The study's spec.
         recommend: Returns the candidates; where it returns none, they are those with the best values.
     """
-    spec = with_measured_shift(tickets, spec)
     if not spec.confirms:
         return tickets_on_test(tickets, spec)
     if spec.compare is not None:
@@ -203,7 +194,7 @@ def _first_choices(
 
 
 def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
-    """Return the rematch, the transfer, and the runs that choose what the winner is compared with."""
+    """Return the rematch, and the runs that choose what the winner is compared with."""
     found = first_winner(tickets, spec, recommend)
     if found is None or is_neutral(found):
         return []
@@ -213,9 +204,7 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
     tuned = {"baseline": lambda: baseline_candidates(tickets, spec, found, recommend)}
     if new := choose_tickets(tickets, spec, tuned) or exchange_tickets(tickets, spec, found, recommend):
         return new
-    if new := transfer_tickets(tickets, spec, recommend):
-        return new
-    final = transferred(tickets, spec, recommend) or found
+    final = winner(tickets, spec, recommend) or found
     if is_neutral(final):
         return []
     baseline = baseline_of(tickets, spec, found, recommend)
@@ -226,62 +215,28 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
     return choose_tickets(tickets, spec, compared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upcoming:
-    """Tickets that a round will still get, at most.
-
-    Args:
-        sizes: Those of each size, the smallest first (:mod:`tempopt.spec.model_sizes`).
-    """
-
-    sizes: tuple[int, ...]
-
-    @property
-    def all(self) -> int:
-        """Those of all sizes."""
-        return sum(self.sizes)
-
-    def plus(self, other: Upcoming) -> Upcoming:
-        """Return both together."""
-        return Upcoming(sizes=tuple(map(operator.add, self.sizes, other.sizes)))
-
-
-def at_sizes(spec: StudySpec, *, smallest: int = 0, full: int = 0) -> Upcoming:
-    """Return that there will be so many tickets of the smallest size and at full size, and no others."""
-    sizes = [0] * (full_size(spec) + 1)
-    sizes[0] += smallest
-    sizes[-1] += full
-    return Upcoming(sizes=tuple(sizes))
-
-
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many tickets the current round will still get, as :func:`upcoming`, of all sizes."""
-    return upcoming(tickets, spec).all
-
-
-def upcoming(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
     """Return how many tickets the current round will still get beside those there are, at most.
 
     Those that take the winner apart or time a step are not among them: there are none unless a gain is shown.
     """
     if spec.compare is not None:
-        return at_sizes(spec, full=compare_to_come(tickets, spec))
+        return compare_to_come(tickets, spec)
     if spec.compared_values:
-        return at_sizes(spec, full=values_to_come(tickets, spec))
+        return values_to_come(tickets, spec)
     if not spec.confirms:
-        return at_sizes(spec, full=most_to_test(tickets, spec))
-    spec, now = with_measured_shift(tickets, spec), current_round(tickets)
+        return most_to_test(tickets, spec)
+    now = current_round(tickets)
     if added_pairs(tickets, now):
-        return at_sizes(spec)
+        return 0
     pairs = spec.study.seeds.confirm.max
     if confirm := of_kind(tickets, "confirm", of_round=now):
         each = max(1, len(confirm) // max(1, pairs_of(confirm)) + 1)
         over_now = finished(confirm) and is_decided(tickets, spec, now)
-        return at_sizes(spec, full=0 if over_now else each * (pairs - pairs_of(confirm)))
+        return 0 if over_now else each * (pairs - pairs_of(confirm))
     tunes, levels = bool(spec.other_names), _has_levels(spec)
     arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels + spec.learns
-    transfer = Upcoming(sizes=tuple(most_to_transfer(tickets, spec)))
-    return transfer.plus(at_sizes(spec, smallest=_to_choose(tickets, spec, now), full=arms * pairs))
+    return _to_choose(tickets, spec, now) + arms * pairs
 
 
 def _has_levels(spec: StudySpec) -> bool:
@@ -323,26 +278,6 @@ def _asked(tickets: Sequence[TicketRow], kind: Kind) -> int:
     return sum(ticket.kind == kind and ticket.state != "withdrawn" for ticket in tickets)
 
 
-def reserve(
-    tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float] = seconds
-) -> float:
-    """Return what choosing and confirming may still cost, summed over trainers.
-
-    An estimate: for each run the mean of the complete ones of its size so far; 0 before there is one.
-
-    Args:
-        tickets: All tickets of the study.
-        spec: The study's spec.
-        cost: What a ticket cost.
-    """
-    costs = costs_of(tickets, spec, cost)
-    if costs is None:
-        return 0.0
-    return costs.of(to_prove(tickets, spec).sizes)
-
-
-def to_prove(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
+def to_prove(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many runs will still choose and confirm: those asked for, and those to come at most."""
-    waiting = Counter(size_of(t, spec) for t in tickets if t.kind in PROVING and not over(t))
-    asked = Upcoming(sizes=tuple(waiting[size] for size in range(full_size(spec) + 1)))
-    return asked.plus(upcoming(tickets, spec))
+    return sum(t.kind in PROVING and not over(t) for t in tickets) + to_come(tickets, spec)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.domains import Range
-from tempopt.spec.model_sizes import to_proxy
 from tempopt.temperature import CREDITED, GROUPS, schedule_of, split_name
 from tempopt.temperature.ranges import RANGES
 
@@ -30,7 +29,7 @@ class Widening:
 
     Args:
         name: The parameter.
-        value: The recommended value, of the proxy where a study has one.
+        value: The recommended value.
         low: Lower end of the range that was searched.
         high: Its upper end.
         to_low: Lower end of the range to search.
@@ -51,8 +50,6 @@ def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening
     Numbers that shape a schedule (a power, a share of training) are no reason to search again, nor is a
     named temperature that stays as found: no search has put it there.
     """
-    # what was searched is what the proxy trained
-    parameters = to_proxy(spec, parameters)
     for name, domain in spec.search.items():
         value = parameters.get(name)
         temperature, bare = split_name(name)

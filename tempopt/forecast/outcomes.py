@@ -318,8 +318,6 @@ class Extreme:
                 return (1.0 if self.own else -1.0) if row.number == 0 else 0.5 - 0.001 * row.number
             case "choose":
                 return self._chosen(row)
-            case "transfer":
-                return self._transferred(row)
         if "search" not in arms_of(row):
             return 0.0
         if not self.ahead:
@@ -330,14 +328,6 @@ class Extreme:
     def _alike(self, constant: Parameters) -> bool:
         """Whether a constant shares runs with the baseline, or with the winner without its other parts."""
         return _is_level_of(constant, self.space.parameters(self.best[0]))
-
-    def _transferred(self, row: TicketRow) -> float:
-        # the winner of the proxy stays the best, by little where as many runs as can be are to follow
-        rank = row.candidate or 0
-        if not self.ties:
-            return -float(rank)
-        assert row.pair is not None
-        return float((row.pair + rank) % 2) + 0.1 * (rank == 0)
 
     def _chosen(self, row: TicketRow) -> float:
         rank = row.candidate or 0
@@ -448,8 +438,4 @@ def by_students_test(spec: StudySpec, **study: Any) -> StudySpec:
     """Return the spec with Student's test: others take longer, and stop hardly elsewhere."""
     data = spec.to_json()
     own = {**data["study"], "test": "t", **study}
-    if own["proxy"] is not None:
-        # a size that a dry run has yet to find changes no number of runs, shifts that are tried do
-        if own["proxy"]["temperature"] != "measured":
-            own["proxy"] |= {"temperature": "same", "head_dim": None, "length": None}
     return StudySpec.from_json({**data, "study": own})

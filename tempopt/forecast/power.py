@@ -17,9 +17,8 @@ from typing import Literal
 import numpy as np
 
 from tempopt.confirmation.comparisons import gains_by_pair
-from tempopt.records.rows import Kind, TicketRow
+from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import oriented, usable
-from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
@@ -40,7 +39,7 @@ In recorded trainings it is 0.03 to 0.66 (benchmarks/README.md, "How small a gai
 # intervals of 80 % held in 76 to 83 % of simulated studies.
 _OF_CHOOSING = 0.9
 
-Source = Literal["baseline", "choose", "transfer", "confirm"]
+Source = Literal["baseline", "choose", "confirm"]
 
 _FEWEST = 2
 _STUDIES = 20_000
@@ -134,10 +133,6 @@ def detectable(spec: StudySpec) -> Detectable | None:
 
 
 def _known_after(spec: StudySpec) -> Source:
-    if spec.study.proxy is not None:
-        raced = min(spec.study.proxy.finalists, spec.study.candidates + bool(spec.other_names))
-        # one alone is confirmed without a comparison, but for one that measures a shift
-        return "transfer" if raced > 1 or spec.study.proxy.is_unmeasured else "confirm"
     # runs at τ = 1 that tune a learning rate differ in more than their seed
     if spec.compared_values or spec.other_names or spec.num_baseline <= _FEWEST:
         return "choose"
@@ -196,19 +191,13 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     """Return what the runs of a study tell of a pair's difference; None: too few are complete, or all equal.
 
     The differences of confirmed pairs, those of parameter sets on common choosing seeds where there are none,
-    and before that the values of runs that differ in nothing but their seed. Where the search trains a proxy,
-    runs at full size alone count: those that confirm, or that compare finalists.
+    and before that the values of runs that differ in nothing but their seed.
 
     Args:
         rows: The study's tickets.
         spec: Its spec.
     """
-    found = _confirmed(rows, spec)
-    if spec.study.proxy is not None:
-        large = [row for row in rows if size_of(row, spec) == full_size(spec)]
-        found = found or _on_common_seeds(large, spec, "transfer")
-    else:
-        found = found or _on_common_seeds(rows, spec, "choose") or _single(rows)
+    found = _confirmed(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
     return found if found is not None and found.deviation > 0 else None
 
 
@@ -230,13 +219,13 @@ def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     return None
 
 
-def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec, kind: Kind) -> Known | None:
+def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     """Return what remains of values on common seeds beside what parameters do and what seeds do."""
-    rounds = sorted({row.round for row in rows if row.kind == kind}, reverse=True)
+    rounds = sorted({row.round for row in rows if row.kind == "choose"}, reverse=True)
     for of_round in rounds:
         values: dict[str, dict[int, float]] = {}
         for row in rows:
-            if (row.kind, row.round) == (kind, of_round) and usable(row) and row.pair is not None:
+            if (row.kind, row.round) == ("choose", of_round) and usable(row) and row.pair is not None:
                 assert row.value is not None
                 own = values.setdefault(training_key(row.parameters or {}), {})
                 own[row.pair] = oriented(row.value, spec.study.direction)

@@ -19,7 +19,6 @@ from tempopt.forecast.compared import fewest_runs, likely_runs, most_runs
 from tempopt.forecast.outcomes import Made, Space, by_students_test, fewest, likely, most
 from tempopt.records.rows import KINDS, SAMPLED, Kind, TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.messages import Times
 
@@ -107,14 +106,6 @@ class Forecast:
         """Return the number of runs."""
         return self._span(lambda made: len(made.rows))
 
-    def runs_of_size(self, size: int) -> Span:
-        """Return the number of runs that train a size (:mod:`tempopt.spec.model_sizes`)."""
-        return self._span(lambda made: sum(size_of(row, self._spec) == size for row in made.rows))
-
-    def runs_by_size(self) -> list[Span]:
-        """Return the number of runs of each size, the smallest first."""
-        return [self.runs_of_size(size) for size in range(full_size(self._spec) + 1)]
-
     def runs_of(self, kind: Kind) -> Span:
         """Return the number of runs of a kind."""
         return self._span(lambda made: sum(row.kind == kind for row in made.rows))
@@ -130,65 +121,41 @@ class Forecast:
         known = [len(made.rows) for _, made in self._likely]
         return fmean(known), max([*known, *(len(made.rows) for made in self._most)])
 
-    def seconds(self, times: Times, proxies: Sequence[Times] = ()) -> Span:
+    def seconds(self, times: Times) -> Span:
         """Return the seconds of training, summed over workers.
 
         Args:
-            times: What the parts of a run take at full size.
-            proxies: The same of each of the study's proxies; empty: as at full size.
+            times: What the parts of a run take.
         """
         return self._span(
-            lambda made: sum(map(sum, self._costs(made, times, proxies))),
-            lambda made: sum(map(sum, self._costs(made, times, proxies, pruned=False))),
+            lambda made: sum(map(sum, self._costs(made, times))),
+            lambda made: sum(map(sum, self._costs(made, times, pruned=False))),
         )
 
-    def elapsed(self, times: Times, workers: int, proxies: Sequence[Times] = ()) -> Span:
-        """Return the seconds until the verdict, with so many workers; others as for :meth:`seconds`."""
+    def elapsed(self, times: Times, workers: int) -> Span:
+        """Return the seconds until the verdict, with so many workers; ``times`` as for :meth:`seconds`."""
         return self._span(
-            lambda made: _elapsed(self._costs(made, times, proxies), workers),
-            lambda made: _elapsed(self._costs(made, times, proxies, pruned=False), workers),
+            lambda made: _elapsed(self._costs(made, times), workers),
+            lambda made: _elapsed(self._costs(made, times, pruned=False), workers),
         )
 
-    def costs_of(self, times: Times, proxies: Sequence[Times] = ()) -> dict[tuple[Kind, int], float]:
-        """Return the mean seconds of a run of each kind and size that is trained to its end.
-
-        Args:
-            times: As for :meth:`seconds`.
-            proxies: As for :meth:`seconds`.
-        """
-        found: dict[tuple[Kind, int], list[float]] = {}
-        sizes = self._sizes(times, proxies)
+    def costs_of(self, times: Times) -> dict[Kind, float]:
+        """Return the mean seconds of a run of each kind that is trained to its end."""
+        costs: dict[Kind, list[float]] = {}
         for _, made in self._likely[-1:]:
             for row in made.rows:
-                size = size_of(row, self._spec)
-                cost = run_seconds(row, self._spec, made.rows, sizes[size])
-                found.setdefault((row.kind, size), []).append(cost)
-        return {which: fmean(costs) for which, costs in found.items()}
-
-    def _sizes(self, times: Times, proxies: Sequence[Times]) -> list[Times]:
-        return [*proxies, times] if proxies else [times] * (full_size(self._spec) + 1)
+                costs.setdefault(row.kind, []).append(run_seconds(row, self._spec, made.rows, times))
+        return {kind: fmean(seconds) for kind, seconds in costs.items()}
 
     def prunes(self, times: Times) -> bool:
         """Return whether runs are expected to be ended by the pruner."""
         return any(pruning_share(self._spec, times, made.rows) for _, made in self._likely)
 
-    def _costs(
-        self, made: Made, times: Times, proxies: Sequence[Times], *, pruned: bool = True
-    ) -> list[list[float]]:
-        sizes = self._sizes(times, proxies)
+    def _costs(self, made: Made, times: Times, *, pruned: bool = True) -> list[list[float]]:
         # it is the search that is pruned
-        share = pruning_share(self._spec, sizes[0], made.rows) if pruned else {}
+        share = pruning_share(self._spec, times, made.rows) if pruned else {}
         return [
-            [
-                run_seconds(
-                    row,
-                    self._spec,
-                    made.rows,
-                    sizes[size_of(row, self._spec)],
-                    share.get(row.arm, 1.0),
-                )
-                for row in batch
-            ]
+            [run_seconds(row, self._spec, made.rows, times, share.get(row.arm, 1.0)) for row in batch]
             for batch in made.batches
         ]
 

@@ -14,7 +14,6 @@ from tempopt.records.changes import (
     Written,
 )
 from tempopt.records.rows import (
-    AT_PROXY,
     KINDS,
     OVER,
     SAMPLED,
@@ -38,7 +37,6 @@ from tempopt.records.rows import (
 )
 
 __all__ = [
-    "AT_PROXY",
     "KINDS",
     "OVER",
     "SAMPLED",

@@ -14,7 +14,6 @@ Kind = Literal[
     "search",
     "choose",
     "rematch",
-    "transfer",
     "confirm",
     "init_only",
     "ablation",
@@ -25,11 +24,6 @@ SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", 
 """The kinds whose runs look for the parameters; the others judge what was found."""
 SAMPLED: tuple[Kind, ...] = (*SEARCHING, "rematch")
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
-AT_PROXY: tuple[Kind, ...] = (*SAMPLED, "choose")
-"""The kinds that train the smallest proxy of a study that has one (``study.proxy``).
-
-A ``transfer`` says which size it trains, and the others train at full size: ``tempopt.spec.model_sizes``.
-"""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 """The states in which nothing is left to do for a ticket."""
@@ -228,7 +222,6 @@ class TicketRow:
         forked_from: Ticket whose checkpoint it began from; None: it began at its beginning.
         forked_at: Optimizer step of that checkpoint: so many of its ``steps`` were trained by others.
         space: How often the search space had been amended when its parameters were decided.
-        size: For transfer: which size it trains, from the smallest proxy, 0, to full size; else None.
     """
 
     id: int
@@ -268,7 +261,6 @@ class TicketRow:
     forked_from: int | None = None
     forked_at: int | None = None
     space: int = 0
-    size: int | None = None
 
     @property
     def steps_trained(self) -> int | None:
@@ -294,7 +286,6 @@ class NewTicket:
     parameters: dict[str, Any] | None = None
     round: int = 0
     sampled: dict[str, Any] | None = None
-    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

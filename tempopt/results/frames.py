@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # What a person asks of a run; the rest of a ticket is how it is looked after.
 _COLUMNS = (
-    *("name", "kind", "arm", "number", "round", "candidate", "pair", "size", "seed"),
+    *("name", "kind", "arm", "number", "round", "candidate", "pair", "seed"),
     *("state", "outcome", "value"),
     *("steps", "steps_trained", "forked_from", "forked_at", "total_steps", "seconds", "gpu_seconds"),
     *("peak_memory", "trial_number", "diverged_at"),

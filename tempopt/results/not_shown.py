@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.verdict import Verdict
-from tempopt.results.proxy_text import not_held
 from tempopt.results.verdict_text import headline, part_text
 from tempopt.results.wording import baseline_name, compared, moved_text, plan_text
 from tempopt.temperature import training_key
@@ -72,7 +71,6 @@ def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
     ):
         if verdict.total.each and not verdict.at_one:
             yield from _line(what, answer)
-    yield from not_held(result)
     yield from _of_constants(verdict)
     inference = verdict.inference_only
     if inference is not None:

@@ -11,7 +11,6 @@ from tempopt.confirmation.recommendation import ALONE_LEVEL, PassedOver, Recomme
 from tempopt.confirmation.verdict import standing
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
-from tempopt.results.proxy_text import advice
 from tempopt.results.rounds import next_share
 from tempopt.results.wording import (
     baseline_name,
@@ -47,17 +46,13 @@ def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
 
 
 def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool = True) -> str:
-    """Return what to do and why, for a study that has a verdict, and what to do about a proxy that misled.
+    """Return what to do and why, for a study that has a verdict.
 
     Args:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
         as_code: Whether to name the command that gives it as code.
     """
-    return f"{_of_verdict(result, storage, as_code)}{advice(result)}"
-
-
-def _of_verdict(result: StudyResult, storage: str, as_code: bool) -> str:
     verdict = result.verdict
     assert verdict is not None and verdict.recommendation is not None
     found = verdict.recommendation

@@ -17,7 +17,6 @@ from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.proxy_order import ProxyOrder, proxy_order
 from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.values import ValuesCompared, values_compared
 from tempopt.confirmation.verdict import Verdict, conclude, earlier_verdicts, standing
@@ -37,7 +36,6 @@ from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, u
 from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
-from tempopt.spec.size_race import with_measured_shift
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
@@ -142,8 +140,6 @@ class StudyResult:
         comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
         values_compared: Of a study that compares the values of a parameter (``study.compare``) what it found
             last; else None.
-        proxy: Of a study whose search trains a proxy (``study.proxy``), whether the order of that held at
-            full size, and what it saved; else None.
         evaluated: Of a study of a trained model (``study.evaluate_only``) what it found so far; else None.
     """
 
@@ -168,7 +164,6 @@ class StudyResult:
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
     values_compared: ValuesCompared | None = None
-    proxy: ProxyOrder | None = None
     evaluated: Evaluated | None = None
     earlier_verdicts: tuple[Verdict, ...] = ()
 
@@ -212,7 +207,6 @@ class StudyResult:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
-        from tempopt.results.proxy_text import proxy_json
         from tempopt.results.values_text import values_json
         from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
 
@@ -236,7 +230,6 @@ class StudyResult:
             "code": self.spec.study.code,
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
-            "proxy": proxy_json(self),
             **rounds_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
         }
@@ -349,7 +342,7 @@ def assemble(
     """
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if whole else ({}, {})
-    spec = with_measured_shift(tickets, StudySpec.stored(row))
+    spec = StudySpec.stored(row)
     compares = spec.compare is not None
     concludes = spec.about_temperature
     values = values_compared(tickets, spec) if spec.compared_values else None
@@ -371,7 +364,6 @@ def assemble(
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
         comparison=compared(tickets, spec, measurements) if compares else None,
         values_compared=values,
-        proxy=proxy_order(tickets, spec, verdict),
         evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
         cost=_cost(tickets),
         round=current_round(tickets),
@@ -406,8 +398,6 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
     if spec.compared_values:
         follows = kind in ("choose", "confirm")
-    proxy = spec.study.proxy
-    follows &= kind != "transfer" or (proxy is not None and proxy.races)
     open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),

@@ -14,7 +14,6 @@ from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
-from tempopt.results.proxy_text import proxy_lines, reversed_line
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
@@ -93,8 +92,8 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines = _open_lines(result)
     else:
         lines = [headline(result)]
-        first = (reversed_line(result), recommendation_line(result, storage))
-        lines += [f"  {line}" for line in first if line is not None]
+        if line := recommendation_line(result, storage):
+            lines.append(f"  {line}")
         winner = _winner(verdict, result)
         lines += [f"  {line}" for line in (*([winner] if winner else []), *round_lines(result))]
         if result.direction == "minimize" and not verdict.at_one:
@@ -114,7 +113,6 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
     return [
         *lines,
         *(f"  {line}" for line in ledger_lines(result)),
-        *(f"  {line}" for line in proxy_lines(result)),
         *_missing_lines(result, storage),
         _cost(result),
     ]

@@ -33,7 +33,6 @@ from tempopt.spec.amendments import as_now
 from tempopt.spec.conditions import counted
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
-from tempopt.spec.size_race import with_measured_shift
 from tempopt.spec.study_spec import StudySpec
 
 if TYPE_CHECKING:
@@ -108,12 +107,9 @@ class Arms:
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
         self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
-        self._judged: dict[int, TicketRow] = {}
-        self._round = 0
         reported = by_step(each for each in reports if each.name == "report")
         guarded = by_guard(reports, spec)
         for ticket in tickets:
-            self._round = max(self._round, ticket.round)
             if ticket.kind in SAMPLED and ticket.sampled and ticket.parameters is None:
                 self._wanted[self._place(ticket)] = ticket.sampled
             if ticket.parameters is not None:
@@ -286,62 +282,17 @@ class Arms:
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
 
-        The arm of a compared value has the value's name. ``transfer`` is full size of a study that searches
-        on a proxy: what is compared there already is left out. What was compared there in rounds before tells
-        the search, too, which sets are worth to be candidates.
+        The arm of a compared value has the value's name.
 
         The best single one first; none where the study's sampler has no picture of what it has seen, or
         where too few runs are complete.
         """
-        if arm == "transfer":
-            return self._recommend_at_full([*self._judged.values()], count, but_of=self._round)
         if not self._foresees(arm) and not self._rematched(arm):
             return []
-        if arm == "search" and (told := self._recommend_at_full(self._judged_before(), count, but_of=None)):
-            return told
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
         fixed = self._fixed.get(arm, {})
         return [self._spec.parameters(self._arm(arm), {**sampled, **fixed}) for sampled in found]
-
-    def _judged_before(self) -> list[TicketRow]:
-        """Return what rounds before this one tell of sizes; none unless finalists were compared at full size.
-
-        Candidates of a round follow from what was known when its search ended, whenever they are asked for.
-        """
-        from tempopt.sampling.judged import compared_at_full
-
-        found = [each for each in self._judged.values() if each.round < self._round]
-        return found if any(map(usable, compared_at_full(found, self._spec))) else []
-
-    def _recommend_at_full(
-        self, judged: Sequence[TicketRow], count: int, *, but_of: int | None
-    ) -> list[Parameters]:
-        """Return what is expected to be best at full size, none where that is not foreseen.
-
-        Args:
-            judged: Runs beside those of the search.
-            count: How many at most.
-            but_of: The round of which nothing is named that is compared at full size; None: of none.
-        """
-        from tempopt.sampling.features import Features
-        from tempopt.sampling.judged import compared_at_full, described, judged_runs
-
-        # guards are known of the proxy alone, and what was judged in another space had other parameters
-        unknown = self._spec.study.weighs_guards or self._spec.amendments
-        if not judged or unknown or not self._foresees("search"):
-            return []
-        spec = with_measured_shift([*self._judged.values()], self._spec)
-        features, study = Features(spec), spec.study
-        taken = [each for each in compared_at_full(judged, spec) if each.round == but_of]
-        found = self._strategy("search").recommend_at_full(
-            self._histories["search"].over(),
-            judged_runs(judged, spec, features),
-            without_KD=described(taken, spec, features),
-            count=count,
-            seed=derive(study.seed, seed_name("search"), "at full size"),
-        )
-        return [self._spec.parameters("search", sampled) for sampled in found]
 
     def told(
         self,
@@ -356,7 +307,6 @@ class Arms:
             reports: Its reports, step to value.
             guards: What it measured of guarded metrics, by name.
         """
-        self._judge(ticket)
         if ticket.kind not in SAMPLED:
             return
         if ticket.kind == "baseline" and usable(ticket) and ticket.value is not None:
@@ -374,14 +324,6 @@ class Arms:
         self._histories[arm].told(number, state, ticket.value, shown, guards)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket
-
-    def _judge(self, ticket: TicketRow) -> None:
-        """Take in what a ticket tells of the size that it trained."""
-        from tempopt.sampling.judged import tells
-
-        self._round = max(self._round, ticket.round)
-        if self._spec.study.proxy is not None and tells(ticket):
-            self._judged[ticket.id] = ticket
 
     def _better(self, ticket: TicketRow) -> bool:
         if self._best is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,9 @@ from tempopt.records.rows import Parameters
 from tempopt.sampling.arm_model import ArmModel, Array, Describe, finite
 from tempopt.sampling.common_beginnings import CommonBeginnings
 from tempopt.sampling.guarding import LIKELY, Guarding
-from tempopt.sampling.over_sizes import OverSizes
 from tempopt.sampling.parameter_sets import ParameterSets
 from tempopt.sampling.prior_study import PriorStudy
-from tempopt.sampling.surrogate import Posterior, Runs, select_batch
+from tempopt.sampling.surrogate import Posterior, select_batch
 from tempopt.spec.sections import FEWEST
 
 _PATIENCE = 0.5
@@ -31,8 +29,6 @@ _PATIENCE = 0.5
 _NOTHING = 1e-6
 """Share of the range of means below which a rise of the best is a matter of rounding."""
 _IN_FLIGHT = 32
-_ROUNDING = 1e-6
-"""Features that differ by less are those of one parameter set: a shift between sizes rounds."""
 
 
 class KnowledgeGradient:
@@ -190,49 +186,11 @@ class KnowledgeGradient:
         places = select_batch(posterior, count=min(count, len(pool)), rng=rng, holding=best_tried)
         return [pool[place] for place in places]
 
-    def recommend_at_full(
-        self,
-        known: Sequence[FrozenTrial],
-        judged: Sequence[Runs],
-        *,
-        without_KD: Array,
-        count: int,
-        seed: int,
-    ) -> list[Parameters]:
-        """Return the parameter sets of which one is expected to be best at full size, the best one first.
-
-        Args:
-            known: Trials that are over, all on the smallest proxy.
-            judged: Other runs of each size, the smallest first; their features lack what earlier studies say.
-            without_KD: Sets that are not to be named, in the same features.
-            count: How many at most.
-            seed: What is drawn follows from it.
-        """
-        model = self.model(known)
-        if model is None:
-            return []
-        rng = np.random.default_rng(seed)
-        sizes = [replace(runs, features_ND=self._with_trends(runs.features_ND)) for runs in judged]
-        beliefs = OverSizes([model.runs.and_more(sizes[0]), *sizes[1:]], trends=len(self._earlier))
-        pool, features_MD = self._nameable(model, rng)
-        own_MD = features_MD[:, : features_MD.shape[1] - len(self._earlier)]
-        apart_MK: Array = np.abs(own_MD[:, None, :] - without_KD[None, :, :]).max(axis=2)
-        left = np.flatnonzero((apart_MK > _ROUNDING).all(axis=1))
-        if not left.size:
-            return []
-        posterior = beliefs.posterior(features_MD[left])
-        places = select_batch(posterior, count=min(count, len(left)), rng=rng)
-        return [pool[left[place]] for place in places]
-
     def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
         """Return the parameter sets that may be named, those that were tried first, and all described."""
         tried = [trial.params for trial in model.ranked]
         others, features_MD = self._pool(model, rng)
         return _distinct([*tried, *others], np.vstack([self._sets.described(tried), features_MD]))
-
-    def _with_trends(self, own_ND: Array) -> Array:
-        said_NE = [[each(own_D) for each in self._earlier] for own_D in own_ND]
-        return np.hstack([own_ND, np.array(said_NE).reshape(len(own_ND), len(self._earlier))])
 
     def _worth_of_new(self, model: ArmModel, known: Sequence[FrozenTrial]) -> tuple[Posterior, float, float]:
         """Return what might be named, as far as it is known; what a step of a new run is worth; its steps."""

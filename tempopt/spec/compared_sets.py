@@ -80,7 +80,7 @@ def of_comparison(given: object) -> object:
             kept["seeds"] = {key: each for key, each in seeds.items() if key not in ("search", "choose")}
         if isinstance(limits := study.get("limits"), Mapping):
             # ends no comparison by itself, and says what a budget has reserved for it
-            kept["limits"] = {key: each for key, each in limits.items() if key == "gpu_hours"} | {"split": []}
+            kept["limits"] = {key: each for key, each in limits.items() if key == "gpu_hours"}
     return result
 
 

@@ -9,7 +9,6 @@ from tempopt.spec.compared_sets import comparison_problems, in_every_set
 from tempopt.spec.compared_values import value_problems
 from tempopt.spec.evaluation_checks import evaluation_problems
 from tempopt.spec.lightning_sections import length_problems
-from tempopt.spec.proxy import proxy_problems
 from tempopt.spec.search_checks import temperature_problems
 from tempopt.spec.yaml_source import FaultsError
 
@@ -36,5 +35,4 @@ def problems(spec: StudySpec) -> list[tuple[str, str]]:
     lines += comparison_problems(spec.study, spec.compare)
     lines += value_problems(spec.study, spec.search, has_sets=spec.compare is not None)
     lines += named.problems(spec, trains=trains)
-    # it reads what is right else
-    return lines or proxy_problems(spec)
+    return lines

@@ -64,9 +64,6 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
     if (start := data["study"].get("start_from")) and start["sha256"] is not None:
         # the same weights, wherever they lie
         del start["path"]
-    if data["study"]["proxy"] is not None:
-        # what a run takes is looked up, too
-        del data["study"]["proxy"]["steps"], data["study"]["proxy"]["parameters"]
     for each in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it
         del each["as_found"], each["evaluated"], each["trained"]

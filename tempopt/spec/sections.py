@@ -6,7 +6,6 @@ study_spec.py's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import count, pairwise
 from typing import Annotated, Any, Literal, Self
@@ -20,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from tempopt.spec.budget import NUMBERS, QUESTIONS, Open
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import Test, least_pairs
 
@@ -68,7 +66,6 @@ _Seeds = Annotated[int, Field(ge=2, le=MOST_SEEDS, description=f"a whole number 
 _Most = Annotated[
     float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
 ]
-_PRICES = "a number above 0, with several proxies a list of such numbers, the smallest first, or null"
 
 
 class Arms(Section):
@@ -157,49 +154,17 @@ class Limits(Section):
             trials train on no card, their hours of training.
         standard_errors: The search ends as soon as all that is left of it is expected to raise what would be
             named by less than so many standard errors of the confirmation, which could not tell.
-        run_gpu_hours: What a run costs, counted as ``gpu_hours``; at full size, where the search trains a
-            proxy. None: whoever begins the study measures it, if ``gpu_hours`` decides anything.
-        proxy_gpu_hours: The same of a run of the proxy; of several proxies a list, the smallest first.
-        split: What ``gpu_hours`` decides when the study is begun, names as in ``seeds.choose``. None: what
-            the spec does not say; see :mod:`tempopt.spec.budget`.
     """
 
     hours: _Most = None
     gpu_hours: _Most = None
     standard_errors: _Most = None
-    run_gpu_hours: _Most = None
-    proxy_gpu_hours: Annotated[float | list[float] | None, Field(description=_PRICES)] = None
-    split: Annotated[
-        list[Open] | None,
-        Field(description=f"a list of some of {', '.join((*NUMBERS, *QUESTIONS))}, or null"),
-    ] = None
-
-    @field_validator("proxy_gpu_hours", mode="before")
-    @classmethod
-    def _prices(cls, given: Any) -> object:
-        if given is None:
-            return None
-        each = given if isinstance(given, list) and given else [given]
-        if not all(_is_price(one) for one in each):
-            raise ValueError(f"given {given!r}. Give {_PRICES}.")
-        return float(each[0]) if len(each) == 1 else [float(one) for one in each]
-
-    @property
-    def proxy_prices(self) -> list[float] | None:
-        """GPU-hours of a run of each proxy, the smallest first; None: they are not stated."""
-        given = self.proxy_gpu_hours
-        return [given] if isinstance(given, float) else given
 
     @property
     def ends(self) -> tuple[str, ...]:
         """Names of the limits that are set, each of which may end the search."""
         names = ("hours", "gpu_hours", "standard_errors")
         return tuple(name for name in names if getattr(self, name) is not None)
-
-
-def _is_price(given: object) -> bool:
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    return number and 0 < given < math.inf  # type: ignore[operator]
 
 
 class Strategy(Section):

@@ -10,10 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tempopt.errors import unknown
 from tempopt.records.rows import DEFAULT_QUEUE
-from tempopt.spec.budget import with_open_names
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.lightning_sections import one_metric
-from tempopt.spec.proxy import ProxySection, one_proxy
 from tempopt.spec.sections import (
     KNOWLEDGE_GRADIENT,
     PRUNERS,
@@ -96,8 +94,6 @@ class StudySection(Section):
         guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
         compare: Searched parameter whose values are compared, in place of a verdict about temperature; see
             :mod:`tempopt.spec.compared_values`. None: the verdict is about temperature.
-        proxy: A smaller training that the search is carried out on; see :mod:`tempopt.spec.proxy`. None:
-            there is none.
         queue: Queue of the pool that the study is begun in.
         priority: Priority that it is begun with; the pool serves studies with a higher one first.
         labels: Labels that an agent of the pool must have, all of them, to serve it.
@@ -158,7 +154,6 @@ class StudySection(Section):
         list[Annotated[str, Field(min_length=1)]],
         Field(default_factory=list, description="a list of names of earlier studies, as in [first, second]"),
     ]
-    proxy: ProxySection | None = None
     limits: Limits = Limits()
     lease: Annotated[
         float, Field(ge=1, allow_inf_nan=False, description="a number of seconds of at least 1")
@@ -199,20 +194,10 @@ class StudySection(Section):
     not_learned: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
 
-    @model_validator(mode="before")
-    @classmethod
-    def _split(cls, given: object) -> object:
-        return with_open_names(given)
-
     @field_validator("metric", "direction", mode="before")
     @classmethod
     def _one(cls, given: object) -> object:
         return one_metric(given)
-
-    @field_validator("proxy", mode="before")
-    @classmethod
-    def _one_proxy(cls, given: object) -> object:
-        return one_proxy(given)
 
     @field_validator("sampler", "pruner")
     @classmethod

@@ -26,7 +26,6 @@ from tempopt.errors import SpecError
 from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
 from tempopt.spec.amendments import Amendment
-from tempopt.spec.budget import without_open
 from tempopt.spec.compared_sets import (
     NO_SEARCH,
     ComparedSet,
@@ -41,9 +40,7 @@ from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.evaluation_checks import as_normalised
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import parse_class, parse_trainer
-from tempopt.spec.model_sizes import full_size
 from tempopt.spec.program import program_of
-from tempopt.spec.proxy import overrides_of_proxy, small_data
 from tempopt.spec.resources import Resources
 from tempopt.spec.search_checks import notes_on
 from tempopt.spec.search_space import (
@@ -299,20 +296,6 @@ class StudySpec(Section):
         """Return another spec, which is stored, with the resources and the overrides of this one."""
         return self._with(stored.model_copy(update={"resources": self.resources}), stored.amendments)
 
-    def at_size(self, size: int) -> StudySpec:
-        """Return the spec that runs of a size are trained with; SpecError if a proxy is no valid one.
-
-        Args:
-            size: As :mod:`tempopt.spec.model_sizes` counts them; at full size it is this spec.
-        """
-        if size == full_size(self):
-            return self
-        assert self.study.proxy is not None
-        path = self.study.proxy.path_of(size)
-        small = self.parse(small_data(self, size), source=f"the study spec with {path}")
-        small._local, small._start_at = overrides_of_proxy(self, self._local, size), self._start_at
-        return small
-
     def _with(self, spec: StudySpec, amendments: Sequence[Amendment]) -> StudySpec:
         copy = spec.model_copy()
         copy._local, copy._amendments, copy._start_at = self._local, tuple(amendments), self._start_at
@@ -397,9 +380,8 @@ class StudySpec(Section):
         """
         parsed = [document.parse_override(text) for text in overrides]
         stored = Document(source="the study spec with --set", data=self.to_json())
-        settings = [each for each in parsed if not each.local]
-        written = stored.with_settings(settings)
-        spec = self.parse(without_open(written.data, (each.path for each in settings)), source=written)
+        written = stored.with_settings([each for each in parsed if not each.local])
+        spec = self.parse(written.data, source=written)
         spec._local = (*self._local, *(each for each in parsed if each.local))
         spec._amendments, spec._start_at = self._amendments, self._start_at
         spec._in_force()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tempopt.errors import unknown
-from tempopt.spec.budget import split_as
 from tempopt.spec.sections import Section
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.groups import CREDITED
@@ -276,7 +275,6 @@ def with_found(
     not_learned: str | None = None,
     evaluated: Collection[str] | None = None,
     trained: Collection[str] | None = None,
-    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> StudySpec:
     """Return a spec with what a dry run has found of its module, where it does not say it.
 
@@ -286,7 +284,6 @@ def with_found(
         not_learned: Why they cannot be learned; None: they can, or it was not tried.
         evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
         trained: Names of those that the module's own optimizers train; None: it was not tried.
-        sizes: What was found of a proxy and at full size, by name (:mod:`tempopt.spec.proxy`).
     """
     sections = {}
     for name, each in spec.temperatures.items():
@@ -297,19 +294,14 @@ def with_found(
         }
         lacking = {key: value for key, value in looked_up.items() if getattr(each, key) is None}
         sections[name] = each.model_copy(update=lacking)
-    proxy = spec.study.proxy and spec.study.proxy.with_sizes(sizes or {})
     not_learned = spec.study.not_learned or not_learned
-    study = spec.study.model_copy(update={"not_learned": not_learned, "proxy": proxy})
+    study = spec.study.model_copy(update={"not_learned": not_learned})
     return spec.model_copy(update={"temperatures": sections, "study": study})
 
 
 def begun_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
-    """Return a spec with what the dry run had found, and the budget decided, when the study was begun."""
-    spec = split_as(spec, stored)
+    """Return a spec with what the dry run had found when the study was begun."""
     found = {name: each.as_found for name, each in stored.temperatures.items() if each.as_found is not None}
     read = [name for name, each in stored.temperatures.items() if each.evaluated]
     trained = [name for name, each in stored.temperatures.items() if each.trained]
-    sizes = stored.study.proxy.sizes if stored.study.proxy else {}
-    return spec.with_found(
-        found, not_learned=stored.study.not_learned, evaluated=read, trained=trained, sizes=sizes
-    )
+    return spec.with_found(found, not_learned=stored.study.not_learned, evaluated=read, trained=trained)

@@ -113,7 +113,6 @@ TICKET = Table(
     Column("number", Integer, nullable=False),
     Column("candidate", Integer),
     Column("pair", Integer),
-    Column("size", Integer),
     Column("seed", BigInteger, nullable=False),
     Column("parameters", Document),
     Column("trial_number", Integer),

@@ -35,7 +35,6 @@ STAGES: dict[Kind, int] = {
     "rematch": 6,
     "ablation": 7,
     "timing": 8,
-    "transfer": 9,
 }
 """Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
 KIND_OF = {stage: kind for kind, stage in STAGES.items()}

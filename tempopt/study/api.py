@@ -20,11 +20,9 @@ from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
 from tempopt.forecast.runs import Forecast
-from tempopt.forecast.split import divided
 from tempopt.forecast.words import begun_text
 from tempopt.records.liveness import user
 from tempopt.records.rows import StudyRow
-from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
@@ -369,8 +367,7 @@ def check(
             if spec.confirms
             else "Nothing is trained: a run is one evaluation.",
         ]
-    lines += proxy_sizes(spec)
-    runs = begun_text(Forecast(divided(spec)).runs(), spec.called)
+    runs = begun_text(Forecast(spec).runs(), spec.called)
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 

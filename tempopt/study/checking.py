@@ -10,7 +10,6 @@ from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.runner import optimizers
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import SpecError, UsageError
-from tempopt.forecast.split import divided
 from tempopt.records.rows import StudyState
 from tempopt.spec.checked_text import CheckedText, Message, check_text, message_at, messages_of
 from tempopt.spec.identity import differences
@@ -60,8 +59,6 @@ def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
     for each in (check_schedules, optimizers, _check_loggers, _check_sets):
         more += _told(each, spec, found)
     if not more and find(store, spec.study.name) is None:
-        # at a stated price; what no spec states is measured by whoever trains first
-        more += _told(divided, spec, found)
         for of_store in (refuse_alike, load_prior_runs):
             try:
                 of_store(store, spec)
@@ -134,7 +131,7 @@ def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
     """Return path and message of what a dry run finds in a module, and a study cannot begin without."""
     start = spec.study.start_from
     weights = [] if start is None or start.sha256 is not None else [("study.start_from", _NOT_SENT)]
-    return [*weights, *_sizes_not_looked_up(spec)] + [
+    return weights + [
         (
             f"temperatures.{name}",
             "as_found is missing: the temperature that the module has there, to which searched ones are "
@@ -144,14 +141,3 @@ def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
         for name, each in spec.temperatures.items()
         if each.as_found is None
     ]
-
-
-def _sizes_not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
-    if spec.study.proxy is None or spec.study.proxy.shifts is not None:
-        return []
-    text = (
-        "is missing: the dimension of a head, which temperature: head_dim reads. A server imports no module. "
-        "Give it for each proxy and at full size, as in head_dim: [8, 32], or begin the study with tempopt "
-        "search, which looks it up."
-    )
-    return [("study.proxy.head_dim", text)]

@@ -10,7 +10,6 @@ from tempopt.agent.continuation import find, go_on_with
 from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
-from tempopt.forecast.split import divided
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.results.rounds import next_share
 from tempopt.spec.identity import differences
@@ -76,8 +75,7 @@ def ordered(
     if enqueue:
         wanted = [*spec.study.enqueue, *enqueue]
         spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
-    # at a stated price; where none is, whoever trains first measures it
-    return divided(spec), None
+    return spec, None
 
 
 def grown(

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tempopt.agent.continuation import find
-from tempopt.agent.dry_run import rehearse, timed_sizes, workers_of
+from tempopt.agent.dry_run import rehearse, timed, workers_of
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.runner import workers_asked
 from tempopt.errors import StoreNotBegun, UsageError
 from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, known_of
-from tempopt.forecast.prices import costs_given, price
 from tempopt.forecast.runs import Forecast, Span
-from tempopt.forecast.split import Splits, divided, is_open, splits
 from tempopt.records.rows import Kind
-from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.wording import baseline_name
-from tempopt.spec.budget import split_as, with_numbers
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -42,7 +37,7 @@ class StudyForecast:
         runs: Number of runs to the first verdict.
         by_kind: The same of each kind that there may be.
         times: What the parts of a run take, as measured.
-        run_seconds: Mean seconds of a run of each kind and size that is trained to its end.
+        run_seconds: Mean seconds of a run of each kind that is trained to its end.
         workers: Trials side by side.
         gpus: GPUs of a trial; a share of one counts as that share.
         train_seconds: Seconds of training, summed over workers.
@@ -54,10 +49,6 @@ class StudyForecast:
         prunes: Whether a pruner may end runs.
         limited: Limits of the spec that may end the search sooner.
         trains: Whether runs are trainings; else they are evaluations of a trained model.
-        proxy: The sizes of the study's proxies and at full size, in words; None: there is none.
-        by_size: Number of runs of each size, the smallest first; one number without a proxy.
-        proxy_times: What the parts of a run of each proxy take, as measured, the smallest first.
-        split: How ``study.limits.gpu_hours`` is split; None: it decides nothing, or there is none.
     """
 
     name: str
@@ -66,7 +57,7 @@ class StudyForecast:
     runs: Span
     by_kind: dict[Kind, Span]
     times: Times
-    run_seconds: dict[tuple[Kind, int], float]
+    run_seconds: dict[Kind, float]
     workers: int
     gpus: float
     train_seconds: Span
@@ -78,10 +69,6 @@ class StudyForecast:
     prunes: bool = False
     limited: tuple[str, ...] = ()
     trains: bool = True
-    proxy: str | None = None
-    by_size: tuple[Span, ...] = ()
-    proxy_times: tuple[Times, ...] = ()
-    split: Splits | None = None
 
     @property
     def called(self) -> str:
@@ -120,22 +107,14 @@ class StudyForecast:
             "trains": self.trains,
             "runs": dataclasses.asdict(self.runs),
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
-            "by_size": [dataclasses.asdict(span) for span in self.by_size],
             "workers": self.workers,
             "seconds": dataclasses.asdict(self.seconds),
             "train_seconds": dataclasses.asdict(self.train_seconds),
             "gpu_hours": None if self.gpu_hours is None else dataclasses.asdict(self.gpu_hours),
-            "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self._largest()},
-            "proxies": [dataclasses.asdict(each) for each in self.proxy_times],
+            "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self.run_seconds},
             "limits": list(self.limited),
             "power": self._power_json(),
-            "split": None if self.split is None else self.split.to_json(),
         }
-
-    def _largest(self) -> dict[Kind, float]:
-        """Return the mean seconds of a run of each kind, at the largest size that the kind trains."""
-        by_size = sorted(self.run_seconds.items(), key=lambda each: each[0][1])
-        return {kind: seconds for (kind, _), seconds in by_size}
 
     def _power_json(self) -> dict[str, Any] | None:
         return None if self.detectable is None else power_json(self.detectable, self.known, self.known_from)
@@ -171,14 +150,11 @@ def forecast(
             begun it, or one of ``study.warm_start``.
 
     Raises:
-        SpecError: The spec cannot be carried out, or its budget is too small to prove anything.
+        SpecError: The spec cannot be carried out.
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
     asked = workers_asked(workers, spec)
-    spec = _as_begun(spec, storage)
-    # what a stated price tells is told before a run is timed
-    divided(spec)
     known, known_from = _known(spec, storage, earlier)
     machine = this_machine()
     need = spec.need(gpus=machine.has_gpus)
@@ -193,9 +169,8 @@ def forecast(
     with claimed(machine, dealt) as places, workers_of(places) as ready:
         spec, started = rehearse(spec, ready[0], task="rehearse")
         assert started is not None, "a dry run that was begun nowhere"
-        *proxies, times = timed_sizes(spec, ready[0])
+        times = timed(spec, ready[0])
     cards = places[0].cards or need.gpus
-    spec, found = _split(spec, times, proxies, cards)
     runs = Forecast(spec)
     (count,) = counts
     return StudyForecast(
@@ -205,46 +180,19 @@ def forecast(
         runs=runs.runs(),
         by_kind=runs.by_kind,
         times=times,
-        run_seconds=runs.costs_of(times, proxies),
+        run_seconds=runs.costs_of(times),
         workers=count,
         gpus=cards,
-        train_seconds=runs.seconds(times, proxies),
-        seconds=runs.elapsed(times, count, proxies),
+        train_seconds=runs.seconds(times),
+        seconds=runs.elapsed(times, count),
         device=started.device,
         detectable=detectable(spec),
         known=known,
         known_from=known_from,
-        prunes=runs.prunes([*proxies, times][0]),
+        prunes=runs.prunes(times),
         trains=spec.confirms,
-        proxy=" ".join(proxy_sizes(spec)) or None,
-        by_size=tuple(runs.runs_by_size()),
-        proxy_times=tuple(proxies),
         limited=spec.study.limits.ends,
-        split=found,
     )
-
-
-def _split(
-    spec: StudySpec, times: Times, proxies: Sequence[Times], cards: float
-) -> tuple[StudySpec, Splits | None]:
-    """Return a spec with what its budget decides, and how it is split; None: it decides nothing."""
-    if not is_open(spec):
-        return spec, None
-    costs = costs_given(spec) or price(spec, Forecast(spec).costs_of(times, proxies), cards)
-    return divided(with_numbers(spec, {}, run=costs.full, proxy=costs.proxies)), splits(spec, costs)
-
-
-def _as_begun(spec: StudySpec, storage: str) -> StudySpec:
-    """Return a spec with what its budget decided when the study was begun; as it is if it was not."""
-    if not is_open(spec):
-        return spec
-    try:
-        store = Store.open(storage, create=False)
-    except StoreNotBegun:
-        return spec
-    with store:
-        study = find(store, spec.study.name)
-        return spec if study is None else split_as(spec, StudySpec.stored(study))
 
 
 def _known(spec: StudySpec, storage: str, earlier: str | None) -> tuple[Known | None, str | None]:

@@ -9,20 +9,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
 from tempopt.forecast.power import Known, detectable, known_of
-from tempopt.forecast.prices import costs_given
 from tempopt.forecast.runs import Forecast, Span
-from tempopt.forecast.split import Splits, divided, is_open, splits
-from tempopt.forecast.split_text import split_lines, split_text
 from tempopt.forecast.words import effect_text, gain_text, lasting
 from tempopt.records.rows import Kind, StudyRow, TicketRow
 from tempopt.results.wording import baseline_name
-from tempopt.spec.model_sizes import full_size, size_name, size_of
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -65,7 +61,6 @@ class Price:
         name: Name of the study.
         metric: Name of the validation metric.
         runs: Number of runs.
-        by_size: The same of each size, the smallest first; one number without a proxy.
         by_kind: The same of each kind that there may be, in the order of the stages.
         run_seconds: Seconds of a run that is trained to its end; None: not known.
         workers: Runs side by side.
@@ -75,16 +70,12 @@ class Price:
         power: What can be shown, as in ``tempopt plan --json``; None: the study confirms nothing.
         power_text: The same in a sentence.
         limited: Limits of the spec that may end the search sooner.
-        split: How ``study.limits.gpu_hours`` is split, as in ``tempopt plan --json``; None: it decides
-            nothing, or no price of a run is stated.
-        split_text: The same in sentences, or why it is not split; empty: there is nothing to decide.
         rests_on: What the time of a run was taken from.
     """
 
     name: str
     metric: str
     runs: Span
-    by_size: tuple[Span, ...]
     by_kind: dict[Kind, Span]
     run_seconds: float | None
     workers: int
@@ -94,8 +85,6 @@ class Price:
     power: dict[str, Any] | None
     power_text: str | None
     limited: tuple[str, ...]
-    split: dict[str, Any] | None
-    split_text: tuple[str, ...]
     rests_on: RestsOn
 
     @property
@@ -112,7 +101,6 @@ class Price:
             "study": self.name,
             "metric": self.metric,
             "runs": dataclasses.asdict(self.runs),
-            "by_size": [dataclasses.asdict(span) for span in self.by_size],
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
             "workers": self.workers,
             "gpus": self.gpus,
@@ -121,8 +109,6 @@ class Price:
             "train_seconds": _plain(self.train_seconds),
             "gpu_hours": _plain(self.gpu_hours),
             "limits": list(self.limited),
-            "split": self.split,
-            "split_text": list(self.split_text),
             "power": self.power,
             "power_text": self.power_text,
             "rests_on": dataclasses.asdict(self.rests_on),
@@ -135,7 +121,7 @@ def _plain(span: Span | None) -> dict[str, float] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """What runs of an earlier study tell; of proxies of this study those that it had, too."""
+    """What runs of an earlier study tell."""
 
     study: str
     times: Times
@@ -143,7 +129,6 @@ class _Measured:
     gpus: float
     device: str | None
     scaled: bool
-    proxies: Mapping[int, Times]
 
 
 def price(
@@ -164,22 +149,16 @@ def price(
         seconds_per_run: Seconds of a run that is trained to its end; None: as in an earlier study.
         workers: Runs side by side; None: as the spec says, else one.
         has_gpus: Whether there are GPUs where it will be trained; None: not known.
-
-    Raises:
-        SpecError: The spec's budget is too small to prove anything.
     """
-    asked, spec = spec, divided(spec)
     earlier = list(_earlier(spec, store, may_see))
     measured = None
     if seconds_per_run is None:
         measured = next((found for row in earlier if (found := _measured(spec, row, store))), None)
     times, rests_on = _times(spec, seconds_per_run, measured)
-    proxies, rests_on = _proxy_times(spec, times, measured, rests_on)
     runs = _drawn(json.dumps(spec.to_json(), sort_keys=True))
     side_by_side = workers if isinstance(workers, int) else _workers(spec)
     known, known_from = _known(spec, earlier, store)
-    # of what a budget has left out, twice as much may have some
-    able, divided_into = detectable(spec), _splits(asked)
+    able = detectable(spec)
     text = None
     if able is not None:
         text = f"{able.pairs} pairs show {effect_text(able)} with 80 % power."
@@ -190,32 +169,17 @@ def price(
         name=spec.study.name,
         metric=spec.study.metric,
         runs=runs.runs(),
-        by_size=tuple(runs.runs_by_size()),
         by_kind=runs.by_kind,
         run_seconds=None if times is None else times.start + times.steps * times.step,
         workers=side_by_side,
         gpus=_gpus(spec, measured, has_gpus),
-        train_seconds=None if times is None else runs.seconds(times, proxies),
-        seconds=None if times is None else runs.elapsed(times, side_by_side, proxies),
+        train_seconds=None if times is None else runs.seconds(times),
+        seconds=None if times is None else runs.elapsed(times, side_by_side),
         power=None if able is None else power_json(able, known, known_from),
         power_text=text,
         limited=spec.study.limits.ends,
-        split=None if divided_into is None else divided_into.to_json(),
-        split_text=tuple(_split_texts(spec, divided_into, known)),
         rests_on=rests_on,
     )
-
-
-def _splits(spec: StudySpec) -> Splits | None:
-    costs = costs_given(spec)
-    return None if costs is None or not is_open(spec) else splits(spec, costs)
-
-
-def _split_texts(spec: StudySpec, found: Splits | None, known: Known | None) -> Iterator[str]:
-    if decided := split_text(spec):
-        yield decided
-    if found is not None:
-        yield from split_lines(found, known, spec.study.metric)
 
 
 @functools.lru_cache(maxsize=8)
@@ -263,38 +227,6 @@ def _times(spec: StudySpec, given: float | None, measured: _Measured | None) -> 
         kind="study", study=measured.study, runs=measured.runs, device=measured.device, text=text
     )
     return measured.times, rests_on
-
-
-def _proxy_times(
-    spec: StudySpec, times: Times | None, measured: _Measured | None, rests_on: RestsOn
-) -> tuple[list[Times], RestsOn]:
-    """Return what a run of each proxy takes, none without one, and what that rests on."""
-    found: list[Times] = []
-    if times is None:
-        return found, rests_on
-    text = rests_on.text[:-1]
-    for size in range(full_size(spec)):
-        known = None if measured is None else measured.proxies.get(size)
-        small, how = (known, "from runs of it there") if known else _by_steps(spec, size, times)
-        found.append(small)
-        text += f"; {lasting(small.start + small.steps * small.step)} a run of {size_name(spec, size)}, {how}"
-    return found, dataclasses.replace(rests_on, text=f"{text}.")
-
-
-def _by_steps(spec: StudySpec, size: int, times: Times) -> tuple[Times, str]:
-    """Return what a run of a proxy takes by its number of steps, and how that is said."""
-    steps = _count(spec.at_size(size).trainer.get("max_steps"))
-    share = steps / times.steps if steps and times.steps else 1.0
-    small = dataclasses.replace(
-        times,
-        steps=round(times.steps * share),
-        validations=round(times.validations * share),
-        start=times.start if times.steps else times.start * share,
-    )
-    return (
-        small,
-        "by its number of steps" if share != 1.0 else "as at full size, since its steps are not known",
-    )
 
 
 def _given_times(spec: StudySpec, seconds: float) -> Times:
@@ -345,8 +277,6 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
         for each in store.tickets(row.id)
         if each.outcome == "complete" and each.kind != "timing" and each.seconds > 0 and not each.forked_from
     ]
-    small = [each for each in whole if size_of(each, of) < full_size(of)]
-    whole = [each for each in whole if size_of(each, of) == full_size(of)]
     if of.confirms != spec.confirms or not whole:
         return None
     times = _measured_times(spec, of, whole, store)
@@ -359,23 +289,7 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
         gpus=round(sum(each.gpu_seconds for each in whole) / sum(each.seconds for each in whole), 3),
         device=whole[-1].device,
         scaled=spec.confirms and times.steps != whole[-1].total_steps,
-        proxies=_same_proxies(spec, of, small, store),
     )
-
-
-def _same_proxies(
-    spec: StudySpec, of: StudySpec, small: Sequence[TicketRow], store: Store
-) -> dict[int, Times]:
-    """Return what complete runs of another study's proxies tell of those of this one that are the same."""
-    if spec.study.proxy is None or of.study.proxy is None:
-        return {}
-    found = {}
-    for size, own in enumerate(spec.study.proxy.sets):
-        same = [at for at, each in enumerate(of.study.proxy.sets) if each == own]
-        runs = [each for each in small if size_of(each, of) in same]
-        if runs:
-            found[size] = _measured_times(spec.at_size(size), of.at_size(same[0]), runs, store)
-    return {size: times for size, times in found.items() if times is not None}
 
 
 def _measured_times(spec: StudySpec, of: StudySpec, whole: Sequence[TicketRow], store: Store) -> Times | None:

@@ -44,7 +44,6 @@ LABELS: Mapping[Kind, str] = {
     "search": "search",
     "choose": "choose",
     "rematch": "rematch of the baseline",
-    "transfer": "transfer to larger sizes",
     "confirm": "confirm",
     "init_only": "init only",
     "ablation": "ablation",

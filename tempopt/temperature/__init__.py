@@ -110,7 +110,6 @@ from tempopt.temperature.plan import (
     progress,
 )
 from tempopt.temperature.ranges import number
-from tempopt.temperature.scaling import head_dim_shift, length_shift, scales_with_length, shifted
 from tempopt.temperature.schedules import (
     SCHEDULES,
     Constant,
@@ -218,14 +217,12 @@ __all__ = [
     "groups_of",
     "has_target",
     "hashable",
-    "head_dim_shift",
     "is_controlled",
     "is_neutral",
     "is_own",
     "is_own_number",
     "join_name",
     "learning",
-    "length_shift",
     "mean_level",
     "moves",
     "name_problem",
@@ -241,10 +238,8 @@ __all__ = [
     "progress",
     "registered_path",
     "same_training",
-    "scales_with_length",
     "schedule_class",
     "schedule_of",
-    "shifted",
     "split_name",
     "steps_alike",
     "steps_held",

@@ -46,7 +46,6 @@ from tempopt.training.named_values import NamedValues, other_temperatures
 from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
-from tempopt.training.sizes import head_dims, with_sizes
 from tempopt.training.start_weights import fit_text, load_start, refuse_unfit
 from tempopt.training.steps import step_of
 from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
@@ -205,7 +204,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     stages.over("made model and data")
     attended = _attended(run.module)
     own = factors_in(run.module)
-    with keys_counted() as num_keys, head_dims(run) as dims:
+    with keys_counted() as num_keys:
         run.fit()
     stages.over("trained two steps and validated")
     _refuse_copies(run.module, own)
@@ -220,7 +219,6 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     refuse_unread_generation(run.module, request.space)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(finished, found=found, evaluated=read, trained=trained_values(run))
-    finished = with_sizes(finished, run, dims)
     run.detach()
     if baked.bake is not None:
         # that a temperature can be attached is known by now

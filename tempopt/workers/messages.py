@@ -204,7 +204,6 @@ class RunRequest:
             of ``against``, and measure what a step of each takes.
         against: Parameters that a step is timed against; None unless steps are compared.
         learns: Whether a rehearsal tries to learn the temperatures, too, and of what kind.
-        sizes: Whether a rehearsal tells how large the module is, too.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
@@ -228,7 +227,6 @@ class RunRequest:
     task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
     against: dict[str, Any] | None = None
     learns: Learns = False
-    sizes: bool = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
@@ -371,9 +369,6 @@ class Finished:
             was not tried.
         trained: Of a rehearsal: the named temperatures that the module's own optimizers train; None if that
             was not tried.
-        parameters: Of a rehearsal: number of parameters of the module; None if that was not counted.
-        head_dim: Of a rehearsal: the dimension of a head of tempered attention; None if no attention was
-            seen, or layers differ.
         not_learned: Of a rehearsal: why its temperatures cannot be learned; None if they can.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
@@ -393,8 +388,6 @@ class Finished:
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
-    parameters: int | None = None
-    head_dim: int | None = None
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)
     evaluated: list[str] | None = None

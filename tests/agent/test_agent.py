@@ -57,7 +57,6 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
     proved = {
         "choose": 12,
         "rematch": 0,
-        "transfer": 0,
         "confirm": 8,
         "init_only": 2,
         "ablation": 0,

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from tempopt.agent.stopping import beyond_notice, ended_by
-from tempopt.confirmation.costs import MeanCosts, costs_of, spent
-from tempopt.confirmation.stages import to_come, upcoming
+from tempopt.confirmation.costs import spent
+from tempopt.confirmation.stages import to_come
 from tempopt.errors import SpecError
-from tempopt.forecast.split import after_gain
 from tempopt.records.rows import TicketRow
-from tempopt.spec.sections import Limits
 
 
 def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
@@ -102,32 +100,6 @@ def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any
             assert (ended_by(limited, cache(rows), workers=1) is not None) == ends
 
 
-def test_before_a_run_is_complete_a_stated_price_counts(make_spec: Any, make_ticket: Any) -> None:
-    numbers = {"trials": 4, "candidates": 1, "seeds": {"choose": 1, "confirm": 2}}
-    rows = [make_ticket("search", n, state="waiting", seconds=0.0) for n in range(4)]
-    fits = 1.0 + to_come(rows, make_spec(**numbers))
-    for hours, price, ends in ((fits, 1.0, False), (fits, 1.1, True), (fits, None, False)):
-        spec = make_spec(limits={"gpu_hours": hours, "run_gpu_hours": price}, **numbers)
-        assert (ended_by(spec, cache(rows), workers=1) is not None) == ends
-
-
-def test_what_takes_the_winner_apart_is_set_aside_where_the_budget_was_split(
-    make_spec: Any, make_ticket: Any
-) -> None:
-    rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
-    parts = {"search": {"temperature_init": {"low": 0.5, "high": 2.0}, "length_scaling": ["log_n"]}}
-    spec = make_spec(parts, trials=2, candidates=1, seeds={"choose": 2, "confirm": 4}, ablation="full")
-    left, after = to_come(rows, spec), after_gain(spec).all
-    assert after > 0
-    for split, fits in (([], 2 + left), (["ablation"], 2 + left + after)):
-        for hours, ends in ((fits + 0.1, False), (fits - 0.1, True)):
-            limits: dict[str, Any] = {"gpu_hours": hours, "split": split}
-            limited = spec.model_copy(
-                update={"study": spec.study.model_copy(update={"limits": Limits(**limits)})}
-            )
-            assert (ended_by(limited, cache(rows), workers=1) is not None) == ends
-
-
 @pytest.mark.parametrize(
     ("left", "rise", "limit", "ends"),
     [
@@ -159,39 +131,3 @@ def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(ma
         make_spec(limits={"standard_errors": 0.5}, sampler="tpe")
     with pytest.raises(SpecError, match="with evaluate_only, where nothing is confirmed"):
         make_spec(limits={"standard_errors": 0.5}, evaluate_only="m.ckpt")
-
-
-def test_before_a_run_at_full_size_its_cost_is_that_of_the_proxy_times_the_ratio_of_their_prices(
-    make_spec: Any, make_ticket: Any
-) -> None:
-    rows = [make_ticket("search", 0, 0.5, seconds=1200.0)]
-    proxy = {"set": {"trainer.max_steps": 5}, "steps": [10, 30]}
-    limits = {"gpu_hours": 100.0, "run_gpu_hours": 6.0, "proxy_gpu_hours": 0.3, "split": []}
-    # a run of the proxy was a ninth dearer than was priced
-    found = costs_of(rows, make_spec(proxy=proxy, limits=limits), spent)
-    assert found == MeanCosts(sizes=(1200.0, 24000.0), basis="prices")
-    unpriced = costs_of(rows, make_spec(proxy=proxy, limits={"gpu_hours": 100.0, "split": []}), spent)
-    assert unpriced == MeanCosts(sizes=(1200.0, 3600.0), basis="ratio")
-    full = [*rows, make_ticket("confirm", 1, 0.5, pair=0, seconds=20000.0)]
-    known = costs_of(full, make_spec(proxy=proxy, limits=limits), spent)
-    assert known == MeanCosts(sizes=(1200.0, 20000.0), basis="measured")
-
-
-@pytest.mark.parametrize(("limit", "ends"), [(0.9, True), (1.1, False)])
-def test_a_stated_price_of_full_size_counts_until_a_run_there_is_complete(
-    make_spec: Any, make_ticket: Any, limit: float, ends: bool
-) -> None:
-    # by one run that was twice as dear as priced nothing is said of those at full size
-    rows = [
-        make_ticket("search", 0, 0.5, seconds=720.0),
-        make_ticket("search", 1, state="waiting", seconds=0.0),
-    ]
-    limits = {"run_gpu_hours": 6.0, "proxy_gpu_hours": 0.1, "split": []}
-    proxy = {"set": {"trainer.max_steps": 5}}
-    left = upcoming(rows, make_spec(proxy=proxy))
-    needed = 0.2 + 0.2 + 0.2 * left.sizes[0] + 6.0 * left.sizes[1]
-    spec = make_spec(proxy=proxy, limits={**limits, "gpu_hours": limit * needed})
-    reason = ended_by(spec, cache(rows), workers=1)
-    assert (reason is not None) == ends
-    if reason is not None:
-        assert "a run as study.limits states it" in reason

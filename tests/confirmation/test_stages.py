@@ -15,8 +15,8 @@ from tempopt.confirmation.stages import (
     first_tickets,
     more_tickets,
     next_tickets,
-    reserve,
     to_come,
+    to_prove,
 )
 from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.records.tickets import finished
@@ -227,11 +227,8 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     spec = make_spec(trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
     first = first_tickets(spec)
     waiting = [ended(t, run_ticket, "waiting") for t in first]
-    assert reserve(waiting, spec) == 0.0
-    begun = [dataclasses.replace(run(t), seconds=5.0 + t.number) for t in first[:3]]
-    # 3 candidates of two arms and two learning rates on 4 seeds, then four arms and init-only on 8 seeds, of
-    # 6 s on average
-    assert reserve([*begun, *waiting[3:]], spec) == pytest.approx(6.0 * (2 * 3 * 4 + 2 * 4 + 5 * 8))
+    # 3 candidates of two arms and two learning rates on 4 seeds, then four arms and init-only on 8 seeds
+    assert to_prove(waiting, spec) == 2 * 3 * 4 + 2 * 4 + 5 * 8
     tickets = [run(t) for t in first]
     expected = to_come(tickets, spec)
     while new := next_tickets(tickets, spec):
@@ -239,10 +236,10 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
         assert len(new) <= to_come(tickets, spec) <= expected
         asked = [ended(t, run_ticket, "waiting") for t in new]
         expected = to_come(tickets, spec)
-        assert reserve([*tickets, *asked], spec) == pytest.approx(2.0 * expected)
+        assert to_prove([*tickets, *asked], spec) == expected
         tickets = [*tickets, *map(run, new)]
         expected -= len(new)
-    assert expected == reserve(tickets, spec) == 0
+    assert expected == to_prove(tickets, spec) == 0
 
 
 def by_chance(name: str) -> Worth:
@@ -384,10 +381,10 @@ def test_a_trained_model_that_is_only_evaluated_needs_no_proof(make_spec: Any, r
     spec = make_spec(trials=3, evaluate_only="m.ckpt")
     tickets = [run(t) for t in first_tickets(spec)]
     assert next_tickets(tickets, make_spec(trials=3, evaluate_only="m.ckpt", confirm_on="validate")) == []
-    assert reserve(tickets, spec) == 2 * tickets[0].seconds
+    assert to_prove(tickets, spec) == 2
     assert {t.round for t in more_tickets(tickets, spec, 2)} == {0}
     new = next_tickets(tickets, spec)
     assert [(t.kind, t.arm, t.pair) for t in new] == [("confirm", "search", 0), ("confirm", "baseline", 0)]
     tickets += [run(t) for t in new]
-    assert next_tickets(tickets, spec) == [] and reserve(tickets, spec) == 0.0
+    assert next_tickets(tickets, spec) == [] and to_prove(tickets, spec) == 0
     assert {t.round for t in more_tickets(tickets, spec, 2)} == {1}

@@ -81,19 +81,6 @@ def test_compared_values_share_the_level_among_each_two_of_them(make_spec: Any) 
     assert known is not None and (known.source, known.runs, known.freedom) == ("confirm", 24, 11)
 
 
-def test_one_finalist_is_confirmed_without_runs_that_compare_it(make_spec: Any) -> None:
-    small = {"set": {"trainer.max_steps": 5}}
-    raced, alone = make_spec(proxy=small), make_spec(proxy={**small, "finalists": 1})
-    for spec, source in (
-        (raced, "transfer"),
-        (alone, "confirm"),
-        (make_spec(proxy=small, candidates=1), "confirm"),
-        (make_spec(proxy={**small, "finalists": 1, "temperature": "measured"}), "transfer"),
-    ):
-        found = detectable(spec)
-        assert found is not None and found.known_after == source
-
-
 def test_a_study_that_confirms_nothing_shows_no_gain(make_spec: Any) -> None:
     assert detectable(make_spec(evaluate_only="m.ckpt")) is None
 

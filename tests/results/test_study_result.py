@@ -104,7 +104,6 @@ DOCUMENTED: dict[str, Any] = {
     "code": None,
     "start_from": None,
     "heads": None,
-    "proxy": None,
     "amendments": None,
     "ledger": None,
     "earlier_verdicts": None,

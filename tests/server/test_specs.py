@@ -12,10 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from tempopt.forecast.prices import costs_given
-from tempopt.forecast.split import splits
 from tempopt.server import specs
-from tempopt.spec.study_spec import StudySpec
 from tempopt.study.pricing import MOST_TRIALS
 from tests.report.made_study import World, make, write
 from tests.server.conftest import Served
@@ -260,68 +257,6 @@ def test_the_time_follows_from_an_earlier_study_of_the_same_model(
     # of a study that may not be seen, nothing is used
     with asking(served, served.new_token("submit", studies="later")) as theirs:
         assert plan(theirs, spec)["rests_on"]["kind"] == "nothing"
-
-
-def test_what_a_budget_leaves_out_is_open_again_with_twice_as_much(client: httpx.Client) -> None:
-    spec = toy_spec(pruner="none", limits={"gpu_hours": 120, "run_gpu_hours": 1})
-    for name in ("trials", "arms", "candidates", "seeds", "init_only", "learned", "ablation"):
-        spec["study"].pop(name, None)
-    asked = StudySpec.parse(spec, source="the test")
-    costs = costs_given(asked)
-    assert costs is not None
-    told = splits(asked, costs).to_json()
-    assert not told["chosen"]["questions"] and told["twice"]["questions"]
-    assert plan(client, spec)["split"] == told
-
-
-def test_a_budget_is_split_at_a_stated_price_and_too_small_a_one_is_a_fault_at_its_line(
-    client: httpx.Client,
-) -> None:
-    spec = toy_spec(pruner="none", limits={"gpu_hours": 60, "run_gpu_hours": 1})
-    for name in ("trials", "arms", "candidates", "seeds"):
-        del spec["study"][name]
-    told = plan(client, spec)
-    chosen = told["split"]["chosen"]
-    hours = sum(chosen["gpu_hours"].values())
-    assert 30 < hours <= 60 and chosen["trials"] == told["by_kind"]["search"]["most"]
-    assert any(f"{chosen['trials']} trials" in each for each in told["split_text"])
-    # what twice as much is for is told with it
-    assert any("twice" in each for each in told["split_text"])
-    del spec["study"]["limits"]["run_gpu_hours"]
-    told = plan(client, spec)
-    assert told["split"] is None and "nobody has said what a run costs" in told["split_text"][0]
-    spec["study"]["limits"] = {"gpu_hours": 3, "run_gpu_hours": 1}
-    found = check(client, text_of(spec))
-    (fault,) = [each for each in found["messages"] if each["severity"] == "error"]
-    assert not found["valid"] and fault["path"] == "study.limits.gpu_hours"
-    assert "gpu_hours: 3" in text_of(spec).split("\n")[fault["line"] - 1]
-    assert "too little to prove a gain" in fault["text"]
-
-
-def test_the_text_that_began_a_study_under_a_budget_goes_on_with_it(client: httpx.Client) -> None:
-    spec = toy_spec(pruner="none", limits={"gpu_hours": 60, "run_gpu_hours": 1})
-    for name in ("trials", "arms", "candidates", "seeds"):
-        del spec["study"][name]
-    begun = client.post("/api/studies", json={"spec": spec})
-    assert begun.status_code == 201
-    told = check(client, text_of(spec))["study"]
-    assert (told["same"], told["differences"]) == (True, [])
-    assert client.post("/api/studies", json={"spec": spec}).status_code == 200
-    spec["study"]["trials"] = 7
-    assert not check(client, text_of(spec))["study"]["same"]
-
-
-def test_runs_are_told_by_size(client: httpx.Client) -> None:
-    plain = plan(client, toy_spec())
-    assert plain["by_size"] == [plain["runs"]]
-    proxy = {"set": [{"trainer.max_steps": 2}, {"trainer.max_steps": 4}]}
-    told = plan(client, toy_spec(pruner="none", proxy=proxy))
-    small, middle, full = told["by_size"]
-    kinds = told["by_kind"]
-    searching = ("baseline", "constant", "search", "choose")
-    assert small["most"] == sum(kinds[kind]["most"] for kind in searching if kind in kinds)
-    assert middle["most"] > 0 and full["least"] > 0
-    assert sum(each["expected"] for each in told["by_size"]) == pytest.approx(told["runs"]["expected"])
 
 
 def test_a_wrong_spec_has_no_price_and_a_huge_one_is_priced_elsewhere(client: httpx.Client) -> None:

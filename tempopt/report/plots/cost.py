@@ -31,7 +31,6 @@ _COLOURS: Mapping[Kind, str] = {
     "search": WINNER,
     "choose": OTHER,
     "rematch": DIVERGING[3],
-    "transfer": DIVERGING[1],
     "confirm": SEQUENTIAL[2],
     "init_only": FAINT,
     "ablation": SEQUENTIAL[1],

@@ -76,7 +76,6 @@ def _create_ticket() -> None:
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("candidate", sa.Integer),
         sa.Column("pair", sa.Integer),
-        sa.Column("size", sa.Integer),
         sa.Column("seed", sa.BigInteger, nullable=False),
         sa.Column("parameters", _TEXT),
         sa.Column("trial_number", sa.Integer),
