@@ -58,7 +58,7 @@ def study(name: str, seed: int, trials: int, *, weighs: bool) -> dict[str, Any]:
     """
     world = world_of(name)
     spec = with_study(world.spec, seed=seed, trials=trials, ablation="none", init_only=False)
-    verdict = Whole(world, spec, shares=False, weighs=weighs).run()
+    verdict = Whole(world, spec, weighs=weighs).run()
     assert verdict is not None, "a study in these worlds has a verdict"
     return {
         "world": name,

@@ -106,10 +106,8 @@ def _counts(ticket: TicketRow) -> bool:
 
 
 def _spent(tickets: list[TicketRow]) -> float:
-    """Return the search trials' steps in full trainings; those that others had trained are not counted."""
-    return sum(
-        (t.steps_trained or 0) / t.total_steps for t in tickets if t.kind == "search" and t.total_steps
-    )
+    """Return the search trials' steps in full trainings."""
+    return sum((t.steps or 0) / t.total_steps for t in tickets if t.kind == "search" and t.total_steps)
 
 
 def tested(task: str, spec: StudySpec, parameters: dict[str, Any], *, seeds: int) -> list[float]:

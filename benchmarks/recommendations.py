@@ -66,7 +66,7 @@ def advised(asked: Asked) -> Advised | None:
     """Return what a study recommends; None: it has no verdict."""
     world = world_of(asked.world)
     how = {"seed": asked.seed, "trials": asked.trials, "min_gain": asked.min_gain} | sampled_by(asked.sampler)
-    (verdict,) = Whole(world, with_study(world.spec, **how), shares=False).rounds(1, 0)
+    (verdict,) = Whole(world, with_study(world.spec, **how)).rounds(1, 0)
     if verdict is None:
         return None
     found = verdict.recommendation

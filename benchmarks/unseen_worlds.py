@@ -105,7 +105,6 @@ def by_surrogate(world: Unseen, tuner: Optuna) -> list[Parameters]:
         lambda sampled: features(world.spec.parameters("search", sampled)),
         maximize=True,
         streams=None,
-        thaws=False,
         seed=world.draw,
     )
     found = strategy.recommend(tuner.trials(), count=_CANDIDATES, seed=world.draw)

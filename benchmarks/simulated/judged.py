@@ -70,7 +70,7 @@ class Cell:
         """Run a study and return its record."""
         world, began = world_of(self.world), time.process_time()
         how = {"seed": seed, "trials": self.trials, "ablation": self.ablation} | sampled_by(self.sampler)
-        whole = Whole(world, with_study(world.spec, **how), shares=False)
+        whole = Whole(world, with_study(world.spec, **how))
         verdicts = []
         for number, verdict in enumerate(whole.rounds(self.rounds, MORE)):
             new = [row for row in whole.rows if row.round == number]

@@ -104,7 +104,6 @@ class Tempopt:
             lambda sampled: features(self._spec.parameters("search", sampled)),
             maximize=self._maximize,
             streams=streams,
-            thaws=streams is not None,
             seed=seed,
         )
         self._trials: list[FrozenTrial] = []
@@ -121,20 +120,11 @@ class Tempopt:
         if params is None:
             params = first_trial(self._spec, "search", number, seed=self._seed)
         stream = number if self._streams is None else number % self._streams
-        begun = max((len(t.intermediate_values) for t in self._same(params, stream)), default=0)
         self._trials.append(
             frozen(number, state=TrialState.RUNNING, distributions=self._space, params=params)
         )
         whole = self._spec.parameters("search", params)
-        return Job(number, whole, seed=1000 * self._seed + stream, begun=begun)
-
-    def _same(self, params: Any, stream: int) -> list[FrozenTrial]:
-        return [
-            t
-            for t in self._trials
-            if self._streams is not None and t.number % self._streams == stream and t.params == params
-            if t.state != TrialState.RUNNING
-        ]
+        return Job(number, whole, seed=1000 * self._seed + stream)
 
     def _known(self, number: int) -> list[FrozenTrial]:
         return self._trials[: max(0, number - self._parallel + 1)]

@@ -22,7 +22,6 @@ from tempopt.records.tickets import arms_of
 from tempopt.sampling.arms import Arms, by_guard
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import end_alike, steps_alike
 from tempopt.workers.messages import Evaluation, guard_name
 
 
@@ -58,8 +57,6 @@ class Whole:
         world: What trainings come to.
         spec: The study's spec, of the world's task.
         earlier: What it has kept of earlier studies.
-        shares: Whether it is counted which steps others had trained; that takes longer than all else but what
-            decides.
         weighs: Whether the search is told what its runs measure of guarded metrics.
     """
 
@@ -69,13 +66,11 @@ class Whole:
         spec: StudySpec,
         *,
         earlier: PriorRuns = (),
-        shares: bool = True,
         weighs: bool = True,
     ) -> None:
         self._world = world
         self._spec = spec
         self._earlier = earlier
-        self._shares = shares and spec.shares_steps
         self._weighs = weighs
         self._prunes = spec.study.pruner.name != "none"
         self._arms = Arms(spec, [], [], earlier=earlier)
@@ -85,9 +80,7 @@ class Whole:
         self.measurements: list[Measurement] = []
         """What was measured at the end of the runs that judge."""
         self.steps = 0
-        """Training steps so far, without those that others had trained."""
-        self.spared = 0
-        """Those that others had trained."""
+        """Training steps so far."""
 
     def run(self) -> Verdict | None:
         """Run the study to its end and return its verdict; None: there is nothing to compare."""
@@ -154,7 +147,7 @@ class Whole:
         training = self._world.train(ticket.parameters, ticket.seed)
         outcome, reports = self._watched(ticket, training)
         last = max(reports)
-        self.steps += self._fresh(ticket, last)
+        self.steps += last
         value = reports[last] if ticket.kind in SAMPLED else self._measured(ticket, training)
         self.rows[ticket.id] = dataclasses.replace(
             ticket,
@@ -227,26 +220,6 @@ class Whole:
             if self._prunes and step < self._world.rungs[-1] and self._arms.prune(ticket, reports):
                 return "pruned", reports
         return "complete", reports
-
-    def _fresh(self, ticket: TicketRow, last: int) -> int:
-        """Return the steps that had not been trained before, to the bit, by another search trial."""
-        if ticket.kind != "search" or not self._shares:
-            return last
-        parameters = ticket.parameters or {}
-        before = max((self._alike(parameters, other) for other in self._parents(ticket)), default=0)
-        self.spared += min(before, last)
-        return max(0, last - before)
-
-    def _parents(self, ticket: TicketRow) -> list[TicketRow]:
-        mine = (ticket.kind, ticket.seed)
-        return [row for row in self.rows if row.state == "done" and (row.kind, row.seed) == mine]
-
-    def _alike(self, parameters: dict[str, Any], other: TicketRow) -> int:
-        """Return up to which step another trial was trained, and validated, as these parameters are."""
-        theirs, last = other.parameters or {}, other.steps or 0
-        if self._spec.study.validate_at == "final" and not end_alike(theirs, parameters):
-            return 0
-        return steps_alike(theirs, parameters, at_most=last, total_steps=self._world.total_steps)
 
 
 def sampled_by(name: str) -> dict[str, Any]:

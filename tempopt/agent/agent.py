@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from tempopt.agent.checkpoint_reuse import held
 from tempopt.agent.disk_watch import DiskWatch
 from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
@@ -303,7 +302,6 @@ class Agent:
 
     def _began(self, work: WorkerSlot, message: Started, history: Mapping[int, float]) -> None:
         assert work.ticket is not None
-        forked = message.forked
         began = Began(
             ticket_id=message.ticket,
             attempt=message.attempt,
@@ -311,14 +309,8 @@ class Agent:
             code=message.code,
             machine=host(),
             device=message.device,
-            forked_from=forked,
-            forked_at=None if forked is None else message.step,
-            resumed=message.step > 0 and forked is None,
         )
         self._client.began(began, history)
-        if not began.resumed:
-            work.ticket = dataclasses.replace(work.ticket, forked_from=forked, forked_at=began.forked_at)
-        work.held = held(work.ticket, message.total_steps, self._spec)
 
     def _reported(self, work: WorkerSlot, step: int, value: float) -> None:
         ticket = work.ticket
@@ -335,9 +327,8 @@ class Agent:
     def _kept(self, work: WorkerSlot, message: Kept) -> None:
         assert work.ticket is not None
         self._disk.checkpoint("")
-        shared = message.saved.step <= work.held
-        kept = Checkpoint(**dataclasses.asdict(message.saved), shared=shared)
-        work.ticket = self._client.keep(work.ticket, kept, age=work.age)
+        checkpoint = Checkpoint(**dataclasses.asdict(message.saved))
+        work.ticket = self._client.keep(work.ticket, checkpoint, age=work.age)
 
     # ---- how runs end
 
@@ -376,7 +367,7 @@ class Agent:
         if outcome == "complete":
             value = value_of(ticket.kind, self._spec, message.measurements)
         change, row = ended(work, outcome, message, value=value, measured=measured)
-        row = self._client.ended(change, ticket, row, work.reports)
+        self._client.ended(change, ticket, row, work.reports)
         self._free(work)
         self._observer.finished(row)
 

@@ -46,7 +46,7 @@ def ended(
 
 
 def after_end(ticket: TicketRow, outcomes: Outcomes, total_steps: int | None) -> TicketRow:
-    """Return a ticket as it is once its run has ended, its checkpoints apart.
+    """Return a ticket as it is once its run has ended.
 
     Args:
         ticket: As it was while the run was in progress.
@@ -62,6 +62,7 @@ def after_end(ticket: TicketRow, outcomes: Outcomes, total_steps: int | None) ->
         seconds=ticket.seconds + outcomes.seconds,
         gpu_seconds=ticket.gpu_seconds + outcomes.gpu_seconds,
         diverged_at=outcomes.diverged_at,
+        checkpoints=(),
     )
 
 

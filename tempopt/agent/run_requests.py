@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-from tempopt.agent.checkpoint_reuse import best_forks, saved, shares
 from tempopt.agent.programs import Programs
 from tempopt.agent.study_cache import StudyCache
 from tempopt.confirmation.evaluations import OBSERVED, evaluations
@@ -14,7 +14,7 @@ from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import join, run_name
 from tempopt.temperature import CREDITED
-from tempopt.workers.messages import Label, Program, RunRequest
+from tempopt.workers.messages import Label, Program, RunRequest, Saved
 
 
 class Requests:
@@ -78,9 +78,7 @@ class Requests:
             folder=str(folder),
             checkpoints=None if timing else join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
-            keeps_held=shares(ticket, spec),
-            resume=[saved(each) for each in ticket.checkpoints],
-            forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
+            resume=[Saved(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
             memory_share=memory_share,
             observe=observed,
             # maps are large: those of one pair show what there is to see

@@ -250,14 +250,11 @@ class ServerClient:
         self._outbox.add(change, age=age)
         return dataclasses.replace(ticket, checkpoints=to_go_on_from((checkpoint, *ticket.checkpoints)))
 
-    def ended(
-        self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
-    ) -> TicketRow:
+    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
         """Have the end of a run told; the server knows what only the whole study tells of it."""
         self._runs[row.id].reports = dict(reports)
         self._outbox.add(change)
         self._tickets[row.id] = row
-        return row
 
     def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
         """Have it told that an attempt was lost."""

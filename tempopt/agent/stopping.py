@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, variance
 
 from tempopt.agent.study_cache import StudyCache
-from tempopt.confirmation.costs import is_whole, seconds, spent
+from tempopt.confirmation.costs import seconds, spent
 from tempopt.confirmation.stages import to_prove
 from tempopt.records.rows import SEARCHING, TicketRow
 from tempopt.sampling.arms import Arms
@@ -56,7 +56,7 @@ def _left(
 
     The latter have a margin of two standard errors of what so many runs cost.
     """
-    costs = [cost(each) for each in filter(is_whole, tickets)]
+    costs = [cost(ticket) for ticket in tickets if ticket.outcome == "complete"]
     if not costs:
         return 0.0, 0.0
     mean = fmean(costs)

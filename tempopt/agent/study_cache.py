@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from tempopt.confirmation.costs import is_whole, spent
+from tempopt.confirmation.costs import spent
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.stages import to_come
 from tempopt.records.liveness import is_dead
@@ -113,7 +113,7 @@ class StudyCache:
 
     def _count(self, row: TicketRow) -> None:
         """Take note of what a run has taken, if it is complete."""
-        if is_whole(row):
+        if row.outcome == "complete":
             self._whole_runs += 1
             self._whole_seconds += row.seconds
 
@@ -142,11 +142,6 @@ class StudyCache:
     def note(self, ticket_id: int, **fields: Any) -> None:
         """Change what is known of a ticket that is not over."""
         self.tickets[ticket_id] = dataclasses.replace(self.tickets[ticket_id], **fields)
-
-    def forget_checkpoints(self, ticket_ids: Collection[int]) -> None:
-        """Know of no checkpoints any more of tickets that are over."""
-        for id in ticket_ids:
-            self.tickets[id] = dataclasses.replace(self.tickets[id], checkpoints=())
 
     def asked(self) -> dict[Kind, int]:
         """Return the number of tickets of each kind."""

@@ -135,10 +135,8 @@ class StudyClient(Protocol):
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
 
-    def ended(
-        self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
-    ) -> TicketRow:
-        """Have the end of a run told; return the ticket as it is then.
+    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+        """Have the end of a run told.
 
         Args:
             before: The ticket while the run was in progress.

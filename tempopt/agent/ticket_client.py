@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from socket import socket
 
-from tempopt.agent.checkpoint_keeping import KeptCheckpoints
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
 from tempopt.agent.run_requests import Requests
 from tempopt.agent.running import in_work
@@ -29,10 +28,11 @@ from tempopt.confirmation.stages import next_tickets
 from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFound
 from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted
 from tempopt.records.liveness import agent_name, leave
-from tempopt.records.rows import SEARCHING, Checkpoint, StudyRow, StudyState, TicketRow
+from tempopt.records.rows import SEARCHING, Checkpoint, StudyRow, StudyState, TicketRow, to_go_on_from
 from tempopt.records.tickets import over
 from tempopt.sampling.arms import by_guard, by_step
 from tempopt.spec.study_spec import StudySpec
+from tempopt.store import checkpoints
 from tempopt.store.store import Store
 from tempopt.workers.messages import Program, RunRequest
 
@@ -102,7 +102,7 @@ class TicketClient:
         if cache is None:
             self._deliver_for_the_dead()
         self.cache = cache if cache is not None else StudyCache(spec, study, store)
-        self._kept = KeptCheckpoints(spec, study, store, self.cache, self._connection)
+        self._needless: list[tuple[TicketRow, str]] = []
         self._requests = Requests(
             spec=spec, program=program, study=study, cache=self.cache, folder=folder, checkpoints=checkpoints
         )
@@ -203,21 +203,20 @@ class TicketClient:
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
         self.tell(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint), age=age)
-        return self._kept.keep(ticket, checkpoint)
+        newest = (checkpoint, *(other for other in ticket.checkpoints if other.url != checkpoint.url))
+        needed = to_go_on_from(newest)
+        self._needless += [(ticket, other.url) for other in newest[len(needed) :]]
+        self.cache.note(ticket.id, checkpoints=needed)
+        return dataclasses.replace(ticket, checkpoints=needed)
 
-    def ended(
-        self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
-    ) -> TicketRow:
-        """Have the end of a run told, with what only the whole study tells of it; return the ticket then."""
+    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+        """Have the end of a run told, with what only the whole study tells of it."""
         outcomes = change.outcomes
         gain = self.cache.gain(outcomes.value) if outcomes.outcome == "complete" else None
-        kept = self._kept.at_end(before, outcomes.outcome, outcomes.value)
         attributes = trial_attributes(before, outcomes.seconds, gain, outcomes.measurements)
         outcomes = dataclasses.replace(outcomes, attributes=attributes)
-        row = dataclasses.replace(row, checkpoints=kept)
-        self.tell(dataclasses.replace(change, outcomes=outcomes, checkpoints=kept))
+        self.tell(dataclasses.replace(change, outcomes=outcomes))
         self._over(before, row, reports, by_guard(outcomes.measurements, self._spec).get(row.id))
-        return row
 
     def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
         """Have it told that an attempt was lost."""
@@ -234,7 +233,7 @@ class TicketClient:
         reports: Mapping[int, float],
         guards: Mapping[str, float] | None = None,
     ) -> None:
-        self._kept.discard(before, kept=row.checkpoints)
+        self._needless += [(before, checkpoint.url) for checkpoint in before.checkpoints]
         self.cache.take_in(row, reports, guards)
 
     def returned(self, change: Returned) -> None:
@@ -255,7 +254,7 @@ class TicketClient:
     def _deliver(self, take: Wanted | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
         written = self._outbox.deliver(take, version=self.cache.version)
-        self._kept.delivered(written.refused)
+        self._delete_needless(written.refused)
         self.cache.state = written.state
         self.cache.grow_to(written.age)
         if written.refused:
@@ -263,6 +262,22 @@ class TicketClient:
         if written.refused or written.version != self.cache.version:
             self._read()
         return written.taken
+
+    def _delete_needless(self, refused: Collection[int]) -> None:
+        """Delete the checkpoints that the store names no more, now that it has been told all.
+
+        Args:
+            refused: Ids of tickets that are others' by now, with their files.
+        """
+        needless, self._needless = self._needless, []
+        study = self._study.name
+        checkpoints.remove(
+            url
+            for ticket, url in needless
+            if ticket.id not in refused
+            # a row of the store is no reason to delete a file that tempopt has not written
+            and checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
+        )
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
@@ -446,8 +461,6 @@ class TicketClient:
         self._read()
         if not self.cache.over():
             return False
-        # what the search kept for itself; after this round nothing begins from it
-        self._kept.evict_all()
         id, version = self._study.id, self.cache.version
         new = next_tickets(list(self.cache.tickets.values()), self._spec, self.cache.arms.recommend)
         if not new and self._connection.attempt(lambda: self._store.set_state(id, "done", version=version)):
@@ -462,4 +475,3 @@ class TicketClient:
         if len(self._outbox):
             self._deliver()
         self._connection.attempt(self.cache.read, reads=True)
-        self._kept.delete_forgotten()

@@ -61,7 +61,6 @@ class WorkerSlot:
         step: Optimizer steps done.
         total_steps: Steps of the whole run; None until the worker has begun.
         reports: Optimizer step to metric, all attempts.
-        held: Optimizer step up to which its checkpoints are worth keeping for other runs.
         bound: What the pruner would not have had the last report be worse than; None: no such number.
         device: What the latest run of its was trained on, for people to read; None before the first.
         phase: How far it is with the ticket.
@@ -82,7 +81,6 @@ class WorkerSlot:
     step: int = 0
     total_steps: int | None = None
     reports: dict[int, float] = field(default_factory=dict)
-    held: int = 0
     bound: float | None = None
     device: str | None = None
     phase: Phase = Phase.IDLE
@@ -97,7 +95,7 @@ class WorkerSlot:
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the worker another ticket to do; its run is sent apart."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
-        self.step, self.total_steps, self.bound, self.held = 0, ticket.total_steps, None, 0
+        self.step, self.total_steps, self.bound = 0, ticket.total_steps, None
         self.phase, self.stopped, self.alone = Phase.WAITING_FOR_GPU, None, ticket.alone
         self.begun = self.moved = time.monotonic()
         self.log_from = 0

@@ -30,7 +30,7 @@ from tempopt.study.progress import LABELS, number
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone", "forks"),
+    *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone"),
     *("code", "start_from", "heads", "amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)

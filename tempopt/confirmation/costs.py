@@ -18,12 +18,7 @@ def spent(ticket: TicketRow) -> float:
     return ticket.gpu_seconds or ticket.seconds
 
 
-def is_whole(ticket: TicketRow) -> bool:
-    """Return whether a run says what others will cost: one that began where another was left cost less."""
-    return ticket.outcome == "complete" and ticket.forked_at is None
-
-
 def mean_cost(tickets: Iterable[TicketRow], cost: Callable[[TicketRow], float] = seconds) -> float | None:
     """Return what a complete run among tickets costs in the mean; None if there are none."""
-    costs = [cost(ticket) for ticket in tickets if is_whole(ticket)]
+    costs = [cost(ticket) for ticket in tickets if ticket.outcome == "complete"]
     return fmean(costs) if costs else None

@@ -68,11 +68,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The run of an attempt has begun to train; what is not said here is as in TicketRow.
-
-    Args:
-        resumed: Whether it goes on from a checkpoint of its own: where that began stays as it was.
-    """
+    """The run of an attempt has begun to train; what is not said here is as in TicketRow."""
 
     ticket_id: int
     attempt: int
@@ -80,9 +76,6 @@ class Began:
     code: str
     machine: str | None = None
     device: str | None = None
-    forked_from: int | None = None
-    forked_at: int | None = None
-    resumed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +107,12 @@ class Ended:
 
     Args:
         log: The end of what it printed.
-        checkpoints: Those that other runs may begin from, newest first.
     """
 
     ticket_id: int
     attempt: int
     outcomes: Outcomes
     log: str = ""
-    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

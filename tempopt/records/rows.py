@@ -143,35 +143,17 @@ class Checkpoint:
         url: Where it lies, absolute (an fsspec URL).
         digest: Hash of its bytes.
         size: Its bytes.
-        shared: Whether the run had its first temperature up to there, as runs on other schedules may.
     """
 
     step: int
     url: str
     digest: str
     size: int
-    shared: bool = False
 
 
 def to_go_on_from(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Return which of a run's checkpoints, newest first, are kept while it trains.
-
-    These are the two newest, and for other runs the newest shared one, at most three.
-    """
-    return (*checkpoints[:2], *_shared(checkpoints, 2))
-
-
-def to_fork_from(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Return which of a run's checkpoints, newest first, other runs may begin from when it is over.
-
-    These are the newest, and the newest shared one.
-    """
-    return (*checkpoints[:1], *_shared(checkpoints, 1))
-
-
-def _shared(checkpoints: Sequence[Checkpoint], newest: int) -> tuple[Checkpoint, ...]:
-    shared = [place for place, each in enumerate(checkpoints) if each.shared]
-    return (checkpoints[shared[0]],) if shared and shared[0] >= newest else ()
+    """Return which of a run's checkpoints, newest first, are kept while it trains: the two newest."""
+    return tuple(checkpoints[:2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +192,7 @@ class TicketRow:
             those that a person wants tried, if any.
         lease: Seconds that the holder still has to show progress, negative once it is over; None unless
             running.
-        checkpoints: Newest first: while it is not over those to go on from, and then those that other runs
-            may begin from.
+        checkpoints: Those to go on from, newest first; none once it is over.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
         alone: Whether it is to have a card to itself, an attempt having run out of a card's memory.
         gpu_seconds: ``seconds`` times the cards that they were spent on, a share of one counting as that
@@ -219,8 +200,6 @@ class TicketRow:
         peak_memory: Most bytes that an attempt had allocated on one card; None without cards.
         machine: Host that the latest attempt to begin trained on; None before the first.
         device: What it trained on there, for people to read: ``NVIDIA H200 (cuda:0)``, ``cpu``.
-        forked_from: Ticket whose checkpoint it began from; None: it began at its beginning.
-        forked_at: Optimizer step of that checkpoint: so many of its ``steps`` were trained by others.
         space: How often the search space had been amended when its parameters were decided.
     """
 
@@ -258,14 +237,7 @@ class TicketRow:
     peak_memory: int | None = None
     machine: str | None = None
     device: str | None = None
-    forked_from: int | None = None
-    forked_at: int | None = None
     space: int = 0
-
-    @property
-    def steps_trained(self) -> int | None:
-        """Optimizer steps that were trained for this run alone; None as long as ``steps`` is."""
-        return None if self.steps is None else max(0, self.steps - (self.forked_at or 0))
 
     @property
     def name(self) -> str:

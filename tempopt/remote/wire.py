@@ -26,11 +26,10 @@ PROTOCOL = 1
 _CHANGES: dict[str, type] = {each.__name__: each for each in (Began, Reported, Kept, Ended, Lost, Returned)}
 _RANGES: dict[str, tuple[float, float]] = {
     "ticket_id": (0, LARGEST_ID),
-    "forked_from": (0, LARGEST_ID),
     "attempt": (1, LARGEST_ID),
     "max_attempts": (1, LARGEST_ID),
     "value": (-sys.float_info.max, sys.float_info.max),
-    **dict.fromkeys(("step", "steps", "total_steps", "diverged_at", "forked_at"), (0, LARGEST_COUNT)),
+    **dict.fromkeys(("step", "steps", "total_steps", "diverged_at"), (0, LARGEST_COUNT)),
     **dict.fromkeys(("peak_memory", "size"), (0, LARGEST_COUNT)),
     **dict.fromkeys(("seconds", "checkpoint_seconds", "gpu_seconds"), (0, MOST_SECONDS)),
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     *("name", "kind", "arm", "number", "round", "candidate", "pair", "seed"),
     *("state", "outcome", "value"),
-    *("steps", "steps_trained", "forked_from", "forked_at", "total_steps", "seconds", "gpu_seconds"),
+    *("steps", "total_steps", "seconds", "gpu_seconds"),
     *("peak_memory", "trial_number", "diverged_at"),
     *("agent", "machine", "device", "code", "started", "finished", "error"),
 )

@@ -94,20 +94,15 @@ class Cost:
 
     Args:
         train_seconds: Training seconds of all runs, all attempts.
-        pruned_saving: Training seconds that pruning saved, an estimate: the steps that the pruned trials
-            did not take, at the pace of the steps that they did take.
         checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
         gpu_seconds: Seconds of cards, a share of one counting as that share; None if no run was on a card.
         peak_memory: Most bytes that a run had allocated on one card; None if none was on a card.
-        forked_steps: Optimizer steps that runs did not train, since they began from another's checkpoint.
     """
 
     train_seconds: float
-    pruned_saving: float
     checkpoint_seconds: float
     gpu_seconds: float | None = None
     peak_memory: int | None = None
-    forked_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -193,16 +188,6 @@ class StudyResult:
         verdict = self.standing or self.verdict
         return None if verdict is None else verdict.recommendation
 
-    @property
-    def forks(self) -> list[dict[str, Any]]:
-        """The runs that began from another's checkpoint: ``run``, ``from`` which, at which ``step``."""
-        names = {run.id: run.name for run in self.runs}
-        return [
-            {"run": run.name, "from": names.get(run.forked_from), "step": run.forked_at}
-            for run in self.runs
-            if run.forked_from is not None
-        ]
-
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
@@ -226,7 +211,6 @@ class StudyResult:
             "evaluated": self.evaluated and evaluated_json(self.evaluated),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
-            "forks": self.forks,
             "code": self.spec.study.code,
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
@@ -432,22 +416,16 @@ def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
 
 
 def _cost(tickets: Iterable[TicketRow]) -> Cost:
-    total, saved, checkpoints, cards, peaks, forked = 0.0, 0.0, 0.0, 0.0, [], 0
+    total, checkpoints, cards, peaks = 0.0, 0.0, 0.0, []
     for ticket in tickets:
         total += ticket.seconds
         cards += ticket.gpu_seconds
         if ticket.peak_memory is not None:
             peaks.append(ticket.peak_memory)
         checkpoints += ticket.checkpoint_seconds
-        forked += ticket.forked_at or 0
-        # one that was pruned as soon as it had begun from another has no pace
-        if ticket.outcome == "pruned" and ticket.steps and ticket.steps_trained and ticket.total_steps:
-            saved += ticket.seconds * (ticket.total_steps - ticket.steps) / ticket.steps_trained
     return Cost(
         train_seconds=total,
-        pruned_saving=saved,
         checkpoint_seconds=checkpoints,
         gpu_seconds=cards or None,
         peak_memory=max(peaks, default=None),
-        forked_steps=forked,
     )

@@ -437,13 +437,11 @@ def _rate(rate: Rate) -> str:
 def _cost(result: StudyResult) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     runs = sum(count.done + count.failed for count in result.tickets.values())
-    saved = result.cost.pruned_saving
-    pruning = f"; pruning saved about {duration(saved)}" if saved > 0 else ""
     kept = result.cost.checkpoint_seconds
     writing = f", {duration(kept)} of it to write checkpoints" if kept >= 1 else ""
     what = f"training in {runs} runs" if result.spec.confirms else f"{runs} evaluations"
     trained = f"{duration(result.cost.train_seconds)} of {what}{writing}"
-    return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}{_cards(result)}."
+    return f"  cost: {trained} (search trials: {counts or 'none'}){_cards(result)}."
 
 
 def _cards(result: StudyResult) -> str:

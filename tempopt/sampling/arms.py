@@ -136,7 +136,6 @@ class Arms:
 
     def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
-        from tempopt.sampling.common_beginnings import CommonBeginnings
         from tempopt.sampling.guarding import guarding
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
         from tempopt.sampling.prior_study import PriorStudy
@@ -145,21 +144,11 @@ class Arms:
             study, whole, fixed = self._spec.study, self._arm(arm), self._fixed.get(arm, {})
             features = Features(self._spec, whole, without=fixed)
             earlier = [PriorStudy(each["runs"], features) for each in self._remembered]
-            # whether checkpoints are kept is a matter of care, which changes no decision
-            shares = whole == "search" and self._spec.shares_steps
-
-            def parameters(sampled: Mapping[str, Any]) -> dict[str, Any]:
-                return self._spec.parameters(whole, {**sampled, **fixed})
-
             self._strategies[arm] = KnowledgeGradient(
                 self._spaces[arm],
-                lambda sampled: features(parameters(sampled)),
+                lambda sampled: features(self._spec.parameters(whole, {**sampled, **fixed})),
                 maximize=study.direction == "maximize",
                 streams=study.seeds.search if whole == "search" else None,
-                thaws=shares,
-                beginnings=CommonBeginnings(parameters, validated_at_end=study.validate_at == "final")
-                if shares
-                else None,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=earlier,
                 guarding=guarding(self._spec, self._runs_at_one())

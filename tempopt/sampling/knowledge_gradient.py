@@ -1,4 +1,4 @@
-"""The knowledge gradient of an arm: which trial to start, prune or resume, and what to recommend.
+"""The knowledge gradient of an arm: which trial to start or prune, and what to recommend.
 
 Every decision has one measure: how much better the parameter set that would be named is expected to be for
 it, by training step that is left to train. Values are those of parameter sets in the mean over seeds, so
@@ -17,7 +17,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.records.rows import Parameters
 from tempopt.sampling.arm_model import ArmModel, Array, Describe, finite
-from tempopt.sampling.common_beginnings import CommonBeginnings
 from tempopt.sampling.guarding import LIKELY, Guarding
 from tempopt.sampling.parameter_sets import ParameterSets
 from tempopt.sampling.prior_study import PriorStudy
@@ -39,11 +38,9 @@ class KnowledgeGradient:
         describe: Turns sampled values into features.
         maximize: Whether more of the metric is better.
         streams: How many seeds the arm's trials share by turns; None: each has its own.
-        thaws: Whether a run that was ended can be continued: another with its values and its seed.
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
         guarding: What guards ask of a parameter set; None: nothing.
-        beginnings: What runs that are over spare others; None: every run trains all of its steps.
     """
 
     def __init__(
@@ -53,22 +50,18 @@ class KnowledgeGradient:
         *,
         maximize: bool,
         streams: int | None,
-        thaws: bool,
         seed: int,
         earlier: Sequence[PriorStudy] = (),
         guarding: Guarding | None = None,
-        beginnings: CommonBeginnings | None = None,
     ) -> None:
-        self._beginnings = beginnings
         self._guarding = guarding
         self._earlier = earlier
         self._describe = _with_earlier(describe, earlier) if earlier else describe
         self._maximize = maximize
         self._streams = streams
-        self._thaws = thaws
         self._sets = ParameterSets(space, self._describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
         self._kept: dict[tuple[int, ...], ArmModel | None] = {}
-        self._new: dict[int, tuple[Posterior, float, float]] = {}
+        self._new: dict[int, tuple[Posterior, float]] = {}
         self._trials_described: dict[int, Array] = {}
 
     def model(self, known: Sequence[FrozenTrial]) -> ArmModel | None:
@@ -126,8 +119,8 @@ class KnowledgeGradient:
         rng = np.random.default_rng(seed)
         pool, features_MD = self._pool(model, rng, fixed)
         posterior = model.posterior(features_MD, pending=pending)
-        best, worth, _ = self._best_new(model, posterior, pool, trials, number)
-        return self._thawed(model, trials, posterior, number, worth) or pool[best]
+        best, _ = self._best_new(model, posterior, trials, number)
+        return pool[best]
 
     def prune(self, known: Sequence[FrozenTrial], own: FrozenTrial) -> bool:
         """Return whether the rest of a run is worth much less, by step, than a new run.
@@ -139,12 +132,9 @@ class KnowledgeGradient:
         model = self.model(known)
         if model is None or not model.may_prune:
             return False
-        last = max(own.intermediate_values)
-        if last <= self._trained_before(known, own):
-            return False
-        if last not in finite(own):
+        if max(own.intermediate_values) not in finite(own):
             return True
-        posterior, worth, _ = self._worth_of_new(model, known)
+        posterior, worth = self._worth_of_new(model, known)
         rest = model.worth_of_rest(own, posterior)
         return rest is not None and rest < _PATIENCE * worth
 
@@ -159,8 +149,8 @@ class KnowledgeGradient:
         model = self.model(known)
         if model is None or not model.may_prune:
             return None
-        _, worth, steps = self._worth_of_new(model, known)
-        return worth * steps, model.surrogate.noise
+        _, worth = self._worth_of_new(model, known)
+        return worth * model.total_steps, model.surrogate.noise
 
     def recommend(self, known: Sequence[FrozenTrial], *, count: int, seed: int) -> list[Parameters]:
         """Return the parameter sets of which one is expected to be best, the best single one first.
@@ -192,45 +182,39 @@ class KnowledgeGradient:
         others, features_MD = self._pool(model, rng)
         return _distinct([*tried, *others], np.vstack([self._sets.described(tried), features_MD]))
 
-    def _worth_of_new(self, model: ArmModel, known: Sequence[FrozenTrial]) -> tuple[Posterior, float, float]:
-        """Return what might be named, as far as it is known; what a step of a new run is worth; its steps."""
+    def _worth_of_new(self, model: ArmModel, known: Sequence[FrozenTrial]) -> tuple[Posterior, float]:
+        """Return what might be named, as far as it is known, and what a step of a new run is worth."""
         end = len(known)
         if end not in self._new:
             _forget(self._new)
-            pool, features_MD = self._pool(model, np.random.default_rng(end))
+            _, features_MD = self._pool(model, np.random.default_rng(end))
             posterior = model.posterior(features_MD)
-            _, *worth = self._best_new(model, posterior, pool, known, end)
-            self._new[end] = posterior, worth[0], worth[1]
+            _, worth = self._best_new(model, posterior, known, end)
+            self._new[end] = posterior, worth
         return self._new[end]
 
     def _best_new(
         self,
         model: ArmModel,
         posterior: Posterior,
-        pool: Sequence[Parameters],
         trials: Sequence[FrozenTrial],
         number: int,
-    ) -> tuple[int, float, float]:
-        """Return the place of the set to train, what a step of it is worth, and how many steps it takes.
+    ) -> tuple[int, float]:
+        """Return the place of the set to train, and what a step of it is worth.
 
-        It is the set whose training is worth most by the steps that are left to train of it, once those that
-        runs before it have trained with the same seed are taken over. Where nothing is left to be learned it
-        is the set that is expected to be best. A set that was trained with the trial's seed would give the
-        same values again; it is taken only where there is no other.
+        It is the set whose training is worth most. Where nothing is left to be learned it is the set that is
+        expected to be best. A set that was trained with the trial's seed would give the same values again;
+        it is taken only where there is no other.
         """
         stream = self._stream_of(number)
         alike = [trial for trial in trials if self._stream_of(trial.number) == stream]
         taken = {self._described_once(trial).tobytes() for trial in alike}
-        steps_M = np.full(len(pool), float(model.total_steps))
-        if self._beginnings is not None:
-            steps_M -= self._beginnings.spared(pool, alike, model.total_steps)
-        gain_M = model.worth_of_new(posterior, number)
+        worth_M = model.worth_of_new(posterior, number) / model.total_steps
         nothing = _NOTHING * float(np.ptp(posterior.mean_M)) / model.total_steps
-        worth_M = gain_M / steps_M
-        told_M = np.where(gain_M / model.total_steps > nothing, worth_M, 0.0)
+        told_M = np.where(worth_M > nothing, worth_M, 0.0)
         order = np.lexsort((-posterior.mean_M, -told_M)).tolist()
         best = next((each for each in order if posterior.features_MD[each].tobytes() not in taken), order[0])
-        return best, float(worth_M[best]), float(steps_M[best])
+        return best, float(worth_M[best])
 
     def _untried(
         self, trials: Sequence[FrozenTrial], number: int, fixed: Mapping[str, Any], *, begins: bool
@@ -257,38 +241,6 @@ class KnowledgeGradient:
         if trial.number not in self._trials_described:
             self._trials_described[trial.number] = self._describe(trial.params)
         return self._trials_described[trial.number]
-
-    def _thawed(
-        self,
-        model: ArmModel,
-        trials: Sequence[FrozenTrial],
-        posterior: Posterior,
-        number: int,
-        worth: float,
-    ) -> Parameters | None:
-        """Return the values of a run that was ended and is worth continuing rather than a new one."""
-        if not self._thaws:
-            return None
-        mine = self._stream_of(number)
-        taken = {_training(t, self._stream_of) for t in trials if t.state != TrialState.PRUNED}
-        best, found = worth, None
-        for trial in model.trials:
-            paused = trial.state == TrialState.PRUNED and finite(trial)
-            if not paused or self._stream_of(trial.number) != mine:
-                continue
-            if _training(trial, self._stream_of) in taken:
-                continue
-            rest = model.worth_of_rest(trial, posterior)
-            if rest is not None and rest > best:
-                best, found = rest, dict(trial.params)
-        return found
-
-    def _trained_before(self, known: Sequence[FrozenTrial], own: FrozenTrial) -> int:
-        """Return up to which step a run only repeats one that was ended there: it was asked to go on."""
-        stream = self._stream_of(own.number)
-        # of many trials hardly one has the same values, and they are asked at every report
-        alike = (t for t in known if t.params == own.params and self._stream_of(t.number) == stream)
-        return max((max(trial.intermediate_values, default=0) for trial in alike), default=0)
 
     def _stream_of(self, number: int) -> int:
         return number if self._streams is None else number % self._streams

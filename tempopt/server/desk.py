@@ -322,8 +322,6 @@ class Desk:
             case Began():
                 client.began(change, {})
                 self.cache.codes.add(change.code)
-                if not change.resumed:
-                    self.cache.note(row.id, forked_from=change.forked_from, forked_at=change.forked_at)
             case Reported():
                 if judged.end is None or change.step <= judged.end:
                     client.tell(change)
@@ -402,13 +400,6 @@ class Desk:
             plain["checkpoints"] = f"tempopt://{name}/{run}"
         resume = ((each, to_agent(each["url"], name, run)) for each in plain["resume"])
         plain["resume"] = [{**each, "url": url} for each, url in resume if url is not None]
-        forks = []
-        for each in plain["forks"]:
-            other = self.cache.tickets[each["ticket"]]
-            url = to_agent(each["saved"]["url"], name, run_name(other.kind, other.number))
-            if url is not None:
-                forks.append({**each, "saved": {**each["saved"], "url": url}})
-        plain["forks"] = forks
         told = [(step, value if math.isfinite(value) else None) for step, value in sorted(reports.items())]
         return Taken(
             ticket=to_plain(ticket),

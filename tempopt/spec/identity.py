@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # What may be changed while a study runs: how many runs there are, how they are looked after, what is advised.
 _CARE = (
     *("trials", "arms", "enqueue", "limits", "min_gain"),
-    *("max_attempts", "lease", "store_timeout", "checkpoint_every", "checkpoint_quota"),
+    *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
     *("queue", "priority", "labels"),
 )
 # What only looks on.

@@ -24,7 +24,6 @@ from tempopt.spec.sections import (
     StartFrom,
     Strategy,
 )
-from tempopt.spec.sizes import SIZE, in_bytes
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Direction
@@ -82,8 +81,6 @@ class StudySection(Section):
             study has no runs of that kind.
         metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
             since that is part of what is deployed; else such a metric is refused.
-        checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
-            later ones to begin from; None: they leave none.
         ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler
             plan is looked for: ``auto`` once a gain is shown, ``full`` in any case, ``none`` never.
         keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
@@ -165,9 +162,6 @@ class StudySection(Section):
         float | None,
         Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
     ] = None
-    # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
-    # beside what a study keeps anyway, and enough for the few runs that are worth continuing
-    checkpoint_quota: Annotated[int | None, Field(description=SIZE)] = 1_000_000_000
     compare: Annotated[
         str | None,
         Field(min_length=1, description="the name of a searched parameter, as in num_heads, or null"),
@@ -213,11 +207,6 @@ class StudySection(Section):
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
             )
         return given
-
-    @field_validator("checkpoint_quota", mode="before")
-    @classmethod
-    def _bytes(cls, given: object) -> int | None:
-        return in_bytes(given)
 
     @field_validator("min_gain", mode="before")
     @classmethod

@@ -241,13 +241,6 @@ class StudySpec(Section):
         return "training" if self.confirms else "evaluation"
 
     @property
-    def shares_steps(self) -> bool:
-        """Whether search trials could begin from each other's checkpoints, if these were kept."""
-        # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint; and
-        # where each trial has a seed of its own, no two are ever trained alike
-        return self.study.seeds.search is not None and not self.trainer.get("callbacks")
-
-    @property
     def ranks(self) -> int:
         """Number of processes that train a run together."""
         devices = self.trainer.get("devices", 1)

@@ -141,9 +141,6 @@ TICKET = Table(
     Column("peak_memory", BigInteger),
     Column("machine", String(MAX_NAME)),
     Column("device", String(MAX_NAME)),
-    # The ticket of another run; no foreign key: a study is deleted by parts, in the order of the ids.
-    Column("forked_from", Integer),
-    Column("forked_at", BigInteger),
     Column("space", Integer, nullable=False, server_default=_ZERO),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.

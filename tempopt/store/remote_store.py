@@ -182,7 +182,7 @@ class RemoteStore(Store):
     page = page_attributes = change_page = alike = totals = _refused
     add_jobs = forget_jobs = add_tickets = amend = retry = withdraw = end_before = _refused
     add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
-    take_ticket = release = forget_checkpoints = begin = write = _refused
+    take_ticket = release = begin = write = _refused
 
 
 def _parts(ids: Iterable[int] | None) -> Iterator[Sequence[int] | None]:

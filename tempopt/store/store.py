@@ -331,18 +331,6 @@ class Store(AccessMethods):
         """Give back the running tickets of these agents, no failure counted; return how many."""
         return self._database.write(lambda c: taking.release(c, study_id, agents))
 
-    def forget_checkpoints(self, study_id: int, ticket_ids: Collection[int] | None = None) -> frozenset[int]:
-        """Name no checkpoints any more of runs that are over, so that no other run begins from them.
-
-        Args:
-            ticket_ids: Of these tickets, as far as they are over; None: of all that are.
-
-        Returns:
-            The tickets of which some were named. Whoever deletes the files deletes theirs alone: another
-            may be at work again, whatever this agent knows of it.
-        """
-        return self._database.write(lambda c: taking.forget_checkpoints(c, study_id, ticket_ids))
-
     # ---- runs
 
     def begin(

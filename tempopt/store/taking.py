@@ -11,12 +11,12 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select,
 
 from tempopt.errors import StaleAttempt
 from tempopt.records.changes import Wanted
-from tempopt.records.rows import OVER, TicketRow, TicketState, TrialParam
+from tempopt.records.rows import TicketRow, TicketState, TrialParam
 from tempopt.store import optuna_tables
 from tempopt.store.clock import Clock
 from tempopt.store.models import STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
-from tempopt.store.reading import ORDER, TICKET_COLUMNS, among, ticket_row, up_to
+from tempopt.store.reading import ORDER, TICKET_COLUMNS, ticket_row, up_to
 
 # MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
 _NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
@@ -128,16 +128,6 @@ def release(connection: Connection, study_id: int, agents: Collection[str]) -> i
     locked = connection.scalars(order).all()
     freed = update(TICKET).where(TICKET.c.id.in_(locked)).values(state="waiting", agent=None, lease=None)
     return connection.execute(freed).rowcount
-
-
-def forget_checkpoints(connection: Connection, study_id: int, ids: Collection[int] | None) -> frozenset[int]:
-    """Empty the columns of these tickets, None for all of the study's, that are over; return which were."""
-    over = (TICKET.c.study_id == study_id, TICKET.c.state.in_(OVER), TICKET.c.checkpoints.is_not(None))
-    found = select(TICKET.c.id).where(*over, among(TICKET.c.id, ids)).order_by(TICKET.c.id)
-    locked = connection.scalars(found.with_for_update()).all()
-    if locked:
-        connection.execute(update(TICKET).where(TICKET.c.id.in_(locked)).values(checkpoints=None))
-    return frozenset(locked)
 
 
 def begin(

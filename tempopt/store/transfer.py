@@ -18,7 +18,7 @@ from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.store.taking import storable
 
 # What is another in each database, or is told by the tickets that wait.
-_OWN = ("id", "study_id", "lease", "agent", "forked_from", "trial_number")
+_OWN = ("id", "study_id", "lease", "agent", "trial_number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,6 @@ def write(connection: Connection, whole: WholeStudy, *, shown: str) -> int:
 def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
     """Write tickets, and return the id of each by the one that it had."""
     ids: dict[int, int] = {}
-    forked: dict[int, int] = {}
     columns = [f.name for f in fields(TicketRow) if f.name not in _OWN]
     for ticket in sorted(tickets, key=lambda each: each.id):
         row = {name: getattr(ticket, name) for name in columns}
@@ -98,10 +97,6 @@ def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[Tick
         key = connection.execute(insert(TICKET).values(row)).inserted_primary_key
         assert key is not None, "one row was inserted"
         ids[ticket.id] = int(key[0])
-        if ticket.forked_from is not None:
-            forked[ticket.id] = ticket.forked_from
-    for id, origin in forked.items():
-        connection.execute(update(TICKET).where(TICKET.c.id == ids[id]).values(forked_from=ids.get(origin)))
     return ids
 
 

@@ -137,8 +137,6 @@ class _Ticket:
                         "machine": _short(each.machine),
                         "device": _short(each.device),
                     }
-                    if not each.resumed:
-                        self.values |= {"forked_from": each.forked_from, "forked_at": each.forked_at}
                 case Reported():
                     self.measured["report", each.step] = each.value
                     self.trial.values[each.step] = each.value
@@ -176,7 +174,7 @@ class _Ticket:
             "steps": outcomes.steps,
             "diverged_at": outcomes.diverged_at,
             "checkpoint_seconds": counted_seconds(self.row.checkpoint_seconds + outcomes.checkpoint_seconds),
-            "checkpoints": document(ended.checkpoints),
+            "checkpoints": None,
             "lease": None,
             "finished": now(),
         }

@@ -277,9 +277,6 @@ def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
             lying[folder] = checkpoints.usage(folder)
         except Exception as error:
             left[folder] = checkpoints.reason(error)
-    if not dry_run:
-        # of runs that are over others might begin, who can do without
-        store.forget_checkpoints(study.id)
     # asked after the files were listed: what a run has recorded by then is not taken for needless
     runs = {checkpoints.run_name(each.kind, each.number): each for each in store.tickets(study.id)}
     files: dict[str, int] = {}
@@ -296,7 +293,7 @@ def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
 
 
 def _needless(ticket: TicketRow, file: str) -> bool:
-    """Return whether a run will never go on from a file in its folder, others perhaps apart."""
+    """Return whether a run will never go on from a file in its folder."""
     parts = checkpoints.CHECKPOINT.fullmatch(file)
     if parts is None:
         return False

@@ -275,7 +275,7 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
     whole = [
         each
         for each in store.tickets(row.id)
-        if each.outcome == "complete" and each.kind != "timing" and each.seconds > 0 and not each.forked_from
+        if each.outcome == "complete" and each.kind != "timing" and each.seconds > 0
     ]
     if of.confirms != spec.confirms or not whole:
         return None

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from tempopt.temperature.alike import (
-    Beginning,
-    beginning,
-    end_alike,
     hashable,
     same_training,
-    steps_alike,
-    steps_held,
     training_key,
 )
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
@@ -154,7 +149,6 @@ __all__ = [
     "SCHEDULES",
     "TEMPERATURE_PARAMETERS",
     "AlternatingHeads",
-    "Beginning",
     "ClippedLogNScaling",
     "Constant",
     "ControlParameters",
@@ -207,13 +201,11 @@ __all__ = [
     "active_groups",
     "as_found",
     "at_constant",
-    "beginning",
     "check_own_numbers",
     "check_parameter",
     "constant_levels",
     "constant_plans",
     "effective",
-    "end_alike",
     "groups_of",
     "has_target",
     "hashable",
@@ -241,8 +233,6 @@ __all__ = [
     "schedule_class",
     "schedule_of",
     "split_name",
-    "steps_alike",
-    "steps_held",
     "temperatures_of",
     "training_key",
     "without",

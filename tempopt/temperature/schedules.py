@@ -385,12 +385,6 @@ class Piecewise(Schedule):
         held = [(hold, self.temperature_init)] if hold > 0.0 else []
         return ((0.0, self.temperature_init), *held, *inner, (1.0, self.temperature_final))
 
-    @property
-    def leaves(self) -> float:
-        """Progress of the first knot at another temperature than the first one has; 1 if there is none."""
-        knots = self.knots
-        return next((progress for progress, level in knots if level != knots[0][1]), 1.0)
-
     def _at(self, progress: float) -> float:
         knots = self.knots
         behind = bisect_right(knots, progress, key=lambda knot: knot[0])

@@ -340,11 +340,6 @@ class RunCallback(Checkpoint):
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
-        self._own = True
-
-    def disown(self) -> None:
-        """Have the history in the checkpoint that is loaded next be another run's: this one's is empty."""
-        self._own = False
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -400,9 +395,8 @@ class RunCallback(Checkpoint):
         return {"reports": self.reports, "metrics": self.metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self._own:
-            self.reports = [list(report) for report in state_dict["reports"]]
-            self.metrics = dict(state_dict["metrics"])
+        self.reports = [list(report) for report in state_dict["reports"]]
+        self.metrics = dict(state_dict["metrics"])
 
 
 def metric_of(logged: dict[str, float], metric: str) -> float:

@@ -12,22 +12,15 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from tempopt.temperature import beginning
 from tempopt.training import lightning_internals as internals
 from tempopt.training.callbacks import end
-from tempopt.training.checkpoints import JUDGED, WATCHED, RunCheckpoints
+from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.ranks import Ranks, Wishes
 from tempopt.training.steps import step_of, steps_of
-from tempopt.workers.messages import RunRequest, Saved
+from tempopt.workers.messages import Saved
 
 _STATE = "tempopt_loop"
-_HOOKS = (
-    *("on_validation_start", "on_validation_epoch_start", "on_validation_batch_start"),
-    *("on_validation_batch_end", "on_validation_epoch_end", "on_validation_end"),
-    *("on_train_epoch_start", "on_train_epoch_end", "lr_scheduler_step"),
-)
 
 
 class KeepCallback(Checkpoint):
@@ -40,8 +33,7 @@ class KeepCallback(Checkpoint):
 
     Args:
         checkpoints: Where to write them; None once it turns out that this run cannot be continued.
-        request: The run: whether one is due at each validation, besides those that are due by the clock,
-            and whether one is due where its schedule first moves.
+        is_due_at_validation: Whether one is due at each validation, besides those that are due by the clock.
         ranks: Who train the run; all of them take part in writing.
         wishes: What they have agreed on after the batch or the validation.
         kept: Called with each that was written.
@@ -51,15 +43,13 @@ class KeepCallback(Checkpoint):
         self,
         checkpoints: RunCheckpoints | None,
         *,
-        request: RunRequest,
+        is_due_at_validation: bool,
         ranks: Ranks,
         wishes: Wishes,
         kept: Callable[[Saved], None],
     ) -> None:
         self.checkpoints = checkpoints
-        self._each_validation = request.checkpoint_every is None
-        self._request = request
-        self._held: int | None = None
+        self._is_due_at_validation = is_due_at_validation
         self._ranks = ranks
         self._wishes = wishes
         self._kept = kept
@@ -68,8 +58,6 @@ class KeepCallback(Checkpoint):
         self._loaded: dict[str, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._request.keeps_held:
-            self._held = beginning(self._request.parameters, steps_of(trainer)).steps or None
         self._restore(trainer, pl_module)
         self._wishes.restart()
         internals.on_batch_over(trainer, self._before_validation, lambda: self._after_batch(trainer))
@@ -80,7 +68,7 @@ class KeepCallback(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        self._due = self._due or self._each_validation
+        self._due = self._due or self._is_due_at_validation
         self._keep(trainer)
 
     def _before_validation(self, due: bool) -> None:
@@ -95,8 +83,6 @@ class KeepCallback(Checkpoint):
     def _keep(self, trainer: L.Trainer) -> None:
         if self.checkpoints is None:
             return
-        if self._held is not None and step_of(trainer) >= self._held:
-            self._due, self._held = self._due or step_of(trainer) == self._held, None
         # this comes first: it is asked at every batch, and answered with less than the rest is
         leaving = self._wishes.leave
         if (
@@ -136,9 +122,6 @@ class KeepCallback(Checkpoint):
             if not all(_same(other, state["gradients"]) for other in others):
                 state["others"] = others
         checkpoint[_STATE] = state
-        # half of a gradient is of a step that a schedule may part at
-        checkpoint[JUDGED] = _is_judged(trainer) or bool(state.get("gradients"))
-        checkpoint[WATCHED] = any(is_overridden(hook, pl_module) for hook in _HOOKS)
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -159,12 +142,6 @@ class KeepCallback(Checkpoint):
             gradients = state["others"][self._ranks.rank - 1]
         for name, gradient in gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device)
-
-
-def _is_judged(trainer: L.Trainer) -> bool:
-    """Return whether anything in a training may go by what was validated, or by who knows what."""
-    strangers = [each for each in trainer.callbacks if not type(each).__module__.startswith("tempopt.")]  # type: ignore[attr-defined]
-    return bool(strangers) or any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
 
 
 def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +16,12 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from tempopt.store.checkpoints import opened
-from tempopt.training.identity import run_identity
 from tempopt.training.lightning_internals import state_of
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.steps import step_of
-from tempopt.workers.messages import Fork, RunRequest, Saved
+from tempopt.workers.messages import RunRequest, Saved
 
 _RUN = "tempopt_run"
-_CONDITIONS = "tempopt_conditions"
-# Whether its training may go by what was validated, or by what is in no checkpoint.
-JUDGED = "tempopt_judged"
-# Whether its module looks at validations itself.
-WATCHED = "tempopt_watched"
 _WRITING = ".writing"
 
 
@@ -46,8 +38,6 @@ class RunCheckpoints:
         not_kept: Called with the reason for each that could not be written.
 
     Attributes:
-        conditions: Identity of the code, the data and the device that train it, to be those of
-            another run's checkpoint; empty: not known, or not the same from the first step on.
         seconds: What writing them took so far.
     """
 
@@ -64,7 +54,6 @@ class RunCheckpoints:
         self._request = request
         self._attempt = request.attempt
         self._run = run
-        self.conditions = ""
         self._ranks = ranks
         self._not_kept = not_kept
         self._saving = False
@@ -140,7 +129,7 @@ class RunCheckpoints:
     def mark(self, checkpoint: dict[str, Any]) -> bool:
         """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""
         if self._saving:
-            checkpoint[_RUN], checkpoint[_CONDITIONS] = self._run, self.conditions
+            checkpoint[_RUN] = self._run
             # a run is built from its request; what these hold may be no plain data, and would not load
             for name in ("hyper_parameters", "datamodule_hyper_parameters"):
                 checkpoint.pop(name, None)
@@ -155,57 +144,27 @@ class RunCheckpoints:
         Returns:
             The file, or None: the run begins at its beginning; and a sentence for each that is not usable.
         """
-        place, path, faults = self._first([(each, None) for each in saved])
-        if place is None:
-            return None, [f"{fault}." for fault in faults[:-1]] + [
-                f"{fault}: the run begins again." for fault in faults[-1:]
-            ]
-        return path, [f"{fault}: the one of step {saved[place].step} is used." for fault in faults]
-
-    def forked(self, forks: Sequence[Fork]) -> tuple[Path | None, Fork | None, list[str]]:
-        """Return a local file of the first of other runs' checkpoints that this run may begin from.
-
-        The file is the run's own, whatever becomes of the other's.
-
-        Args:
-            forks: Where they were written, best first.
-
-        Returns:
-            The file and what it is of, or None twice; and a sentence for each that is not usable.
-        """
-        place, path, faults = self._first([(each.saved, each) for each in forks])
-        then = "the run begins at its beginning" if place is None else "another one is used"
-        notes = [f"{fault}, for this run to begin from: {then}." for fault in faults]
-        return path, None if place is None else forks[place], notes
-
-    def _first(
-        self, candidates: Sequence[tuple[Saved, Fork | None]]
-    ) -> tuple[int | None, Path | None, list[str]]:
-        """Return place and local file of the first that is usable, and what the others lack."""
         faults: list[str] = []
-        for place, (each, fork) in enumerate(candidates):
+        for each in saved:
             path = self._near / f"resume-{self._attempt}.ckpt{_WRITING}"
             try:
-                path = self._whole(each, path, fork)
+                path = self._whole(each, path)
             except Exception as error:
                 _forget(path)
                 why = str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_named(error)})"
                 name = each.url.rpartition("/")[2]
                 faults.append(f"The checkpoint {name} of step {each.step} {why}")
                 continue
-            return place, path, faults
-        return None, None, faults
+            return path, [f"{fault}: the one of step {each.step} is used." for fault in faults]
+        return None, [f"{fault}." for fault in faults[:-1]] + [
+            f"{fault}: the run begins again." for fault in faults[-1:]
+        ]
 
-    def _whole(self, saved: Saved, path: Path, fork: Fork | None) -> Path:
+    def _whole(self, saved: Saved, path: Path) -> Path:
         fs, where = opened(saved.url)
         try:
-            if isinstance(fs, LocalFileSystem) and fork is None:
+            if isinstance(fs, LocalFileSystem):
                 path = Path(where)
-            elif isinstance(fs, LocalFileSystem):
-                self._near.mkdir(parents=True, exist_ok=True)
-                self._fetched = path
-                # who needs the place may delete the other's at any moment
-                _link(Path(where), path)
             else:
                 self._near.mkdir(parents=True, exist_ok=True)
                 self._fetched = path
@@ -223,27 +182,9 @@ class RunCheckpoints:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:
             raise _UnusableError(f"cannot be loaded as data ({_named(error)})") from error
-        run = self._run
-        if fork is not None:
-            # of this very seed and program, and of that run's parameters
-            other = dataclasses.replace(self._request, ticket=fork.ticket, parameters=fork.parameters)
-            run = run_identity(other)
-        if not isinstance(content, dict) or content.get(_RUN) != run:
+        if not isinstance(content, dict) or content.get(_RUN) != self._run:
             raise _UnusableError("is of another run")
-        if fork is not None:
-            self._refuse_unlike(content, fork)
-        elif content.get(_CONDITIONS) != self.conditions:
-            # what this run writes from here on is of both
-            self.conditions = ""
         return path
-
-    def _refuse_unlike(self, content: Mapping[str, Any], fork: Fork) -> None:
-        if not self.conditions or content.get(_CONDITIONS) != self.conditions:
-            raise _UnusableError("was trained by other code, on other data or on another device")
-        if content.get(JUDGED, True):
-            raise _UnusableError("is of a training that may go by what was validated")
-        if not fork.validated and content.get(WATCHED, True):
-            raise _UnusableError("is of a module that looks at what was validated")
 
     def close(self) -> None:
         """Remove what was fetched in order to go on from it."""
@@ -264,17 +205,6 @@ class _UnusableError(Exception):
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
-
-
-def _link(source: Path, target: Path) -> None:
-    _forget(target)
-    try:
-        target.hardlink_to(source)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        # another file system, or one without links
-        shutil.copyfile(source, target)
 
 
 def _synced(path: Path) -> None:

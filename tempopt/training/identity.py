@@ -45,20 +45,6 @@ def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule |
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def conditions(code: str, program: Program, *on: str) -> str:
-    """Return a short hash of what runs of one seed have to have in common to be the same to the bit.
-
-    Args:
-        code: What :func:`code_identity` returns.
-        program: What is trained, with the data and the trainer's options of this machine.
-        on: What it is trained on, and how.
-    """
-    text = json.dumps(
-        [code, program.data, program.trainer, program.compile, on], sort_keys=True, default=repr
-    )
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
 def run_identity(request: RunRequest) -> str:
     """Return a hash of what a request trains: the same for all attempts at it, wherever they are made."""
     # where it is kept, how it is looked at and what is measured at the end may change between attempts; what
@@ -71,8 +57,6 @@ def run_identity(request: RunRequest) -> str:
         checkpoints=None,
         checkpoint_every=None,
         resume=[],
-        forks=[],
-        keeps_held=False,
         learns=False,
     )
     if request.program.identity is not None:
@@ -90,7 +74,7 @@ def run_identity(request: RunRequest) -> str:
         trained = dataclasses.replace(trained, program=nothing)
     fields = json.loads(encode(trained))
     # younger than the first checkpoints: where they say nothing, those are still of this run
-    for name in ("memory_share", "observe", "label", "forks", "keeps_held", "learns"):
+    for name in ("memory_share", "observe", "label", "learns"):
         del fields[name]
     for name in ("compile", "start"):
         if fields["program"][name] is None:

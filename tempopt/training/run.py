@@ -38,8 +38,7 @@ from tempopt.training.checkpoint_callback import KeepCallback
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.data import NoTestDataError, not_divided, seed_data, tested
 from tempopt.training.entropy_callback import ObserveCallback
-from tempopt.training.forking import begins_alike
-from tempopt.training.identity import code_identity, conditions, run_identity
+from tempopt.training.identity import code_identity, run_identity
 from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
@@ -62,7 +61,6 @@ from tempopt.training.untempered import configure_untempered
 from tempopt.workers.messages import (
     Evaluation,
     Finished,
-    Fork,
     Kept,
     NotKept,
     Progress,
@@ -111,7 +109,6 @@ class Run:
         self._notes: list[str] = []
         self._code = code_identity(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
-        self._forked: Fork | None = None
         self.wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
         self._callback = RunCallback(
@@ -119,7 +116,7 @@ class Run:
         )
         self._keeping = KeepCallback(
             self._checkpoints,
-            request=request,
+            is_due_at_validation=request.checkpoint_every is None,
             ranks=ranks,
             wishes=self.wishes,
             kept=self._kept,
@@ -285,19 +282,8 @@ class Run:
         checkpoints = self._checkpoints
         if checkpoints is None:
             return None
-        device, precision = gpu_memory.kind(self._device), str(self.trainer.precision)
-        checkpoints.conditions = conditions(self._code, self.request.program, device, precision)
         path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
-        if path is None and self.request.forks:
-            path, self._forked, notes = self._ranks.first(
-                lambda: checkpoints.forked(
-                    [each for each in self.request.forks if begins_alike(self.module, self.request, each)]
-                )
-            )
-            self._notes += notes
-            if self._forked is not None and not self._forked.validated:
-                self._callback.disown()
         self._beat(0)
         return path
 
@@ -384,7 +370,6 @@ class Run:
                 code=self._code,
                 reports=list(self._callback.reports),
                 notes=self._notes,
-                forked=None if self._forked is None else self._forked.ticket,
             )
         )
 

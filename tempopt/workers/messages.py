@@ -138,24 +138,6 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
-    """A checkpoint of another run that was trained alike up to there, with the same seed.
-
-    Args:
-        saved: The checkpoint.
-        ticket: Id of the other run's ticket.
-        parameters: What that run was begun with.
-        validated: Whether its validations up to there were alike, too; if not, its reports are not this
-            run's, and nothing that goes by them may have had a say in the training.
-    """
-
-    saved: Saved
-    ticket: int
-    parameters: dict[str, Any]
-    validated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """What a run is called where people look at it: in the trackers of ``trainer.logger``.
 
@@ -192,12 +174,8 @@ class RunRequest:
         checkpoints: fsspec URL of a folder for the checkpoints of this ticket, or None to keep none.
         checkpoint_every: Seconds between checkpoints; None: at every validation, and at the latest
             five minutes after the one before.
-        keeps_held: Whether a checkpoint is due, too, where the schedule leaves its first value, if that is
-            not within the first twentieth of the training: other runs may begin there.
         resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
             is used. None of them: the run begins at its beginning.
-        forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
-            is used, or none, the run is the same.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names; ``time``: train some steps and evaluate,
             to measure what a run takes; ``compare_steps``: train short blocks of steps, by turns with those
@@ -221,9 +199,7 @@ class RunRequest:
     folder: str | None = None
     checkpoints: str | None = None
     checkpoint_every: float | None = None
-    keeps_held: bool = False
     resume: list[Saved] = field(default_factory=list)
-    forks: list[Fork] = field(default_factory=list)
     task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
     against: dict[str, Any] | None = None
     learns: Learns = False
@@ -249,8 +225,6 @@ class Started:
         device: What it trains on, for a person: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
         precision: Lightning's name of the precision that is in force, as in ``bf16-mixed``.
         notes: What a person should know: a checkpoint that was damaged, one that is not there.
-        forked: Ticket of the other run whose checkpoint it begins from; None: it goes on from one of its
-            own, or begins at step 0.
     """
 
     ticket: int
@@ -263,7 +237,6 @@ class Started:
     code: str
     reports: list[list[float]]
     notes: list[str] = field(default_factory=list)
-    forked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,7 +423,6 @@ def decode(line: bytes) -> Message:
         fields["program"] = Program(**fields["program"])
         fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
         fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
-        fields["forks"] = [Fork(**{**fork, "saved": Saved(**fork["saved"])}) for fork in fields["forks"]]
         fields["label"] = None if fields["label"] is None else Label(**fields["label"])
     elif kind is Finished and fields["times"] is not None:
         fields["times"] = Times(**fields["times"])

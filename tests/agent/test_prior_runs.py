@@ -41,7 +41,7 @@ def opposite(params: Any) -> float:
 
 
 def strategy(*earlier: PriorStudy) -> KnowledgeGradient:
-    return KnowledgeGradient(SPACE, describe, maximize=True, streams=2, thaws=True, seed=1, earlier=earlier)
+    return KnowledgeGradient(SPACE, describe, maximize=True, streams=2, seed=1, earlier=earlier)
 
 
 def test_an_earlier_study_says_how_good_a_set_would_have_been() -> None:

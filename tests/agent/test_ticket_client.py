@@ -169,9 +169,8 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
             path.write_bytes(b"x")
             ticket = client.keep(ticket, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
         done = Outcomes(outcome="complete", value=0.5, steps=3, seconds=1.0)
-        client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=done))
-        client._kept.discard(ticket)
-        client.cache.take_in(dataclasses.replace(ticket, state="done", outcome="complete", value=0.5), {})
+        row = dataclasses.replace(ticket, state="done", outcome="complete", value=0.5)
+        client.ended(Ended(ticket_id=ticket.id, attempt=1, outcomes=done), ticket, row, {})
         assert len(list(folder.iterdir())) == 3  # the store names two of them yet
         client.speak()
         assert not folder.exists() or not list(folder.iterdir())
@@ -187,23 +186,11 @@ def _written(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow
     return client.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0), path
 
 
-def _ended_with(client: TicketClient, folder: Path, number: int, value: float) -> tuple[TicketRow, Path]:
-    """Take a search ticket, and end its run with a checkpoint that others may begin from."""
-    ticket, path = _written(client, folder, number)
-    kept = client._kept.at_end(ticket, "pruned", value)
-    outcomes = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
-    client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
-    client._kept.discard(ticket, kept=kept)
-    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=value, checkpoints=kept)
-    client.cache.take_in(row, {})
-    return row, path
-
-
 @pytest.fixture
-def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A study of search tickets alone, whose quota has room for two checkpoints."""
+def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A study of search tickets alone."""
     work_in(tmp_path, monkeypatch)
-    spec = StudySpec.parse(toy_spec(trials=4, checkpoint_quota=25, seeds={"search": 2}), source="the test")
+    spec = StudySpec.parse(toy_spec(trials=4), source="the test")
     with Store.open(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
@@ -211,29 +198,8 @@ def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield spec, study, store
 
 
-def test_what_is_kept_for_other_runs_is_within_the_quota_and_goes_when_the_search_is_over(
-    sharing: Any, tmp_path: Path
-) -> None:
-    spec, study, store = sharing
-    client = _client(spec, study, store, tmp_path)
-    there = []
-    # the loss is minimized: 0.9 is the worst
-    for number, value in enumerate((0.5, 0.9, 0.4, 0.95)):
-        _, path = _ended_with(client, tmp_path, number, value)
-        there.append(path)
-        assert path.is_file()  # until the store has been told
-    client.speak()
-    assert [path.is_file() for path in there] == [True, False, True, False]
-    assert [bool(row.checkpoints) for row in store.tickets(study.id)] == [True, False, True, False]
-    assert client.over()
-    assert [path.is_file() for path in there] == [False] * 4
-    assert not any(row.checkpoints for row in store.tickets(study.id))
-
-
-def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
-    sharing: Any, tmp_path: Path
-) -> None:
-    spec, study, store = sharing
+def test_who_lost_a_run_deletes_nothing_that_it_has_written(searching: Any, tmp_path: Path) -> None:
+    spec, study, store = searching
     abandoned: list[int] = []
     client = _client(spec, study, store, tmp_path, abandoned.extend)
     ticket, path = _written(client, tmp_path, 0)
@@ -242,41 +208,17 @@ def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
     store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
     other = store.take_ticket(study.id, "another", Wanted(limits={"search": 0}, lease=60.0, max_attempts=3))
     assert other is not None and other.id == ticket.id
-    kept = client._kept.at_end(ticket, "pruned", 0.9)
     outcomes = Outcomes(outcome="pruned", value=0.9, steps=9, seconds=1.0)
-    client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
-    client._kept.discard(ticket, kept=kept)
-    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=kept)
-    client.cache.take_in(row, {})
-    client._kept.evict([row])
+    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=())
+    client.ended(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes), ticket, row, {8: 0.9})
     client.speak()
     assert abandoned == [ticket.id]
     assert path.is_file()
     assert [each.url for each in store.tickets(study.id)[0].checkpoints] == [str(path)]
-    client._read()
-    client._deliver()
-    assert path.is_file()
 
 
-def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives_up(
-    sharing: Any, tmp_path: Path
-) -> None:
-    spec, study, store = sharing
-    client = _client(spec, study, store, tmp_path)
-    ticket, path = _written(client, tmp_path, 0)
-    (kept,) = ticket.checkpoints
-    client._deliver()
-    # for this agent the run is over; for the store it is at work, another having continued it
-    over = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=(kept,))
-    client.cache.take_in(over, {})
-    client._kept.evict([over])
-    client._kept.delete_evicted()
-    assert path.is_file()
-    assert store.tickets(study.id)[0].checkpoints == (kept,)
-
-
-def test_what_a_run_that_failed_for_good_has_written_is_deleted(sharing: Any, tmp_path: Path) -> None:
-    spec, study, store = sharing
+def test_what_a_run_that_failed_for_good_has_written_is_deleted(searching: Any, tmp_path: Path) -> None:
+    spec, study, store = searching
     client = _client(spec, study, store, tmp_path)
     ticket, path = _written(client, tmp_path, 0)
     client._deliver()
@@ -286,22 +228,9 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(sharing: Any, tm
     assert again.state == "waiting" and again.checkpoints == ticket.checkpoints
     change, row = lost(work, "it died", attempts=1, alone=False)
     assert row.state == "failed"
-    client.tell(change)
-    client._kept.discard(ticket, kept=row.checkpoints)
+    client.lost(change, ticket, row, {})
     client._deliver()
     assert not path.exists()
-
-
-def test_what_others_gave_up_is_deleted_by_who_kept_it(sharing: Any, tmp_path: Path) -> None:
-    spec, study, store = sharing
-    client = _client(spec, study, store, tmp_path)
-    _, path = _ended_with(client, tmp_path, 0, 0.5)
-    client._deliver()
-    assert path.is_file()
-    # an agent on another machine, from which this file is out of reach
-    store.forget_checkpoints(study.id)
-    client._read()
-    assert not path.is_file()
 
 
 class Onlooker(Unobserved):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -111,14 +110,12 @@ END = Ended(
     ),
     log="a line\nand ünother\n",
 )
-KEPT = Checkpoint(step=3, url="file:///a b", digest="d", size=4, shared=True)
+KEPT = Checkpoint(step=3, url="file:///a b", digest="d", size=4)
 EVERYTHING: list[Change] = [
     Began(ticket_id=7, attempt=1, total_steps=9, code="abc"),
     reported(3),
-    Began(ticket_id=7, attempt=2, total_steps=9, code="abc", forked_from=3, forked_at=2, resumed=False),
     Kept(ticket_id=7, attempt=1, checkpoint=KEPT),
     END,
-    dataclasses.replace(END, checkpoints=(KEPT,)),
     Lost(ticket_id=8, attempt=2, error="killed", max_attempts=3, seconds=1.0, log="x"),
     Returned(ticket_id=9, attempt=1, seconds=0.5),
 ]

@@ -182,7 +182,6 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "evaluated",
         "cost",
         "alone",
-        "forks",
         "code",
         "start_from",
         "heads",

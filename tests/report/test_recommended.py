@@ -36,7 +36,7 @@ def carried(result_of: Callable[..., StudyResult]) -> Carried:
         ranges = {name: {"low": low, "high": high, "log": True} for name, (low, high) in space.items()}
         schedule = {"schedule": ["linear"]} if len(space) > 1 else {}
         spec = StudySpec.from_json({**world.spec.to_json(), "search": {**ranges, **schedule}})
-        found = Whole(world, with_study(spec, **study), shares=False)
+        found = Whole(world, with_study(spec, **study))
         assert found.run() is not None
         return result_of(with_study(spec, **study), found.rows, [*found.reports, *found.measurements], "done")
 

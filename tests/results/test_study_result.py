@@ -95,12 +95,8 @@ DOCUMENTED: dict[str, Any] = {
     "comparison": None,
     "values": None,
     "evaluated": None,
-    "cost": (
-        *("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
-        "forked_steps",
-    ),
+    "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
     "alone": None,
-    "forks": None,
     "code": None,
     "start_from": None,
     "heads": None,
@@ -129,9 +125,9 @@ def test_a_study_that_has_done_nothing_knows_nothing(
     assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **none}
     assert data["tickets"]["choose"]["requested"] is None
     assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
-    spent = {"train_seconds": 6.0, "pruned_saving": 0.0, "checkpoint_seconds": 0.0}
-    assert data["cost"] == {**spent, "gpu_seconds": None, "peak_memory": None, "forked_steps": 0}
-    assert data["alone"] == data["forks"] == []
+    spent = {"train_seconds": 6.0, "checkpoint_seconds": 0.0}
+    assert data["cost"] == {**spent, "gpu_seconds": None, "peak_memory": None}
+    assert data["alone"] == []
     assert (data["state"], data["agents"]) == ("waiting", 0)
 
 
@@ -150,29 +146,8 @@ def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, resul
     assert result.trials == {"complete": 2, "pruned": 2, "diverged": 1, "failed": 1, "running": 1}
     assert result.best is not None and (result.best.number, result.best.value) == (5, 0.9)
     assert result.tickets["search"].requested == 8
-    assert result.cost.pruned_saving == pytest.approx(2.0 * 6 / 4)
     loss = result_of(make_spec(direction="minimize"), search).best
     assert loss is not None and loss.value == 0.7
-
-
-def test_what_was_trained_by_others_is_no_cost_and_no_saving_of_pruning(
-    make_spec: Any, make_ticket: Any, result_of: Any
-) -> None:
-    pruned = {"outcome": "pruned", "total_steps": 20, "seconds": 2.0}
-    tickets = [
-        make_ticket("search", 0, **pruned, steps=12),
-        # four steps in two seconds, eight were not done
-        make_ticket("search", 1, **pruned, steps=12, forked_from=2000, forked_at=8, value=0.5),
-        make_ticket("search", 2, **pruned, steps=12, forked_from=2000, forked_at=12),
-    ]
-    result = result_of(make_spec(), tickets)
-    assert [t.steps_trained for t in tickets] == [12, 4, 0]
-    assert result.cost.forked_steps == 20
-    assert result.cost.pruned_saving == pytest.approx(2.0 * 8 / 12 + 2.0 * 8 / 4)
-    assert result.to_json()["forks"] == [
-        {"run": "search-1", "from": "search-0", "step": 8},
-        {"run": "search-2", "from": "search-0", "step": 12},
-    ]
 
 
 def test_what_runs_took_of_cards_is_counted_and_who_needed_one_alone_is_named(

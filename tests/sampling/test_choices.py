@@ -35,7 +35,6 @@ def strategy(of: StudySpec) -> KnowledgeGradient:
         lambda sampled: features(of.parameters("search", sampled)),
         maximize=True,
         streams=2,
-        thaws=True,
         seed=3,
     )
 

@@ -104,7 +104,7 @@ def test_means_count_from_the_base_and_by_their_weights() -> None:
 def test_what_is_named_is_the_best_of_what_is_likely_to_keep_the_guards() -> None:
     # the best x is 0.7; the guard asks for less than 0.5
     known = measuring(start(24, noise=0.01), lambda features: -float(features[0]))
-    made: dict[str, Any] = {"maximize": True, "streams": 2, "thaws": True, "seed": 1}
+    made: dict[str, Any] = {"maximize": True, "streams": 2, "seed": 1}
     free = KnowledgeGradient(SPACE, describe, **made)
     bound = KnowledgeGradient(SPACE, describe, **made, guarding=limited(at=-0.5, base=-2.0))
     named = [describe(each.recommend(known, count=1, seed=0)[0])[0] for each in (free, bound)]
@@ -146,7 +146,7 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
     spec = with_study(world.spec, trials=16, seed=4, ablation="none", init_only=False)
     winners = {}
     for weighs in (True, False):
-        verdict = Whole(world, spec, shares=False, weighs=weighs).run()
+        verdict = Whole(world, spec, weighs=weighs).run()
         assert verdict is not None
         winners[weighs] = verdict
     assert world.keeps(winners[True].params)
@@ -158,7 +158,7 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
 def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
     world = Made(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
     spec = with_study(world.spec, trials=9, seed=4, ablation="none", init_only=False, candidates=1)
-    whole = Whole(world, spec, shares=False)
+    whole = Whole(world, spec)
     whole.run()
     for number in (6, 8):
         before = [t for t in whole.rows if t.kind == "baseline" or (t.kind == "search" and t.number < number)]

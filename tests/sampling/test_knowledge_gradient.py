@@ -34,7 +34,7 @@ def truth(params: Any) -> float:
 
 
 def strategy(**given: Any) -> KnowledgeGradient:
-    made = {"maximize": True, "streams": 2, "thaws": True, "seed": 1, **given}
+    made = {"maximize": True, "streams": 2, "seed": 1, **given}
     return KnowledgeGradient(SPACE, describe, **made)
 
 
@@ -125,7 +125,7 @@ def test_runs_in_work_are_not_asked_for_again() -> None:
 def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
     # the best is in a corner, to which all that is tried around it is drawn
     corner = {"x": SPACE["x"].high, "y": 1.0}  # type: ignore[attr-defined]
-    one, known, asked = strategy(thaws=False), start(4), []
+    one, known, asked = strategy(), start(4), []
     for number in range(4, 40):
         params = one.ask(known, [], number=number, seed=number, fixed={})
         assert params is not None
@@ -137,7 +137,7 @@ def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
 
 
 def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
-    one, known = strategy(thaws=False), start(6, noise=0.0)
+    one, known = strategy(), start(6, noise=0.0)
     for number in range(6, 60):
         params = one.ask(known, [], number=number, seed=number, fixed={})
         known.append(_complete(number, params, truth(params)))
@@ -148,7 +148,7 @@ def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
 
 def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
     space: dict[str, Any] = {"x": FloatDistribution(0.25, 4.0, step=1.25)}
-    one = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, thaws=True, seed=1)
+    one = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, seed=1)
     known: list[FrozenTrial] = []
     for number in range(12):
         params = one.ask(known, [], number=number, seed=number, fixed={}) or {"x": 0.25 + 1.25 * (number % 4)}
@@ -168,7 +168,7 @@ def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> Froze
 
 
 def test_values_that_are_given_are_kept() -> None:
-    assert ask(strategy(thaws=False), start(8), fixed={"x": 0.5})["x"] == 0.5
+    assert ask(strategy(), start(8), fixed={"x": 0.5})["x"] == 0.5
 
 
 def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() -> None:
@@ -181,57 +181,6 @@ def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() 
     for params in (good, {"x": 0.25, "y": 1.0}):
         own = trained(16, params, upto=20, noise=0.001, told=False)
         assert not strategy().prune(tells_nothing, own)
-
-
-def test_a_run_that_is_gone_on_with_is_not_ended_where_it_was_before() -> None:
-    one, known = strategy(), start(16, noise=0.001)
-    bad = trained(16, {"x": 0.25, "y": 1.0}, upto=30, noise=0.001)
-    assert max(bad.intermediate_values) == 20
-    again = [*known, bad, trained(17, known[0].params)]
-    own = frozen(
-        18,
-        state=TrialState.RUNNING,
-        distributions=SPACE,
-        params=bad.params,
-        reports={10: bad.intermediate_values[10], 20: bad.intermediate_values[20]},
-    )
-    assert not one.prune(again, own)
-    # with the other seed it is another training
-    other = frozen(
-        19, state=TrialState.RUNNING, distributions=SPACE, params=bad.params, reports=own.intermediate_values
-    )
-    assert one.prune(again, other)
-
-
-def test_a_promising_run_is_thawed_where_it_can_be() -> None:
-    luck, known = random.Random(0), start(10)
-    for trial in known:
-        trial.intermediate_values[30] = (trial.value or 0.0) + luck.gauss(0, 1.0)
-    # what is most worth a whole run is well worth the last quarter of one
-    best = ask(strategy(), known, number=12)
-    reports = {10: -1.0, 20: -1.0, 30: -1.0}
-    known.append(frozen(10, state=TrialState.PRUNED, distributions=SPACE, params=best, reports=reports))
-    assert ask(strategy(), known, number=12) == best
-    # it was trained with the other seed; or cannot be continued; or is continued already
-    assert ask(strategy(), known, number=13) != best
-    assert ask(strategy(thaws=False), known, number=12) != best
-    waiting = frozen(12, state=TrialState.RUNNING, distributions=SPACE, params=best)
-    assert ask(strategy(), known, number=14, pending=[waiting]) != best
-
-
-def test_one_training_that_was_ended_and_gone_on_with_counts_once() -> None:
-    known = start(8)
-    once = strategy().model(known)
-    part = frozen(
-        8,
-        state=TrialState.PRUNED,
-        distributions=SPACE,
-        params=known[0].params,
-        reports={10: known[0].intermediate_values[10]},
-    )
-    twice = strategy().model([*known, part])
-    assert once is not None and twice is not None
-    assert [t.number for t in twice.trials] == [t.number for t in once.trials]
 
 
 def test_a_run_that_diverged_is_a_reason_to_stay_away() -> None:

@@ -95,7 +95,7 @@ def test_nothing_that_others_say_of_a_run_is_kept(served: Served, agent: Agent, 
     of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
     before = _row(served, ticket)
     for change in (
-        Began(**of_it, total_steps=1, code="forged", resumed=False, forked_from=1, forked_at=1),
+        Began(**of_it, total_steps=1, code="forged"),
         Kept(**of_it, checkpoint=saved),
         Lost(**of_it, error="forged", max_attempts=1),
         Returned(**of_it, seconds=1.0),
@@ -114,7 +114,6 @@ def test_nothing_that_others_say_of_a_run_is_kept(served: Served, agent: Agent, 
         )
     assert "forged" not in liar.join()["codes"]
     assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
-    assert _row(served, ticket).forked_from is None
 
 
 def test_of_tickets_that_are_not_there_nothing_is_taken(served: Served, agent: Agent) -> None:
@@ -319,9 +318,6 @@ UNFIT: list[dict[str, Any]] = [
             {"total_steps": 2**53},
             {"code": "c" * 256},
             {"code": "\0"},
-            {"forked_from": -1},
-            {"forked_from": 2**31},
-            {"forked_at": -1},
             {"attempt": 0},
             {"ticket_id": -1},
         )

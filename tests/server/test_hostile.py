@@ -147,7 +147,6 @@ CHANGES: list[list[dict[str, Any]]] = [
     [BEGAN | {"attempt": 2**31}],
     [BEGAN | {"attempt": None}],
     [BEGAN | {"total_steps": 10**30}],
-    [BEGAN | {"forked_from": 2**40}],
     [BEGAN | {"of_another_version": 1}],
     [REPORTED | {"step": 10**30}],
     [REPORTED | {"value": [[[]]]}],

@@ -19,13 +19,11 @@ def test_how_a_study_is_looked_after_is_no_change() -> None:
         study__lease=5,
         study__store_timeout=0,
         study__checkpoint_every=60,
-        study__checkpoint_quota="500MB",
         study__enqueue=[{"temperature_init": 2}],
         resources={"grace": 1},
     )
     assert diff(make(), cared) == []
     assert cared.identity() == make().identity()
-    assert (cared.study.checkpoint_quota, make().study.checkpoint_quota) == (5 * 10**8, 10**9)
     assert StudySpec.from_json(json.loads(json.dumps(cared.to_json()))) == cared
 
 

@@ -155,7 +155,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__lease": "5m"}, 'study.lease: given the text "5m". Give a number of seconds of at least 1.'),
     ({"study__store_timeout": -1}, "study.store_timeout: given -1. Give a number of seconds of at least 0."),
     ({"study__checkpoint_every": 0}, "study.checkpoint_every: given 0. Give a number of seconds above 0, or"),
-    ({"study__checkpoint_quota": "much"}, "study.checkpoint_quota: given 'much'. Give bytes, a size with"),
     ({"study__enqueue": {"lr": 1}}, "study.enqueue: given {'lr': 1}. Give a list of parameter sets, as in ["),
     ({"study__enqueue": [3]}, "study.enqueue.0: given 3. Give a list of parameter sets, as in [{temperature"),
     (

@@ -35,9 +35,9 @@ def everything(url: str) -> tuple[object, ...]:
         rows = store.tickets(study.id)
         names = {row.id: row.name for row in rows}
         logs = [(names[each.ticket_id], each.attempt, each.text) for each in store.logs(study.id)]
-        forks = [(row.name, names.get(row.forked_from or 0), row.forked_at, row.steps) for row in rows]
+        steps = [(row.name, row.steps) for row in rows]
         kept = store.warm_start(study.id)
-        return study.spec, study.spec_hash, study.amendments, kept, sorted(logs), forks
+        return study.spec, study.spec_hash, study.amendments, kept, sorted(logs), steps
 
 
 @pytest.mark.usefixtures("fake_workers")

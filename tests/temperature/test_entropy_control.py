@@ -30,7 +30,6 @@ from tempopt.temperature import (
     training_key,
     without,
 )
-from tempopt.temperature.alike import steps_alike, steps_held
 from tempopt.training.planned_control import target_of
 
 LEVEL = {"entropy_control": "hold", "control_level": 0.4, "temperature_init": 2.0}
@@ -138,18 +137,6 @@ def test_targets_that_are_the_same_are_one_training() -> None:
     assert training_key(held) == training_key(flat) == training_key(even)
     assert training_key(held) != training_key({**held, "control_level": 0.5})
     assert training_key(held) != training_key({**even, "control_spread": 2.0})
-
-
-def test_only_equal_targets_share_steps() -> None:
-    """What the temperatures are at step 2 follows from what was measured at step 1."""
-
-    def alike(other: dict[str, Any]) -> int:
-        return steps_alike(LEVEL, other, at_most=100, total_steps=100)
-
-    assert alike({**LEVEL, "control_level": 0.5}) == alike({"temperature_init": 2.0}) == 0
-    assert alike({**LEVEL, "temperature_init": 1.0}) == 0
-    assert alike({**LEVEL, "control_start": 0.3}) == 100
-    assert steps_held(LEVEL, 100) == 0 and steps_held({"temperature_init": 2.0}, 100) == 100
 
 
 @given(share, share, st.floats(0.01, 100))

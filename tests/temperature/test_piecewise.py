@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.errors import SpecError
 from tempopt.temperature import (
     NEUTRAL,
     Exponential,
-    Piecewise,
     TemperatureParameters,
-    check_parameter,
     constant_levels,
     effective,
     mean_level,
@@ -27,8 +24,6 @@ from tempopt.temperature import (
     own_parameters,
     progress,
     same_training,
-    steps_alike,
-    steps_held,
     training_key,
     without,
 )
@@ -128,18 +123,6 @@ def test_a_run_that_is_resumed_sees_the_bits_of_one_that_was_not(
     assert bits(course[min(begun, total) :]) == bits(rest)
 
 
-@given(st.floats(0.0, 0.99), temperatures, temperatures, temperatures, st.integers(2, 300))
-def test_it_shares_its_hold_with_hold_anneal_and_with_a_constant(
-    hold: float, init: float, knot: float, final: float, total: int
-) -> None:
-    held = {"temperature_init": init, "temperature_final": final, "hold_fraction": hold}
-    one = {"schedule": "piecewise", "temperature_knot_1": knot, **held}
-    shared = sum(progress(step, total) <= hold for step in range(total))
-    for other in ({"schedule": "hold_anneal", **held}, {"temperature_init": init}):
-        assert steps_alike(one, other, at_most=total, total_steps=total) >= shared
-    assert steps_held(one, total) >= shared
-
-
 # ---- parameters that count
 
 
@@ -195,7 +178,6 @@ def test_under_control_of_the_entropy_no_knot_acts() -> None:
     for knots in ([[0, 2], [1, 2]], [[0, 2], [1, 3]]):
         given = {**controlled, "schedule": "piecewise", "temperature_knots": knots}
         assert training_key(given) == training_key(controlled)
-    assert steps_held({**controlled, "schedule": "piecewise", "temperature_knot_1": 2.0}, 10) == 0
 
 
 def test_lists_that_are_written_otherwise_train_the_same() -> None:
@@ -204,7 +186,6 @@ def test_lists_that_are_written_otherwise_train_the_same() -> None:
     assert same_training(one, other)
     changed = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4.5]]}
     assert not same_training(one, changed)
-    assert steps_alike(one, changed, at_most=101, total_steps=101) == 51
 
 
 @given(lists(levels=st.floats(0.01, 100.0)))
@@ -236,85 +217,3 @@ def test_a_named_temperature_has_knots_of_its_own() -> None:
     own = TemperatureParameters.from_mapping(own_parameters(drawn, "contrast")).plan(1).schedule
     assert [own(at) for at in (0.0, 1.0)] == [0.1, 0.3]
     assert not same_training(given, drawn)
-
-
-@given(lists(), st.integers(1, 120))
-def test_a_drawn_schedule_holds_until_it_first_moves(knots: list[list[float]], total: int) -> None:
-    # it may come back to its first temperature
-    knots = [[place, 2.0 if level < 1 else level] for place, level in knots]
-    drawn = schedule(temperature_knots=knots)
-    course = [drawn(progress(step, total)) for step in range(total)]
-    brute = next((step for step in range(total) if course[step] != course[0]), total)
-    assert steps_held({"schedule": "piecewise", "temperature_knots": knots}, total) == brute
-
-
-# ---- what is refused
-
-
-@pytest.mark.parametrize(
-    ("knots", "message"),
-    [
-        (2.0, r"temperature_knots=2.0 is no list. Give pairs \[progress, temperature\], as in \[\[0, 2.0\]"),
-        ("0:1", "temperature_knots='0:1' is no list"),
-        ({0: 1.0, 1: 2.0}, "is no list"),
-        ([], "temperature_knots has 0 knots. Give 2 to 16 pairs"),
-        ([[0, 1.0]], "temperature_knots has 1 knots. Give 2 to 16 pairs"),
-        ([[place / 16, 1.0] for place in range(17)], "has 17 knots"),
-        ([[0, 1.0], 0.5], r"temperature_knots\[1\]=0.5 is no pair of numbers"),
-        ([[0, 1.0], [1]], r"temperature_knots\[1\]=\[1\] is no pair of numbers"),
-        ([[0, 1.0], [1, "2"]], r"temperature_knots\[1\]=\[1, '2'\] is no pair of numbers"),
-        ([[0, True], [1, 2.0]], r"temperature_knots\[0\]=\[0, True\] is no pair"),
-        ([[-0.1, 1.0], [1, 2.0]], r"temperature_knots\[0\] is at progress -0.1. Give a share"),
-        ([[0, 1.0], [1.5, 2.0]], r"temperature_knots\[1\] is at progress 1.5"),
-        ([[math.nan, 1.0], [1, 2.0]], r"temperature_knots\[0\] is at progress nan"),
-        (
-            [[0, 1.0], [0.5, 2.0], [0.5, 3.0]],
-            r"temperature_knots\[2\] is at progress 0.5, and the knot before",
-        ),
-        (
-            [[0.5, 1.0], [0.2, 2.0]],
-            r"temperature_knots\[1\] is at progress 0.2, and the knot before it at 0.5",
-        ),
-        ([[0, 0.0], [1, 2.0]], r"temperature_knots\[0\] has the temperature 0.0. Give a number from 1e-06"),
-        ([[0, 1.0], [1, -2.0]], r"temperature_knots\[1\] has the temperature -2.0"),
-        ([[0, 1.0], [1, math.inf]], r"temperature_knots\[1\] has the temperature inf"),
-        ([[0, 1.0], [1, math.nan]], r"temperature_knots\[1\] has the temperature nan"),
-    ],
-)
-def test_what_is_no_list_of_knots_is_refused_with_the_pair_that_is_wrong(knots: Any, message: str) -> None:
-    for refuse in (
-        lambda: check_parameter("temperature_knots", knots),
-        lambda: TemperatureParameters(schedule="piecewise", temperature_knots=knots),
-        lambda: Piecewise(temperature_knots=knots),
-        lambda: effective({"schedule": "piecewise", "temperature_knots": knots}),
-    ):
-        with pytest.raises(SpecError, match=message):
-            refuse()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"schedule": "cosine", "temperature_final": 2.0},
-            'temperature_knots has no effect: schedule "cosine"',
-        ),
-        ({}, 'schedule "constant" has no knots. Give schedule="piecewise", or leave temperature_knots out'),
-        ({"schedule": "piecewise", "temperature_final": 2.0}, "temperature_final=2.0 has no effect"),
-        ({"schedule": "piecewise", "hold_fraction": 0.0}, "hold_fraction=0.0 has no effect"),
-        ({"schedule": "piecewise", "temperature_knot_1": 2.0}, "temperature_knot_1=2.0 has no effect: temp"),
-        (
-            {"schedule": "piecewise", "num_knots": 2},
-            "num_knots=2 has no effect: temperature_knots is the whole",
-        ),
-    ],
-)
-def test_a_list_beside_what_it_decides_itself_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        TemperatureParameters(temperature_knots=[[0, 1.0], [1, 2.0]], **given)  # type: ignore[arg-type]
-
-
-def test_plans_with_knots_are_values() -> None:
-    one = TemperatureParameters(schedule="piecewise", temperature_knots=[[0, 1], [1, 2]])  # type: ignore[arg-type]
-    other = TemperatureParameters(schedule="piecewise", temperature_knots=((0.0, 1.0), (1.0, 2.0)))
-    assert one == other and hash(one) == hash(other) and hash(one.plan(2)) == hash(other.plan(2))

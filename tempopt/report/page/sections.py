@@ -343,8 +343,6 @@ def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
         yield "GPU-hours", number(cost.gpu_seconds / 3600)
     if cost.peak_memory is not None:
         yield "most memory of one GPU in use", f"{number(cost.peak_memory / 1e9)} GB"
-    if cost.pruned_saving:
-        yield "saved by pruning, an estimate", duration(cost.pruned_saving)
     if cost.checkpoint_seconds >= 1:
         yield "spent on writing checkpoints", duration(cost.checkpoint_seconds)
 

@@ -61,7 +61,6 @@ class CostShown:
 
     machines: tuple[Machine, ...]
     gpu_seconds: float | None
-    saved: float
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
@@ -104,7 +103,6 @@ def cost_data(result: StudyResult) -> CostShown:
     return CostShown(
         machines=tuple(sorted(machines, key=lambda each: each.total, reverse=True)),
         gpu_seconds=result.cost.gpu_seconds,
-        saved=result.cost.pruned_saving,
     )
 
 

@@ -1,4 +1,4 @@
-"""What was pruned and what that saved; and whether pruning would have ended what was found to be best."""
+"""What was pruned; and whether pruning would have ended what was found to be best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming, seeds
 from tempopt.report.plots.style import BASELINE, INK, WINNER, evenly, figure
 from tempopt.results.study_result import Curve, StudyResult
-from tempopt.results.wording import duration
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.optuna_strategies import make_pruner
 from tempopt.sampling.successive_halving import Halving
@@ -45,8 +44,6 @@ class Pruned:
         counts: Number of trials that were pruned, and of all that are over.
         out_of: Number of trials with a curve; more than are shown where that is many.
         median_share: Share of its steps that a pruned trial took, in the median.
-        saved: Training seconds that pruning saved, an estimate.
-        spent: Training seconds of all search trials.
     """
 
     metric: str
@@ -55,18 +52,14 @@ class Pruned:
     counts: tuple[int, int]
     out_of: int
     median_share: float
-    saved: float
-    spent: float
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
         cut, over = self.counts
-        share = self.saved / (self.saved + self.spent) if self.saved + self.spent else 0.0
         text = (
             f"A line a trial; one that ends in a cross was pruned. {cut} of {over} were, in the median after "
+            f"{100 * self.median_share:.0f} % of their steps."
         )
-        text += f"{100 * self.median_share:.0f} % of their steps; that saved about {duration(self.saved)} of "
-        text += f"training, {100 * share:.0f} % of what the search would have taken."
         shown = len(self.pruned) + len(self.complete)
         return f"{text} {shown} of {self.out_of} are drawn." if shown < self.out_of else text
 
@@ -170,7 +163,7 @@ class PruningCheck:
 
 
 def pruned_data(result: StudyResult) -> Pruned:
-    """Return the search trials' curves and what pruning saved.
+    """Return the search trials' curves.
 
     Raises:
         NothingToPlot: No trial was pruned.
@@ -189,8 +182,6 @@ def pruned_data(result: StudyResult) -> Pruned:
         counts=(len(cut), len(over)),
         out_of=sum(run.outcome in ("pruned", "complete") and bool(result.curves.get(run.id)) for run in over),
         median_share=median(shares) if shares else 0.0,
-        saved=result.cost.pruned_saving,
-        spent=sum(run.seconds for run in search),
     )
 
 

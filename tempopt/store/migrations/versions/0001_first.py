@@ -104,8 +104,6 @@ def _create_ticket() -> None:
         sa.Column("peak_memory", sa.BigInteger),
         sa.Column("machine", sa.String(255)),
         sa.Column("device", sa.String(255)),
-        sa.Column("forked_from", sa.Integer),
-        sa.Column("forked_at", sa.BigInteger),
         sa.Column("space", sa.Integer, nullable=False, server_default=_ZERO),
         sa.ForeignKeyConstraint(["study_id"], ["tempopt_study.id"], name="tempopt_ticket_study"),
         sa.UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
