@@ -70,7 +70,7 @@ LAUNCH = (
     argument(
         "--launcher",
         metavar="NAME",
-        help="what starts the agents: local, ray, slurm, kubernetes, or package.module:Class (default: none; "
+        help="what starts the agents: local, ray, slurm, or package.module:Class (default: none; "
         "this command is itself the one agent)",
     ),
     LAUNCH_OPTION,
@@ -170,7 +170,7 @@ POOL_LAUNCH = (
     argument(
         "--launcher",
         metavar="NAME",
-        help="with --pool: start agents as there is work for them, by local, ray, slurm, kubernetes or "
+        help="with --pool: start agents as there is work for them, by local, ray, slurm or "
         "package.module:Class (default: none; this command is itself an agent)",
     ),
     LAUNCH_OPTION,
@@ -204,7 +204,7 @@ JOBS = (
         "--launcher",
         metavar="NAME",
         help="launcher to ask about its jobs, if it is your own: package.module:Class (default: slurm, "
-        "kubernetes, and ray at the address that you give)",
+        "and ray at the address that you give)",
     ),
     LAUNCH_OPTION,
     ADDRESS,

@@ -11,7 +11,6 @@ from tempopt.launch.launcher import Launcher
 from tempopt.workers.class_paths import load_class
 
 _OURS = {
-    "kubernetes": "tempopt.launch.kubernetes.KubernetesLauncher",
     "local": "tempopt.launch.local.LocalLauncher",
     "ray": "tempopt.launch.ray.RayLauncher",
     "slurm": "tempopt.launch.slurm.SlurmLauncher",
@@ -19,14 +18,14 @@ _OURS = {
 BUILT_IN = tuple(_OURS)
 """The launchers that come with tempopt, by name."""
 # What each imports that tempopt does not install by itself; the extra is called as the launcher is.
-_ENGINES = {"kubernetes": "kubernetes", "ray": "ray", "slurm": "submitit"}
+_ENGINES = {"ray": "ray", "slurm": "submitit"}
 
 
 def make_launcher(given: str, options: Mapping[str, str]) -> Launcher:
     """Return the launcher that a name or an import path stands for.
 
     Args:
-        given: ``local``, ``kubernetes``, ``ray``, ``slurm``, or ``package.module:Class`` for one of your own.
+        given: ``local``, ``ray``, ``slurm``, or ``package.module:Class`` for one of your own.
         options: What ``--launch KEY=VALUE`` gave.
 
     Raises:

@@ -49,7 +49,7 @@ def test_a_name_is_one_of_ours_and_an_import_path_ones_own() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("slrum", 'Unknown launcher "slrum". Did you mean "slurm"? Known: kubernetes, local, ray, slurm.'),
+        ("slrum", 'Unknown launcher "slrum". Did you mean "slurm"? Known: local, ray, slurm.'),
         ("launchers_of_mine.Mine", "For one of your own give package.module:Class."),
         ("launchers_of_mine:Other", "is not a Launcher"),
         ("launchers_of_mine:Nowhere", 'Unknown class in "launchers_of_mine" "Nowhere"'),
@@ -74,9 +74,7 @@ def test_an_option_that_is_not_known_is_refused_with_what_is() -> None:
         make_launcher("launchers_of_mine:Mine", {"were": "there"})
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"), [("kubernetes", "kubernetes"), ("ray", "ray"), ("slurm", "submitit")]
-)
+@pytest.mark.parametrize(("name", "engine"), [("ray", "ray"), ("slurm", "submitit")])
 def test_an_engine_that_is_not_installed_is_named_with_the_extra(
     name: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +92,7 @@ def test_no_engine_is_loaded_for_another_launcher() -> None:
     code = (
         "import sys; from tempopt.launch.find import make_launcher; import tempopt.cli.launch\n"
         "make_launcher('local', {})\n"
-        "print([n for n in ('kubernetes', 'ray', 'submitit', 'torch', 'lightning') if n in sys.modules])"
+        "print([n for n in ('ray', 'submitit', 'torch', 'lightning') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
