@@ -1,6 +1,6 @@
 """How often does the interval of a trained model's gain hold the truth, over data sets of which it is known?
 
-The interval is tempopt's own (tempopt/statistics/bootstrap.py), as ``study.evaluate_only`` gives it, of
+The interval is tempopt's own (tempopt/statistics/bootstrap.py), as ``tempopt evaluate`` gives it, of
 2,000 resamples. Each data set is drawn from a distribution of paired differences: a loss (normal, or with a
 heavy tail), an accuracy of which few items change, and batches of items of uneven size.
 

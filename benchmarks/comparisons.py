@@ -2,9 +2,12 @@
 
 Which runs there are, when they end and what is shown is tempopt's own code (tempopt/confirmation/compare.py).
 Each run is any recorded training of a task, whatever its parameters, so that no set is better than another.
-With ``--gain`` the first variant is better by that many standard deviations of the recorded values.
+With ``--gain`` the first variant is better by that many standard deviations of the recorded values. With
+``--all-pairs`` each two of two and of four sets are compared, and ``better`` is that any difference is shown;
+with ``--gain`` also how often the first variant is taken.
 
     python -m benchmarks.comparisons --comparisons 250          # of each task
+    python -m benchmarks.comparisons --comparisons 250 --all-pairs
 """
 
 from __future__ import annotations
@@ -44,14 +47,15 @@ def main() -> None:
     parser.add_argument(
         "--gain", type=float, default=0.0, help="of the first variant, in standard deviations"
     )
+    parser.add_argument("--all-pairs", action="store_true", help="compare each two sets")
     given = parser.parse_args()
-    print("| pairs | variants | comparisons | gain shown | only losses shown | runs |")
-    print("|---|---|---|---|---|---|", flush=True)
+    print("| pairs | variants | comparisons | better shown | only losses | first variant taken | runs |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     tasks = [_Task(task, given.gain) for task in given.tasks]
     for name, study in _SETTINGS.items():
         for variants in _VARIANTS:
             found = [
-                _one(task, task.spec(study, variants, seed))
+                _one(task, task.spec({**study, "all_pairs": given.all_pairs}, variants, seed))
                 for task in tasks
                 for seed in range(given.comparisons)
             ]
@@ -65,7 +69,10 @@ def _line(name: str, variants: int, found: Sequence[tuple[Comparison, int]]) -> 
     low, high = binomtest(better, many).proportion_ci()
     runs = sum(count for _, count in found) / many
     shown = f"{better}: {better / many:.1%} ({low:.1%} to {high:.1%})"
-    return f"| {name} | {variants} | {many} | {shown} | {worse}: {worse / many:.1%} | {runs:.1f} |"
+    taken = sum(comparison.taken == comparison.variants[0].name for comparison, _ in found) / many
+    return (
+        f"| {name} | {variants} | {many} | {shown} | {worse}: {worse / many:.1%} | {taken:.1%} | {runs:.1f} |"
+    )
 
 
 class _Task:

@@ -21,7 +21,6 @@ import lightning as L
 
 import tempopt
 from lightning_modules import GraphWalks, GraphWalksData
-from tempopt.results.verdict_text import verdict_lines
 
 STEPS = 150
 SEARCH: dict[str, Any] = {
@@ -50,7 +49,7 @@ def train(path: Path, seed: int) -> None:
     trainer.save_checkpoint(path)
 
 
-def spec(name: str, weights: Path, trials: int) -> dict[str, Any]:
+def spec(name: str, trials: int) -> dict[str, Any]:
     """Return the study of how a trained model is evaluated."""
     return {
         "study": {
@@ -58,7 +57,6 @@ def spec(name: str, weights: Path, trials: int) -> dict[str, Any]:
             "metric": "val_pass_at_4",
             "direction": "maximize",
             "trials": trials,
-            "evaluate_only": str(weights),
         },
         "model": {"class_path": "lightning_modules.GraphWalks"},
         "data": {"class_path": "lightning_modules.GraphWalksData", "init_args": {"num_graphs": 256}},
@@ -72,7 +70,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -81,15 +78,10 @@ def main() -> None:
             began = time.monotonic()
             weights = Path(folder) / f"{seed}.ckpt"
             train(weights, seed)
-            result = tempopt.search(
-                spec(f"seed-{seed}", weights, given.trials),
-                storage=f"sqlite:///{folder}/studies.db",
-                checkpoints=Path(folder) / "runs",
-                workers=given.workers,
+            result = tempopt.evaluate(
+                spec(f"seed-{seed}", given.trials), weights, storage=f"sqlite:///{folder}/studies.db"
             )
-            print(
-                f"seed {seed}, {time.monotonic() - began:.0f} s", *verdict_lines(result), sep="\n", flush=True
-            )
+            print(f"seed {seed}, {time.monotonic() - began:.0f} s", *result.lines(), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

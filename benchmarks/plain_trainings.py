@@ -1,7 +1,7 @@
 """Do plain trainings agree with a verdict? The same configurations on fresh seeds, without tempopt's engine.
 
 Reads a study that has a verdict from a database. Trains its baseline, its winner, the winner without each of
-its parts and what is recommended, or the configuration of each value where values are compared, with a plain
+its parts and what is recommended, with a plain
 ``lightning.Trainer`` and ``seed_everything`` on seeds of its own, evaluates them on the test data, and prints
 each comparison of the verdict beside the one of the plain trainings. They agree if neither mean is outside of
 what the other's interval allows: |difference| of the two estimates against the two standard errors together.
@@ -41,14 +41,6 @@ def main() -> None:
     given = _given()
     warnings.filterwarnings("ignore")
     result = tempopt.load_study(given.storage, given.study)
-    if (compared := result.values_compared) is not None and compared.recommended is not None:
-        print(f"{result.name}: {result.metric}; recommended: {compared.recommended.name}")
-        found = _trained(result, given.seeds, {each.name: (each.params, None) for each in compared.values})
-        for name, values in found.items():
-            print(f"{name}: {fmean(values):.4f} ± {stdev(values):.4f}")
-        pairs = {f"{e.name} over {e.reference}": (e.answer, e.name, e.reference) for e in compared.pairs}
-        print(*_table(pairs, found), sep="\n")
-        return
     assert result.verdict is not None, "the study has no verdict"
     print(f"{result.name}: {result.metric}; recommended: {result.verdict.recommendation.action}")
     found = _trained(result, given.seeds, _sets(result.verdict))

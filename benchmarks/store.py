@@ -249,7 +249,7 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
 
     study = {"name": NAME, "metric": "val_loss", "direction": "minimize"}
     study |= {"sampler": sampler, "pruner": pruner, "seeds": {"search": None}}
-    study |= {"trials": case.before + case.trials, "parallel": case.running, "evaluate_only": "weights.ckpt"}
+    study |= {"trials": case.before + case.trials, "parallel": case.running}
     data = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
     return StudySpec.parse(data, source="the benchmark")
 

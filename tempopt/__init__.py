@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from tempopt.errors import StudyNotFound as StudyNotFound
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
+    from tempopt.evaluation.result import EvaluationResult as EvaluationResult
     from tempopt.python.calls import compare as compare
+    from tempopt.python.calls import evaluate as evaluate
     from tempopt.python.calls import plan as plan
     from tempopt.python.calls import resume as resume
     from tempopt.python.calls import search as search
@@ -56,6 +58,7 @@ _HOME = {
     "AttachError": "tempopt.errors",
     "Attachment": "tempopt.attention.attach.attachment",
     "EntropyControl": "tempopt.training.entropy_control",
+    "EvaluationResult": "tempopt.evaluation.result",
     "LoadCallback": "tempopt.training.load_callback",
     "RowsAttachment": "tempopt.attention.attach.rows",
     "RowsCallback": "tempopt.training.rows_callback",
@@ -82,6 +85,7 @@ _HOME = {
     "bake": "tempopt.attention.attach.bake",
     "compare": "tempopt.python.calls",
     "connect": "tempopt.python.server",
+    "evaluate": "tempopt.python.calls",
     "load_checkpoint": "tempopt.attention.attach.checkpoints",
     "load_study": "tempopt.study.api",
     "plan": "tempopt.python.calls",

@@ -22,6 +22,7 @@ from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Starte
 from tempopt.workers.placement import Placement
 from tempopt.workers.process import WorkerProcess
 
+_CALLED = "dry run of two steps"
 Told = Callable[[Stage], None]
 """Hears of each part of a dry run that is over."""
 
@@ -49,8 +50,6 @@ def rehearse(
     spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"], told: Told = _unheard
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
-
-    Of compared values each is tried, with the last of all others.
 
     Args:
         spec: The spec.
@@ -152,10 +151,7 @@ def _checked(
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        first = _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
-        if task == "rehearse":
-            _try_values(spec, worker, sampled)
-        return first
+        return _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
     names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
     space = {
         name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
@@ -169,17 +165,6 @@ def _checked(
     return found
 
 
-def _try_values(spec: StudySpec, worker: WorkerProcess, sampled: Mapping[str, Any]) -> None:
-    """Have a worker try the compared values but the one that it has tried, which is in ``sampled``."""
-    for each in spec.compared_values:
-        if sampled[each.parameter] == each.value:
-            continue
-        try:
-            _tried(spec, worker, task="rehearse", space={}, sampled={**sampled, **each.sampled})
-        except SpecError as error:
-            raise SpecError(f"With {each.name}: {error}") from error
-
-
 def _tried(
     spec: StudySpec,
     worker: WorkerProcess,
@@ -191,8 +176,7 @@ def _tried(
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
-    # of a trained model the time of one evaluation is asked, and nearly all are on the validation data
-    measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms or task != "time" else []
+    measured = evaluations("confirm", (), spec, {}, {})
     bakes = task != "time" and spec.bakes
     worker.send(
         RunRequest(
@@ -211,26 +195,23 @@ def _tried(
     started: Started | None = None
     while (message := worker.receive()) is not None:
         if isinstance(message, Failed):
-            raise SpecError(_explained(message, _called(spec)))
+            raise explain_failure(message, _CALLED)
         if isinstance(message, Started):
             started = message
         if isinstance(message, Stage):
             told(message)
         if isinstance(message, Finished):
             return started, message
-    raise StudyFailed(f"The {_called(spec)} crashed: {worker.obituary()}.")
+    raise StudyFailed(f"The {_CALLED} crashed: {worker.obituary()}.")
 
 
-def _called(spec: StudySpec) -> str:
-    return "dry run of two steps" if spec.confirms else "evaluation of one batch"
-
-
-def _explained(failure: Failed, called: str) -> str:
+def explain_failure(failure: Failed, called: str) -> SpecError:
+    """Return what a worker has found wrong, with the line of the user's own code where there is one."""
     if failure.kind == "usage":
-        return failure.message
+        return SpecError(failure.message)
     places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
     # the person's own line, not that of the library it ends in
     own = [
         place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
     ]
-    return "\n".join([f"The {called} ended in {failure.message}", *(own or places)[-1:]])
+    return SpecError("\n".join([f"The {called} ended in {failure.message}", *(own or places)[-1:]]))

@@ -60,7 +60,6 @@ class Snapshot:
         elapsed: Seconds since this search or resume began.
         remaining: Estimate of the seconds left; None while there is none.
         confirms_on: The data that confirming runs are measured on: ``test`` or ``validate``.
-        called: What a run is called: ``training``, or ``evaluation`` of a trained model.
     """
 
     study: str
@@ -76,7 +75,6 @@ class Snapshot:
     elapsed: float
     remaining: float | None = None
     confirms_on: Literal["test", "validate"] = "validate"
-    called: str = "training"
 
 
 class Observer(Protocol):

@@ -53,7 +53,7 @@ class Outlook:
         if self._settled is None:
             # whoever begins a study says so, whoever joins one does not repeat what was said
             if self._new:
-                self._observer.note(begun_text(self._forecast.runs(), self._spec.called))
+                self._observer.note(begun_text(self._forecast.runs()))
             self._settled = baseline
             # an earlier agent has said it
             self._told = chosen
@@ -61,7 +61,7 @@ class Outlook:
         if baseline and not self._settled:
             self._settled = True
             self._tell(snapshot, rows(), with_time=True)
-        elif chosen and not self._told and self._spec.confirms:
+        elif chosen and not self._told:
             self._tell(snapshot, rows(), with_time=False)
             self._told = True
 

@@ -64,7 +64,7 @@ class Requests:
         timing = ticket.kind == "timing"
         folder, begun = self.folder(ticket), study.created.isoformat()
         looked_at = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
-        observed = spec.confirms and spec.compare is None and looked_at
+        observed = spec.compare is None and looked_at
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,

@@ -40,7 +40,6 @@ def snapshot(
         baseline_mean=cache.baseline(),
         workers=list(workers),
         elapsed=elapsed,
-        called=spec.called,
         remaining=_remaining(cache, sum(not each.silent for each in workers) if at_work is None else at_work),
         confirms_on=spec.study.confirm_on,
     )

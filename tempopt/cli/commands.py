@@ -65,7 +65,7 @@ COMMANDS = {
         ),
     ),
     "compare": Command(
-        "compare parameter sets on fresh seeds; the exit code says whether one is better than the first",
+        "compare parameter sets, or values of a parameter, on fresh seeds; the exit code says what is shown",
         "tempopt.cli.compare:compare",
         (
             SPEC,
@@ -78,6 +78,44 @@ COMMANDS = {
                 "that holds one; '{}' is the spec as it stands; NAME=SET names it (default: those of the "
                 "spec's section compare:)",
             ),
+            argument(
+                "--vary",
+                metavar="KEY=V1,V2,...",
+                action="append",
+                default=[],
+                help="compare these values of a parameter, as in model.num_heads=1,2,4; repeat it for each "
+                "combination of several parameters",
+            ),
+            argument(
+                "--all-pairs",
+                action="store_true",
+                help="compare each two sets, not only each with the first, and name the first set that none "
+                "is shown to beat",
+            ),
+            argument(
+                "--from",
+                metavar="STUDY",
+                dest="from_study",
+                help="compare the best parameter sets of this finished study with its baseline",
+            ),
+            argument(
+                "--top",
+                metavar="K",
+                type=values.count,
+                help="with --from: how many sets beside the baseline (default: 3)",
+            ),
+            argument(
+                "--without",
+                metavar="NAME",
+                action="append",
+                default=[],
+                help="with --from: leave a parameter out of all sets; repeatable",
+            ),
+            argument(
+                "--from-storage",
+                metavar="URL",
+                help="with --from: URL of the database or server that has the study (default: --storage)",
+            ),
             *STORE,
             argument(
                 "--pairs",
@@ -89,7 +127,7 @@ COMMANDS = {
                 "--max-runs",
                 metavar="N",
                 type=values.count,
-                help="refuse to begin if it could take more than N runs (default: no limit)",
+                help="refuse to begin if it could take more than N runs (default: 1000)",
             ),
             WORKERS,
             SET,
@@ -108,6 +146,33 @@ COMMANDS = {
             DASHBOARD,
             NO_REPORT,
             *LAUNCH,
+        ),
+    ),
+    "evaluate": Command(
+        "find the best temperatures at inference, and generation, of trained weights; nothing is trained",
+        "tempopt.cli.evaluate:evaluate",
+        (
+            SPEC,
+            argument(
+                "--weights",
+                metavar="FILE",
+                required=True,
+                help="checkpoint, state dict, or folder that save_pretrained wrote",
+            ),
+            argument(
+                "--trials",
+                metavar="N",
+                type=values.count,
+                help="how many parameter sets are evaluated in all (default: study.trials)",
+            ),
+            *STORE,
+            SET,
+            argument(
+                "--name",
+                metavar="NAME",
+                help="name of the Optuna study (default: the spec's with a short hash of spec and weights)",
+            ),
+            argument("--json", action="store_true", help="print the result as JSON"),
         ),
     ),
     "resume": Command(

@@ -1,4 +1,4 @@
-"""``tempopt compare``: given parameter sets against the first of them; the exit code says what was found."""
+"""``tempopt compare``: parameter sets on fresh seeds; the exit code says what was found."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ from tempopt.cli.storage import storage_option
 from tempopt.confirmation.compare import Outcome
 from tempopt.errors import UsageError
 from tempopt.results.verdict_text import verdict_lines
+from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.study import api
+from tempopt.study.best_sets import comparison_from
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
+    from tempopt.spec.study_spec import StudySpec
 
 _CODES: dict[Outcome, int] = {"better": DONE, "not_shown": NOT_SHOWN, "worse": WORSE}
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Create or continue a comparison, to its end."""
-    spec = comparison_spec(
-        arguments.spec,
-        arguments.sets,
-        name=arguments.name,
-        pairs=arguments.pairs,
-        overrides=arguments.set,
-    )
+    spec = _spec(arguments)
     if arguments.json and arguments.detach:
         raise UsageError("--json prints the result, and --detach does not wait for it. Take one of them out.")
     if by_launcher(arguments):
@@ -45,12 +42,50 @@ def compare(arguments: argparse.Namespace) -> int:
             storage=arguments.url,
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
-            max_runs=arguments.max_runs,
+            max_runs=arguments.max_runs or MAX_RUNS,
             observer=observer,
             with_code=arguments.with_code,
         )
 
     return to_verdict(spec.study.name, carry_out, arguments)
+
+
+def _spec(arguments: argparse.Namespace) -> StudySpec:
+    if arguments.from_study is None:
+        _refuse_options_of_from(arguments)
+        return comparison_spec(
+            arguments.spec,
+            arguments.sets,
+            vary=parse_vary(arguments.vary),
+            all_pairs=arguments.all_pairs,
+            name=arguments.name,
+            pairs=arguments.pairs,
+            overrides=arguments.set,
+        )
+    if arguments.sets or arguments.vary:
+        raise UsageError("--from takes the parameter sets from a study. Give no SET and no --vary with it.")
+    return comparison_from(
+        arguments.from_study,
+        arguments.from_storage or arguments.url,
+        arguments.spec,
+        top=arguments.top,
+        without=arguments.without,
+        all_pairs=arguments.all_pairs,
+        name=arguments.name,
+        pairs=arguments.pairs,
+        overrides=arguments.set,
+    )
+
+
+def _refuse_options_of_from(arguments: argparse.Namespace) -> None:
+    options = {
+        "--top": arguments.top,
+        "--without": arguments.without,
+        "--from-storage": arguments.from_storage,
+    }
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise UsageError(f"{', '.join(given)}: give the study as well, as in --from STUDY.")
 
 
 def over(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:
@@ -70,8 +105,8 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         if report:
             print(f"Read the report:  {report}")
         print(f"Look again:       tempopt show {where}")
-        if found is not None and found.best is not None:
-            print(f"Take {found.best.name}:{' ' * max(1, 12 - len(found.best.name))}tempopt export {where}")
+        if found is not None and found.taken is not None:
+            print(f"Take {found.taken}:{' ' * max(1, 12 - len(found.taken))}tempopt export {where}")
     if found is None or all(each.answer is None and not each.fails for each in found.variants):
         return FAILED
     return _CODES[found.outcome]

@@ -20,6 +20,7 @@ from tempopt.launch.launcher import Launcher
 from tempopt.launch.launching import PROGRAM, Launch
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
@@ -55,7 +56,7 @@ def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
     """Create or continue a comparison, with agents that a launcher starts."""
     with bringing(spec, arguments.with_code, print) as (spec, archive):
         import_schedules(spec)
-        check_comparison(spec, arguments.max_runs)
+        check_comparison(spec, arguments.max_runs or MAX_RUNS)
         return _launch(arguments, spec, lambda store: ordered(store, spec), archive)
 
 

@@ -41,9 +41,7 @@ def plan(arguments: argparse.Namespace) -> int:
         print(json.dumps(found.to_json(), indent=2))
         return DONE
     where = on(found.workers, found.gpus)
-    print(
-        f"{found.name}: {runs_text(found.runs, found.called)}: {lasting(found.seconds.expected)} on {where}\n"
-    )
+    print(f"{found.name}: {runs_text(found.runs)}: {lasting(found.seconds.expected)} on {where}\n")
     Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
     print("", *_lines(found), sep="\n")
     return DONE
@@ -51,7 +49,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def _table(found: StudyForecast, where: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"{found.called}s", no_wrap=True)
+    table.add_column("runs", no_wrap=True)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for kind, span in found.by_kind.items():
@@ -61,7 +59,7 @@ def _table(found: StudyForecast, where: str) -> Table:
         hours = found.gpu_hours
         table.add_row("GPU-hours", *(f"{each:.3g}" for each in (hours.least, hours.expected, hours.most)))
     else:
-        table.add_row("training" if found.trains else "evaluating", *_times(found.train_seconds))
+        table.add_row("training", *_times(found.train_seconds))
     table.add_row(f"time on {where}", *_times(found.seconds))
     return table
 
@@ -81,12 +79,7 @@ def _lines(found: StudyForecast) -> Iterator[str]:
             f"Expected: the mean of {runs.without_gain:.0f} runs, if no gain is shown, and "
             f"{runs.with_gain:.0f}, if one is."
         )
-    if not found.trains:
-        yield (
-            f"Nothing is trained. An evaluation, measured on {found.device}, takes {times.start:.2g} s: it "
-            "loads the weights and evaluates the model once."
-        )
-    elif times.steps:
+    if times.steps:
         yield from _run_lines(found, times)
     if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
         yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."

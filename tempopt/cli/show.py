@@ -30,7 +30,7 @@ from tempopt.study.progress import LABELS, number
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone"),
+    *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone"),
     *("code", "start_from", "heads", "amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
@@ -105,7 +105,7 @@ def show(arguments: argparse.Namespace) -> int:
     print()
     _print(_tickets(result))
     print()
-    if result.baseline is not None and result.spec.confirms:
+    if result.baseline is not None:
         print(shown(_baseline_line(result.baseline)))
     for line in verdict_lines(result, storage_option(arguments)):
         print(shown(line))

@@ -4,13 +4,21 @@ Pure. The sets are those of the spec's section ``compare:``, the first being the
 trained on the same fresh seeds, and each other set, a *variant*, is compared with the reference by
 comparisons.py. Several variants share the level evenly (Bonferroni), so that the chance that any of them is
 falsely shown to be better is that of a single one, and all intervals hold together.
+
+With ``study.all_pairs`` each two sets are compared. The p-values are those of Holm's step-down procedure
+(Holm 1979), each step of which may spend the level divided by the number of comparisons that remain. The
+intervals share the level evenly, so that they hold together and bound what the best set may gain over another
+one (Hsu 1996, "Multiple Comparisons: Theory and Methods", chapter 5).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, gains_of
@@ -39,7 +47,9 @@ if TYPE_CHECKING:
 
 _ABSENT = object()
 Outcome = Literal["better", "not_shown", "worse"]
-"""What a comparison comes to: some variant is better; none is, and some is worse; or neither is shown."""
+"""What a comparison comes to: some variant is better; none is, and some is worse; or neither is shown.
+
+Where each two sets are compared: ``better`` where some set is shown to beat another, else ``not_shown``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,35 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetPair:
+    """Two sets against each other, where each two of them are compared.
+
+    Args:
+        name: The later one.
+        reference: The earlier one.
+        answer: The later one against the earlier, with Holm's p; None if no pair of their runs is left.
+    """
+
+    name: str
+    reference: str
+    answer: Answer | None
+
+    @property
+    def winner(self) -> str | None:
+        """The set that is shown to beat the other; None: neither is."""
+        if self.answer is None:
+            return None
+        return self.name if self.answer.significant else self.reference if self.answer.worse else None
+
+    def upper_gain_over(self, name: str) -> float:
+        """Return the upper end of the interval of the other set's gain over one of the two."""
+        if self.answer is None:
+            return math.inf
+        test = self.answer.paired
+        return test.ci_high if name == self.reference else -test.ci_low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What a comparison found.
 
@@ -98,7 +137,9 @@ class Comparison:
         confirmed_on: ``test`` or ``validate``.
         round: The round that it is of: 0, and one more for each time that pairs were added.
         looks: Which verdict of the study it is, from 1.
-        alpha: Two-sided level that all variants share.
+        alpha: Two-sided level that all comparisons share.
+        means: Mean of the metric over the complete runs of each set that has one.
+        pairs: Each two sets, if these were asked for (``study.all_pairs``); else empty.
     """
 
     reference: str
@@ -109,10 +150,14 @@ class Comparison:
     round: int
     looks: int
     alpha: float
+    means: Mapping[str, float]
+    pairs: tuple[SetPair, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
         """What it comes to."""
+        if self.pairs:
+            return "better" if any(pair.winner for pair in self.pairs) else "not_shown"
         if self.best is not None:
             return "better"
         return "worse" if any(each.worse for each in self.variants) else "not_shown"
@@ -126,6 +171,44 @@ class Comparison:
             if each.answer and each.better and each.keeps_guards
         ]
         return max(shown, key=lambda each: each[0])[1] if shown else None
+
+    @property
+    def unbeaten(self) -> list[str]:
+        """Of compared pairs, the sets that none is shown to beat, in the order in which they were given."""
+        beaten = {
+            pair.reference if pair.winner == pair.name else pair.name for pair in self.pairs if pair.winner
+        }
+        return [name for name in self.params_by_name if name not in beaten]
+
+    @property
+    def params_by_name(self) -> dict[str, Parameters]:
+        """The whole parameter set of each set, in the order in which they were given."""
+        return {self.reference: self.reference_params} | {each.name: each.params for each in self.variants}
+
+    @property
+    def taken(self) -> str | None:
+        """The set to take: the best variant; of compared pairs the first that none is shown to beat.
+
+        A set that fails on more seeds than another one that none is shown to beat is passed over.
+        """
+        if not self.pairs:
+            return None if self.best is None else self.best.name
+        if all(pair.answer is None for pair in self.pairs):
+            return None
+        failed = {self.reference: self.variants[0].reference_failed}
+        failed |= {each.name: each.failed for each in self.variants}
+        return min(self.unbeaten, key=lambda name: failed[name], default=None)
+
+    @property
+    def max_loss(self) -> float:
+        """What the best set may gain over the one to take, at most: the highest upper end of intervals."""
+        taken = self.taken
+        ends = [
+            pair.upper_gain_over(taken)
+            for pair in self.pairs
+            if taken is not None and taken in (pair.name, pair.reference)
+        ]
+        return max(0.0, *ends) if ends else math.inf
 
 
 # ---- the runs
@@ -141,16 +224,14 @@ def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
     Returns:
         ``confirm`` tickets of the current round, pair by pair; none if nothing more is needed.
     """
-    reference, variants = _sets(spec)
+    assert spec.compare is not None
     now = current_round(tickets)
     done = pairs_of(of_kind(tickets, "confirm", of_round=now))
-    if done:
-        wanted = _undecided(tickets, spec, now)
-        variants = [each for each in variants if each.name in wanted]
-    if not variants:
+    sets = _undecided(tickets, spec, now) if done else spec.compare
+    if not sets:
         return []
     upto = next(look for look in spec.study.seeds.confirm.looks if look > done)
-    return _pairs(tickets, spec, [reference, *variants], range(done, upto), now)
+    return _pairs(tickets, spec, sets, range(done, upto), now)
 
 
 def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
@@ -177,8 +258,7 @@ def compare_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     if added_pairs(tickets, now):
         return 0
     if confirm and finished(confirm):
-        wanted = len(_undecided(tickets, spec, now))
-        sets = wanted + 1 if wanted else 0
+        sets = len(_undecided(tickets, spec, now))
     else:
         sets = sum(ticket.pair == done - 1 for ticket in confirm)
     return sets * (spec.study.seeds.confirm.max - done)
@@ -212,23 +292,28 @@ def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
     return spec.compare[0], spec.compare[1:]
 
 
-def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> set[str]:
-    """Return the variants of a round, all of whose tickets are over, that need more pairs.
+def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
+    """Return the sets of a round, all of whose tickets are over, that need more pairs.
 
-    A variant gets no more once it is shown to be better or to be worse.
+    A variant gets no more once it is shown to be better or to be worse than the reference. Where each two
+    sets are compared, all of them get more until each comparison is decided.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     done = pairs_of(confirm)
     if added_pairs(tickets, of_round) or done >= spec.study.seeds.confirm.max:
-        return set()
-    found = set()
-    for each in _sets(spec)[1]:
+        return []
+    reference, variants = _sets(spec)
+    if spec.study.all_pairs:
+        is_decided = all(pair.winner for pair in _set_pairs(tickets, spec, of_round))
+        return [] if is_decided else [reference, *variants]
+    undecided = []
+    for variant in variants:
         # one that has fewer pairs than others was decided at an earlier look
-        if pairs_of(ticket for ticket in confirm if ticket.arm == each.name) == done:
-            answer = _answer(tickets, spec, of_round, each.name)
+        if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == done:
+            answer = _answer(tickets, spec, of_round, variant.name)
             if answer is None or not (answer.significant or answer.worse):
-                found.add(each.name)
-    return found
+                undecided.append(variant)
+    return [reference, *undecided] if undecided else []
 
 
 # ---- what they say
@@ -250,17 +335,60 @@ def compared(
         if not confirm or not finished(confirm) or _undecided(tickets, spec, of_round):
             continue
         looks = _evidence(tickets, spec, of_round, variants[0].name).verdict
+        pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()
+        of_reference = {pair.name: pair.answer for pair in pairs if pair.reference == reference.name}
         return Comparison(
             reference=reference.name,
             reference_params=parameters_of(confirm, reference.name) or {},
-            variants=tuple(_variant(tickets, spec, of_round, each.name, measurements) for each in variants),
+            variants=tuple(
+                _variant(tickets, spec, of_round, variant.name, measurements, of_reference)
+                for variant in variants
+            ),
             test=spec.study.test,
             confirmed_on=spec.study.confirm_on,
             round=of_round,
             looks=looks,
             alpha=level(looks),
+            means=_means(tickets, spec, of_round),
+            pairs=pairs,
         )
     return None
+
+
+def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
+    """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
+    assert spec.compare is not None
+    rounds = rounds_behind(tickets, of_round)
+    values: dict[str, list[float]] = {each.name: [] for each in spec.compare}
+    for ticket in of_kind(tickets, "confirm"):
+        if ticket.round in rounds and usable(ticket) and ticket.value is not None:
+            values[ticket.arm].append(ticket.value)
+    return {name: fmean(reached) for name, reached in values.items() if reached}
+
+
+def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
+    """Return each two sets, the later one against the earlier: all of them have runs on the same seeds."""
+    assert spec.compare is not None
+    names = [each.name for each in spec.compare]
+    num_pairs = math.comb(len(names), 2)
+
+    def compare(pair: tuple[str, str], num_open: int) -> Answer | None:
+        evidence = Evidence(tickets, spec, of_round, share=1.0 / num_open)
+        reference, name = pair
+        return evidence.compare(evidence.runs(name), evidence.runs(reference))
+
+    answers = {pair: compare(pair, num_pairs) for pair in combinations(names, 2)}
+    p_values = {pair: answer.paired.p_value for pair, answer in answers.items() if answer is not None}
+    p_so_far = 0.0
+    for num_before, pair in enumerate(sorted(p_values, key=lambda pair: p_values[pair])):
+        answer, stepped = answers[pair], compare(pair, num_pairs - num_before)
+        assert answer is not None and stepped is not None
+        p_so_far = max(p_so_far, stepped.paired.p_value)
+        answers[pair] = replace(answer, paired=replace(answer.paired, p_value=p_so_far))
+    return tuple(
+        SetPair(name=name, reference=reference, answer=answer)
+        for (reference, name), answer in answers.items()
+    )
 
 
 def _variant(
@@ -269,6 +397,7 @@ def _variant(
     of_round: int,
     name: str,
     measurements: Sequence[Measurement],
+    of_reference: Mapping[str, Answer | None],
 ) -> Variant:
     evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
     own, other = (
@@ -278,7 +407,7 @@ def _variant(
     return Variant(
         name=name,
         params=parameters_of(own, name) or {},
-        answer=_answer(tickets, spec, of_round, name),
+        answer=of_reference[name] if of_reference else _answer(tickets, spec, of_round, name),
         runs=len(own),
         failed=sum(not usable(ticket) for ticket in own),
         reference_failed=sum(not usable(ticket) for ticket in other),
@@ -300,19 +429,19 @@ def _answer(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, varian
     return evidence.compare(evidence.runs(variant), evidence.runs(_sets(spec)[0].name))
 
 
-def variant_gains(
-    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
+def set_gains(
+    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, name: str, reference: str
 ) -> list[tuple[int, float]]:
-    """Return a variant's gain over the reference on each pair that counts, numbered over the rounds.
+    """Return a set's gain over another one on each pair that counts, numbered over the rounds.
 
     More is better, whatever the direction; pairs of which a run was lost are left out.
     """
     found, before = [], 0
     for each in rounds_behind(tickets, of_round):
         confirm = of_kind(tickets, "confirm", of_round=each)
-        own = [ticket for ticket in confirm if ticket.arm == variant]
+        own = [ticket for ticket in confirm if ticket.arm == name]
         there = {ticket.pair for ticket in own}
-        beside = [t for t in confirm if t.arm == _sets(spec)[0].name and t.pair in there]
+        beside = [t for t in confirm if t.arm == reference and t.pair in there]
         gains = gains_of(Runs.of(own), Runs.of(beside), spec)
         found += [(before + pair, gain) for pair, gain in gains.items()]
         before += pairs_of(confirm)
@@ -355,7 +484,7 @@ def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
     if max_runs is None or sets * pairs <= max_runs:
         return
     fit = max_runs // sets
-    fewest = fewest_pairs(Pairs(min=2, max=2), spec.study.test, sets - 1)
+    fewest = fewest_pairs(Pairs(min=2, max=2), spec.study, sets)
     most = "up to " if spec.study.seeds.confirm.min < pairs else ""
     remedy = f"{fit} pairs fit: --pairs {fit}."
     if fit < fewest:

@@ -86,19 +86,12 @@ def counted(kind: Kind, spec: StudySpec) -> str:
     """Return the name of the measurement whose value becomes the value of a ticket of this kind."""
     if kind == "timing":
         return TIME_RATIO
-    if not spec.confirms:
-        return "validate"
     on = dataloader(kind, spec)
     return on if spec.study.validate_at == "final" else f"{on}_current"
 
 
 def value_of(kind: Kind, spec: StudySpec, measured: Mapping[str, float]) -> float:
-    """Return the value of a complete run from what it measured, by name.
-
-    A trained model that is to be evaluated on test data counts on the validation data where there are none.
-    """
-    if not spec.confirms and kind == "confirm" and "test" in measured:
-        return measured["test"]
+    """Return the value of a complete run from what it measured, by name."""
     return measured[counted(kind, spec)]
 
 
@@ -189,12 +182,11 @@ def evaluations(
 ) -> list[Evaluation]:
     """Return what is measured at the end of a run.
 
-    A trained model that is only evaluated is measured at its plan's final temperature. Every other run is
-    measured at that and at its current temperature. The confirm runs of the winner, the baseline and the twin
-    are measured under the plans of inference, too, on the validation data, where the best is picked, and on
-    those of the confirmation; the runs of a comparison are not. What is guarded is measured with the value of
-    the runs that search, by which further ones are chosen, and of those that confirm or take the winner
-    apart; of the baseline's models under each plan of inference, too.
+    Every run is measured at its plan's final temperature and at its current one. The confirm runs of the
+    winner, the baseline and the twin are measured under the plans of inference, too, on the validation data,
+    where the best is picked, and on those of the confirmation; the runs of a comparison are not. What is
+    guarded is measured with the value of the runs that search, by which further ones are chosen, and of those
+    that confirm or take the winner apart; of the baseline's models under each plan of inference, too.
 
     Args:
         kind: Kind of the ticket.
@@ -204,9 +196,6 @@ def evaluations(
         own: Parameters of the ticket, whose normaliser stays at inference.
     """
     on = dataloader(kind, spec)
-    if not spec.confirms:
-        names: list[On] = ["validate"] if on == "validate" else ["validate", "test"]
-        return [Evaluation(name=name, on=name) for name in names]
     guards = spec.study.guarded_metrics if kind in (*SAMPLED, "confirm", "ablation") else []
     plain, current = (guards if counted(kind, spec) == name else [] for name in (on, f"{on}_current"))
     measured = [

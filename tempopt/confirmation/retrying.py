@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.compare import more_compare_pairs
 from tempopt.confirmation.comparisons import Evidence, gain
 from tempopt.confirmation.pairs import more_pairs
-from tempopt.confirmation.values import more_value_pairs
 from tempopt.records.rows import SEARCHING, NewTicket, TicketRow
 from tempopt.records.tickets import current_round, of_kind, pairs_of, rounds_behind
 
@@ -54,8 +53,6 @@ def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> 
     """
     if spec.compare is not None:
         return more_compare_pairs(tickets, spec, count)
-    if spec.compared_values:
-        return more_value_pairs(tickets, spec, count)
     return more_pairs(tickets, spec, count)
 
 

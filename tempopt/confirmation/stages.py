@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.ablation import ablation_tickets
 from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
-from tempopt.confirmation.evaluated import evaluation_seed, most_to_test, tickets_on_test
 from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
     REMATCHED,
@@ -37,7 +36,6 @@ from tempopt.confirmation.selection import (
     searched,
 )
 from tempopt.confirmation.timing import timing_tickets
-from tempopt.confirmation.values import value_tickets, values_to_come
 from tempopt.records.rows import KINDS, SEARCHING, Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     added_pairs,
@@ -77,19 +75,13 @@ _PLAIN = GROUPS["schedule"] | GROUPS["level"] | {AS_FOUND}
 def first_tickets(spec: StudySpec) -> list[NewTicket]:
     """Return the tickets that a study begins with: baseline, constant and search, or those of a comparison.
 
-    A study that compares the values of a parameter has search tickets alone. The first search tickets get the
-    parameters that ``study.enqueue`` wants tried. What a study begins with follows from the search space that
-    it began with.
+    The first search tickets get the parameters that ``study.enqueue`` wants tried. What a study begins with
+    follows from the search space that it began with.
     """
     if spec.compare is not None:
         return compare_tickets([], spec)
     spec = spec.in_space(0)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
-    if not spec.confirms:
-        # a trained model is the same in every evaluation
-        counts = {"baseline": 1 + spec.num_baseline * spec.tunes_generation_alone}
-    if spec.compared_values:
-        counts = {}
     return [
         NewTicket(kind=kind, arm=kind, number=number, seed=_seed(spec, kind, number))
         for kind, count in counts.items()
@@ -98,8 +90,6 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
 
 
 def _seed(spec: StudySpec, kind: Kind, number: int) -> int:
-    if not spec.confirms:
-        return evaluation_seed(spec)
     return derive(spec.study.seed, seed_name(kind), number)
 
 
@@ -131,25 +121,18 @@ def _search(
     spec: StudySpec, numbers: range, of_round: int, enqueued: Sequence[Mapping[str, Any]]
 ) -> list[NewTicket]:
     assert len(enqueued) <= len(numbers), "more parameter sets than tickets to try them"
-    shared, values = spec.study.seeds.search, spec.compared_values
-    new = []
-    for place, number in enumerate(numbers):
-        turn, of_value = divmod(number, len(values) or 1)
-        sampled = dict(enqueued[place]) if place < len(enqueued) else None
-        if values:
-            sampled = values[of_value].sampled
-        new.append(
-            NewTicket(
-                kind="search",
-                arm="search",
-                number=number,
-                # compared values are tried on the same seeds
-                seed=_seed(spec, "search", turn if shared is None else turn % shared),
-                round=of_round,
-                sampled=sampled,
-            )
+    shared = spec.study.seeds.search
+    return [
+        NewTicket(
+            kind="search",
+            arm="search",
+            number=number,
+            seed=_seed(spec, "search", number if shared is None else number % shared),
+            round=of_round,
+            sampled=dict(enqueued[place]) if place < len(enqueued) else None,
         )
-    return new
+        for place, number in enumerate(numbers)
+    ]
 
 
 def next_tickets(
@@ -162,12 +145,8 @@ def next_tickets(
         spec: The study's spec.
         recommend: Returns the candidates; where it returns none, they are those with the best values.
     """
-    if not spec.confirms:
-        return tickets_on_test(tickets, spec)
     if spec.compare is not None:
         return compare_tickets(tickets, spec)
-    if spec.compared_values:
-        return value_tickets(tickets, spec, recommend)
     if of_kind(tickets, "confirm", of_round=current_round(tickets)):
         return (
             confirm_tickets(tickets, spec, recommend)
@@ -222,10 +201,6 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """
     if spec.compare is not None:
         return compare_to_come(tickets, spec)
-    if spec.compared_values:
-        return values_to_come(tickets, spec)
-    if not spec.confirms:
-        return most_to_test(tickets, spec)
     now = current_round(tickets)
     if added_pairs(tickets, now):
         return 0

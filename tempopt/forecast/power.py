@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 from statistics import stdev, variance
 from typing import Literal
 
@@ -107,15 +106,10 @@ def detectable(spec: StudySpec) -> Detectable | None:
     """Return the smallest gain that a study can show in its first verdict; None: it confirms nothing.
 
     By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
-    both have to show the gain, so that each is asked for half of the chance to miss it. Where values are
-    compared it is the difference of two of them, at the share of the level that their comparison has.
+    both have to show the gain, so that each is asked for half of the chance to miss it.
     """
-    if not spec.confirms:
-        return None
-    values = spec.compared_values
-    comparisons = 2 if (spec.other_names or spec.method_names) and not values else 1
-    # each two values are compared, and share the level
-    alpha = level(1) / max(1, math.comb(len(values), 2))
+    comparisons = 2 if spec.other_names or spec.method_names else 1
+    alpha = level(1)
     each = 1 - (1 - POWER) / comparisons
     confirm = spec.study.seeds.confirm
     if confirm.min == confirm.max:
@@ -134,7 +128,7 @@ def detectable(spec: StudySpec) -> Detectable | None:
 
 def _known_after(spec: StudySpec) -> Source:
     # runs at τ = 1 that tune a learning rate differ in more than their seed
-    if spec.compared_values or spec.other_names or spec.num_baseline <= _FEWEST:
+    if spec.other_names or spec.num_baseline <= _FEWEST:
         return "choose"
     return "baseline"
 
@@ -204,10 +198,9 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
 def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     rounds = sorted({row.round for row in rows if row.kind == "confirm"}, reverse=True)
     for of_round in rounds:
-        names = [each.name for each in spec.compared_values]
-        compared = list(combinations(names, 2)) or [("baseline", "search"), ("twin", "search")]
         differences = [
-            list(gains_by_pair(rows, spec, of_round, reference, arm).values()) for reference, arm in compared
+            list(gains_by_pair(rows, spec, of_round, reference).values())
+            for reference in ("baseline", "twin")
         ]
         known = [each for each in differences if len(each) > _FEWEST and stdev(each) > 0]
         if known:

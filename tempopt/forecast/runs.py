@@ -15,8 +15,7 @@ from statistics import fmean
 
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.pairs import winner_of
-from tempopt.forecast.compared import fewest_runs, likely_runs, most_runs
-from tempopt.forecast.outcomes import Made, Space, by_students_test, fewest, likely, most
+from tempopt.forecast.outcomes import Made, fewest, likely, most
 from tempopt.records.rows import KINDS, SAMPLED, Kind, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
@@ -70,25 +69,15 @@ class Forecast:
 
     @cached_property
     def _fewest(self) -> list[Made]:
-        if self._spec.compared_values:
-            return [fewest_runs(self._space)]
         return list(fewest(self._spec))
 
     @cached_property
     def _most(self) -> list[Made]:
-        if self._spec.compared_values:
-            return [most_runs(self._space)]
         return list(most(self._spec))
 
     @cached_property
     def _likely(self) -> list[tuple[bool, Made]]:
-        if self._spec.compared_values:
-            return list(likely_runs(self._space, self._studies))
         return list(likely(self._spec, self._studies))
-
-    @cached_property
-    def _space(self) -> Space:
-        return Space(by_students_test(self._spec))
 
     def _span(self, of: Callable[[Made], float], of_most: Callable[[Made], float] | None = None) -> Span:
         drawn = [(gains, of(made)) for gains, made in self._likely]
@@ -166,12 +155,10 @@ def pruning_share(spec: StudySpec, times: Times, rows: Iterable[TicketRow]) -> d
     if spec.study.pruner.name == _NEVER or times.validations - times.ends_validated < 1:
         return {}
     runs = Counter(row.arm for row in rows if row.kind in SAMPLED)
-    # compared values search each by itself
-    enough = _ENOUGH * (len(spec.compared_values) or 1)
     return {
         arm: TRAINED
         for arm, count in runs.items()
-        if count >= enough and spec.space(arm)  # type: ignore[arg-type]
+        if count >= _ENOUGH and spec.space(arm)  # type: ignore[arg-type]
     }
 
 
@@ -194,8 +181,6 @@ def run_seconds(
 
 def _end_seconds(row: TicketRow, spec: StudySpec, rows: Sequence[TicketRow], times: Times) -> float:
     """Return the seconds of the evaluations at the end of a run."""
-    if not spec.confirms:
-        return 0.0
     winner = winner_of(rows, spec, of_round=row.round) or {} if row.kind == "confirm" else {}
     asked = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
     # at the end of a training the current temperature is the final one: one evaluation is both

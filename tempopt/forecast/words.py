@@ -36,18 +36,18 @@ def on(workers: int, gpus: float) -> str:
     return f"{cards:g} GPUs" if cards > 1 else f"{cards:g} of a GPU"
 
 
-def runs_text(runs: Span, called: str = "run") -> str:
+def runs_text(runs: Span) -> str:
     """Return the number of runs: ``189 runs at most (140 expected)``."""
     if runs.least == runs.most:
-        return f"1 {called}" if runs.most == 1 else f"{runs.most:.0f} {called}s"
-    return f"{runs.most:.0f} {called}s at most ({runs.expected:.0f} expected)"
+        return "1 run" if runs.most == 1 else f"{runs.most:.0f} runs"
+    return f"{runs.most:.0f} runs at most ({runs.expected:.0f} expected)"
 
 
-def begun_text(runs: Span, called: str = "training") -> str:
+def begun_text(runs: Span) -> str:
     """Return what is said of the number of runs where a study begins."""
     if runs.least == runs.most:
-        return f"to the verdict: {runs.most:.0f} {called}s"
-    return f"to the verdict: at most {runs.most:.0f} {called}s, {runs.expected:.0f} expected"
+        return f"to the verdict: {runs.most:.0f} trainings"
+    return f"to the verdict: at most {runs.most:.0f} trainings, {runs.expected:.0f} expected"
 
 
 def effect_text(found: Detectable) -> str:

@@ -13,6 +13,7 @@ from tempopt.results.answer import AnswerKind, study_answer
 from tempopt.results.not_shown import not_shown
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
+from tempopt.spec.compared_sets import MAX_RUNS
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="Name of the study.")]
 Spec = Annotated[
@@ -73,12 +74,23 @@ class CompareArguments(Arguments):
             "spec's section compare.",
         ),
     ]
+    vary: Annotated[
+        dict[str, list[Any]],
+        Field(
+            default_factory=dict,
+            description='In place of sets: values by parameter, as in {"model.num_heads": [1, 2, 4]}, each '
+            "combination of which is a set.",
+        ),
+    ]
+    all_pairs: Annotated[
+        bool, Field(description="Compare each two sets, in place of each with the first.")
+    ] = False
     pairs: Annotated[
         int | None, Field(ge=2, le=1000, description="Number of fresh seeds; null: as the spec says.")
     ] = None
-    max_runs: Annotated[
-        int | None, Field(ge=1, description="Refuse a comparison that may take more runs; null: any.")
-    ] = None
+    max_runs: Annotated[int, Field(ge=1, description="Refuse a comparison that may take more runs.")] = (
+        MAX_RUNS
+    )
     name: Annotated[
         str | None, Field(description="Name of its study; null: the spec's with a hash of the sets.")
     ] = None
@@ -203,7 +215,7 @@ class VerdictAnswer(BaseModel):
         params: The parameters that are recommended; null: none.
         words: All of it, as ``tempopt show`` prints it.
         not_shown: What was asked and is not shown, each with its interval.
-        details: Verdict, comparison, values or evaluation, as in ``tempopt show --json``.
+        details: Verdict or comparison, as in ``tempopt show --json``.
     """
 
     study: str
@@ -286,6 +298,6 @@ def verdict_answer(result: StudyResult) -> VerdictAnswer:
     return VerdictAnswer(
         study=result.name,
         done=result.state == "done",
-        details={name: data[name] for name in ("verdict", "comparison", "values", "evaluated")},
+        details={name: data[name] for name in ("verdict", "comparison")},
         **asdict(study_answer(result)),
     )

@@ -107,7 +107,13 @@ def _search(session: Session, asked: answers.SearchArguments) -> answers.Begun:
 
 def _compare(session: Session, asked: answers.CompareArguments) -> answers.Begun:
     spec = comparison_spec(
-        asked.spec, asked.sets, name=asked.name, pairs=asked.pairs, overrides=tuple(asked.set)
+        asked.spec,
+        asked.sets,
+        vary=asked.vary,
+        all_pairs=asked.all_pairs,
+        name=asked.name,
+        pairs=asked.pairs,
+        overrides=tuple(asked.set),
     )
     return _begun(session, spec, session.begin(spec, max_runs=asked.max_runs, with_code=asked.with_code))
 

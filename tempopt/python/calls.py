@@ -11,13 +11,15 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from tempopt.agent.observer import Observer
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import StudyChanged, UsageError
+from tempopt.evaluation.evaluate import evaluate as evaluate_weights
+from tempopt.evaluation.result import EvaluationResult
 from tempopt.python.classes import Spec, loaded, with_paths
 from tempopt.python.handle import StudyHandle
 from tempopt.python.main_module import FOLDER
 from tempopt.records.rows import StudyRow
 from tempopt.remote.address import is_server
 from tempopt.results.study_result import StudyResult
-from tempopt.spec.compared_sets import GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
@@ -25,6 +27,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store import urls
 from tempopt.store.store import Store
 from tempopt.study import admin, api
+from tempopt.study.best_sets import comparison_from
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import watching
@@ -48,8 +51,14 @@ class _Search(_Common, total=False):
 
 class _Compare(_Common, total=False):
     name: str | None
+    vary: Mapping[str, Sequence[Any]] | None
+    all_pairs: bool
+    from_study: str | None
+    from_storage: str | None
+    top: int | None
+    without: Sequence[str]
     pairs: int | None
-    max_runs: int | None
+    max_runs: int
 
 
 class _Resume(_Common, total=False):
@@ -165,7 +174,13 @@ def compare(
     checkpoints: str | Path | None = None,
     name: str | None = None,
     pairs: int | None = None,
-    max_runs: int | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    all_pairs: bool = False,
+    from_study: str | None = None,
+    from_storage: str | None = None,
+    top: int | None = None,
+    without: Sequence[str] = (),
+    max_runs: int = MAX_RUNS,
     progress: bool = True,
     observer: Observer | None = None,
     wait: bool = True,
@@ -184,6 +199,14 @@ def compare(
             ``wait``.
         name: Name of the study; None: the spec's with a short hash of the sets.
         pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
+        vary: In place of ``sets``: values by parameter, as in ``{"model.num_heads": [1, 2, 4]}``, each
+            combination of which is a set.
+        all_pairs: Whether each two sets are compared, in place of each with the first.
+        from_study: In place of ``sets``: name of a finished study, whose best sets are compared with its
+            baseline.
+        from_storage: URL of the database or server that has it; None: ``storage``.
+        top: How many of its sets, beside the baseline; None: three.
+        without: Names of parameters that are left out of all of them.
         max_runs: Most runs that it may take; one that could take more is refused.
 
     Raises:
@@ -193,8 +216,25 @@ def compare(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    asked = loaded(comparison_spec(with_paths(spec), sets, name=name, pairs=pairs))
     storage = urls.storage_url(storage)
+    if from_study is None:
+        asked = comparison_spec(
+            with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs
+        )
+    elif sets or vary:
+        raise UsageError("from_study gives the parameter sets. Give no sets and no vary with it.")
+    else:
+        asked = comparison_from(
+            from_study,
+            from_storage or storage,
+            with_paths(spec),
+            top=top,
+            without=without,
+            all_pairs=all_pairs,
+            name=name,
+            pairs=pairs,
+        )
+    asked = loaded(asked)
     if not wait:
         import_schedules(asked)
         check_comparison(asked, max_runs)
@@ -208,6 +248,41 @@ def compare(
             max_runs=max_runs,
             observer=seen,
         )
+
+
+def evaluate(
+    spec: Spec,
+    weights: str | Path,
+    *,
+    storage: str | None = None,
+    trials: int | None = None,
+    name: str | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> EvaluationResult:
+    """Find the best temperatures at inference, and generation, of trained weights; nothing is trained.
+
+    Args:
+        spec: As for :func:`search`. Of ``search:`` only what acts in an evaluation is searched.
+        weights: A checkpoint, a state dict or a folder that ``save_pretrained`` wrote.
+        storage: URL of the database, as for :func:`search`; no server.
+        trials: How many parameter sets are evaluated in all; None: ``study.trials``.
+        name: Name of the Optuna study that has the evaluations; None: the spec's with a short hash.
+        on_progress: Called with a line on each evaluation.
+
+    Raises:
+        SpecError: The spec is wrong, or the weights do not fit it.
+        UsageError: There are no such weights, or the storage is a server.
+        StudyChanged: The storage has a study of that name that asks something else.
+        StudyFailed: Nothing could be evaluated.
+    """
+    return evaluate_weights(
+        with_paths(spec),
+        weights,
+        storage=urls.storage_url(storage),
+        trials=trials,
+        name=name,
+        on_progress=on_progress,
+    )
 
 
 @overload

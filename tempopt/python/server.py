@@ -11,7 +11,7 @@ from tempopt.confirmation.compare import check_comparison
 from tempopt.python.classes import Spec, loaded, with_paths
 from tempopt.results.study_result import StudyResult, load
 from tempopt.results.summary import summary_json
-from tempopt.spec.compared_sets import GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
@@ -114,13 +114,17 @@ class Server:
         workers: Workers | None = None,
         name: str | None = None,
         pairs: int | None = None,
-        max_runs: int | None = None,
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        all_pairs: bool = False,
+        max_runs: int = MAX_RUNS,
         progress: bool = True,
         observer: Observer | None = None,
         wait: bool = True,
     ) -> StudyResult:
         """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
-        asked = loaded(comparison_spec(with_paths(spec), sets, name=name, pairs=pairs))
+        asked = loaded(
+            comparison_spec(with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
+        )
         import_schedules(asked)
         check_comparison(asked, max_runs)
         with self._shown(asked.study.name, progress, observer) as seen:

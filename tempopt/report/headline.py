@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tempopt.results.comparison_text import pairs_answer
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.values_text import value_to_take, values_answer
 from tempopt.results.verdict_text import GAIN, NO_GAIN, answer_of, verdict_lines
 from tempopt.results.wording import baseline_name
 from tempopt.temperature import registered_path
@@ -25,11 +25,9 @@ _INDENT = 2
 def answer(result: StudyResult) -> str:
     """Return in a few words what the study found."""
     if result.comparison is not None:
+        if result.comparison.pairs:
+            return pairs_answer(result.comparison)
         return GAIN if result.comparison.outcome == "better" else NO_GAIN
-    if result.values_compared is not None:
-        return values_answer(result.values_compared)
-    if result.evaluated is not None:
-        return GAIN if result.evaluated.shown else NO_GAIN
     if result.verdict is None:
         return "No verdict" if result.state == "done" else "No verdict yet"
     return answer_of(result, result.verdict)
@@ -77,8 +75,6 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
-    if result.values_compared is not None:
-        return value_to_take(result, storage)
     if result.verdict is None:
         return ""
     return _sentence(recommendation_text(result, storage))
@@ -86,9 +82,6 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
 
 def in_short(result: StudyResult) -> str:
     """Return the recommendation in a few words, for a list of studies; empty without one."""
-    if result.values_compared is not None:
-        best = result.values_compared.recommended
-        return "" if best is None else f"take {best.name}"
     found = result.recommendation
     if (stands := result.standing) is not None:
         return f"what verdict {stands.looks} recommends"

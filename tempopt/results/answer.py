@@ -41,10 +41,8 @@ def study_answer(result: StudyResult) -> StudyAnswer:
     words = verdict_lines(result)
     found = None if result.verdict is None else result.to_json()["verdict"]["recommendation"]
     params = None if found is None else found["params"]
-    if result.comparison is not None and result.comparison.best is not None:
-        params = result.comparison.best.params
-    if result.values_compared is not None and result.values_compared.recommended is not None:
-        params = result.values_compared.recommended.params
+    if (sets := result.comparison) is not None and sets.taken is not None:
+        params = sets.params_by_name[sets.taken]
     return StudyAnswer(
         answer=_kind(result),
         headline=words[0],
@@ -62,16 +60,11 @@ def _kind(result: StudyResult) -> AnswerKind:
     if result.spec.compare is not None:
         sets = result.comparison
         if sets is not None and any(each.answer for each in sets.variants):
-            shown = any(each.better and each.keeps_guards for each in sets.variants)
-    elif result.spec.compared_values:
-        values = result.values_compared
-        shown = None if values is None else values.recommended is not None
-    elif not result.spec.confirms:
-        shown = None if result.evaluated is None else result.evaluated.shown
+            shown = sets.outcome == "better"
     elif result.verdict is not None:
         found = result.recommendation
         alone = found is not None and found.now == "inference_only"
         shown = alone or (result.verdict.total.significant and result.verdict.guards_kept)
-    if shown is None or (result.state != "done" and not result.spec.confirms):
+    if shown is None:
         return "no_verdict" if result.state == "done" else "none_yet"
     return "gain_shown" if shown else "not_shown"

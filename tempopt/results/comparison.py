@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tempopt.confirmation.compare import Comparison, Variant
+from tempopt.confirmation.compare import Comparison, SetPair, Variant
+from tempopt.confirmation.comparisons import Answer
 from tempopt.results.guard_text import guard_json
 
 
@@ -19,6 +20,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "worse": [each.name for each in comparison.variants if each.worse],
         "reference": {"name": comparison.reference, "params": comparison.reference_params},
         "variants": [_variant_json(each) for each in comparison.variants],
+        "means": dict(comparison.means),
+        "all_pairs": _all_pairs_json(comparison) if comparison.pairs else None,
         "test": comparison.test,
         "confirmed_on": comparison.confirmed_on,
         "round": comparison.round,
@@ -38,12 +41,29 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "guards": [guard_json(guard) for guard in variant.guards],
         "guards_kept": variant.keeps_guards,
     }
+    return found | _answer_json(variant.answer)
+
+
+def _all_pairs_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "take": comparison.taken,
+        "unbeaten": comparison.unbeaten,
+        "max_loss": _finite(comparison.max_loss),
+        "pairs": [_pair_json(pair) for pair in comparison.pairs],
+    }
+
+
+def _pair_json(pair: SetPair) -> dict[str, Any]:
+    names = {"name": pair.name, "reference": pair.reference, "winner": pair.winner}
+    return names | _answer_json(pair.answer)
+
+
+def _answer_json(answer: Answer | None) -> dict[str, Any]:
     numbers = ("gain", "ci_low", "ci_high", "p_value", "confidence", "n_pairs")
     counts = ("dropped", "diverged", "reference_diverged")
-    answer = variant.answer
     if answer is None:
-        return found | dict.fromkeys((*numbers, *counts))
-    found |= {name: _finite(getattr(answer.paired, name)) for name in numbers}
+        return dict.fromkeys((*numbers, *counts))
+    found: dict[str, Any] = {name: _finite(getattr(answer.paired, name)) for name in numbers}
     return found | {name: getattr(answer, name) for name in counts}
 
 

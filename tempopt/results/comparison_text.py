@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tempopt.confirmation.compare import Comparison, Variant
+from tempopt.confirmation.compare import Comparison, SetPair, Variant
 from tempopt.errors import StudyFailed
 from tempopt.results.guard_text import guard_line, not_kept
 from tempopt.results.verdict_text import DATA, TESTS
@@ -24,12 +24,17 @@ from tempopt.statistics.paired_tests import ALPHA
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
 
+DIFFER, ALIKE = "Difference shown", "No difference shown"
+"""What a comparison of each two sets comes to, in a few words."""
+
 
 def comparison_lines(result: StudyResult) -> list[str]:
     """Return what a comparison found, one statement a line."""
     found = result.comparison
     if found is None:
         return _open_lines(result)
+    if found.pairs:
+        return [comparison_headline(result), *(f"  {line}" for line in _lines_of_pairs(result, found))]
     several = len(found.variants) > 1
     lines = [comparison_headline(result), f"  {found.reference}, the reference: {_set_text(result, 0)}"]
     for place, each in enumerate(found.variants, start=1):
@@ -46,6 +51,8 @@ def comparison_headline(result: StudyResult) -> str:
     found = result.comparison
     if found is None:
         return f"{result.metric}: nothing is compared yet."
+    if found.pairs:
+        return _headline_of_pairs(result, found)
     if len(found.variants) == 1:
         return _headline_of_one(result, found, found.variants[0])
     where = f"({DATA[found.confirmed_on]} data, {TESTS[found.test]})"
@@ -82,6 +89,81 @@ def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -
         )
     change = f"the gain of {variant.name} over {found.reference} in {result.metric} is {signed(test)}"
     return f"No gain shown: {change} {told}."
+
+
+def _headline_of_pairs(result: StudyResult, found: Comparison) -> str:
+    if found.taken is None:
+        return "No verdict: no pair of runs of any two sets could be compared."
+    seeds = max(pair.answer.paired.n_pairs for pair in found.pairs if pair.answer is not None)
+    where = f"({seeds} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]})"
+    is_first = found.taken == found.unbeaten[0]
+    fewest = "" if is_first else " of those that fail on the fewest seeds"
+    which = "the only set" if len(found.unbeaten) == 1 else f"the first set{fewest}"
+    return (
+        f"{pairs_answer(found)}: take {found.taken}, {which} that none is shown to beat in {result.metric} "
+        f"{where}."
+    )
+
+
+def pairs_answer(found: Comparison) -> str:
+    """Return in a few words what a comparison of each two sets found."""
+    return DIFFER if found.outcome == "better" else ALIKE
+
+
+def loss_line(result: StudyResult, found: Comparison) -> str:
+    """Return what may be lost by taking the set that a comparison of each two names."""
+    sure = f"{100 * (1 - found.alpha):.4g} % confidence, upper end of the simultaneous intervals"
+    if math.isinf(found.max_loss):
+        return (
+            f"what {found.taken} may lose against the best set is not bounded: too few seeds (add --pairs)."
+        )
+    if not found.max_loss:
+        return f"nothing is lost by taking {found.taken}: it is shown to be the best of the sets ({sure})."
+    return (
+        f"against the best set {found.taken} loses at most {found.max_loss:.3g} in {result.metric} ({sure})."
+    )
+
+
+def _lines_of_pairs(result: StudyResult, found: Comparison) -> list[str]:
+    lines = [loss_line(result, found)] if found.taken is not None else []
+    failed = {found.reference: found.variants[0].reference_failed}
+    failed |= {variant.name: variant.failed for variant in found.variants}
+    for place, name in enumerate(found.params_by_name):
+        mean = f"mean {found.means[name]:.5g}" if name in found.means else "no complete run"
+        fails = f"; failed on {failed[name]} of {found.variants[0].runs} seeds" if failed[name] else ""
+        beaten = "" if name in found.unbeaten else "; another set is shown to beat it"
+        lines.append(f"{name} ({_set_text(result, place)}): {mean}{fails}{beaten}.")
+    if result.direction == "minimize":
+        lines.append(f"a gain with + is better: a lower {result.metric}.")
+    for pair in found.pairs:
+        lines += _lines_of_pair(pair)
+    if len(found.pairs) > 1:
+        of_one, together = (f"{100 * (1 - a):.4g} %" for a in (found.alpha / len(found.pairs), found.alpha))
+        lines.append(
+            f"the {len(found.pairs)} comparisons share the {100 * found.alpha:.3g} % that this verdict may "
+            f"spend. p is Holm's, with 0.05 as the limit; each interval covers {of_one}, all of them "
+            f"together {together}."
+        )
+    return [*lines, *_notes_on_looks(found)]
+
+
+def _lines_of_pair(pair: SetPair) -> list[str]:
+    answer, names = pair.answer, f"gain of {pair.name} over {pair.reference}"
+    if answer is None:
+        return [f"{names}: no pair of runs could be compared."]
+    test = answer.paired
+    shown = (
+        "no difference shown" if pair.winner is None else "better" if pair.winner == pair.name else "worse"
+    )
+    lines = [f"{names}: {signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}."]
+    if answer.diverged or answer.reference_diverged:
+        lines.append(
+            f"  {pair.name} diverged on {answer.diverged} of {test.n_pairs} seeds, {pair.reference} on "
+            f"{answer.reference_diverged} (counted with the worst value reached)."
+        )
+    if answer.dropped:
+        lines.append(f"  seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
+    return lines
 
 
 def _of_variant(variant: Variant) -> str:
@@ -127,6 +209,11 @@ def _notes(found: Comparison) -> list[str]:
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
             above = unsigned(max(test.ci_high, 0.0), test)
             lines.append(f"a gain above {above} is excluded ({confidence(test)}).")
+    return [*lines, *_notes_on_looks(found)]
+
+
+def _notes_on_looks(found: Comparison) -> list[str]:
+    lines = []
     if found.looks > 1:
         lines.append(
             f"verdict {found.looks} of this study: of the 5 % that all its verdicts share, this one may "
@@ -178,11 +265,11 @@ def cost_line(result: StudyResult) -> str:
     return f"  cost: {duration(result.cost.train_seconds)} of training in {runs} runs{cards}."
 
 
-def exported(result: StudyResult) -> Variant:
-    """Return the set that is exported: of those that are shown to be better the one with the largest gain.
+def exported(result: StudyResult) -> str:
+    """Return the name of the set that is exported: the one to take.
 
     Raises:
-        StudyFailed: None is shown to be better.
+        StudyFailed: There is none.
     """
     found = result.comparison
     if found is None:
@@ -190,21 +277,20 @@ def exported(result: StudyResult) -> Variant:
             f'The comparison "{result.name}" is not over, so there is nothing to export yet. Continue it: '
             f"tempopt resume {result.name}"
         )
-    if found.best is None:
+    if found.taken is None:
         guards = " and to keep the guards" if result.spec.study.guards else ""
         raise StudyFailed(
             f'The comparison "{result.name}" has shown no parameter set to be better than '
             f"{found.reference}{guards}, so there is nothing to export. Keep {found.reference}: "
             f"{_set_text(result, 0)}."
         )
-    return found.best
+    return found.taken
 
 
 def export_header(result: StudyResult) -> list[str]:
     """Return what an export of a comparison begins with."""
-    best = exported(result)
     return [
-        f"{best.name} of tempopt's comparison {result.name!r}, as written by tempopt export.",
+        f"{exported(result)} of tempopt's comparison {result.name!r}, as written by tempopt export.",
         comparison_headline(result),
     ]
 

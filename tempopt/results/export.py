@@ -8,14 +8,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
 
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
-from tempopt.results.evaluation_text import export_lines
 from tempopt.results.export_notes import (
     ATTACH,
     ROWS,
@@ -31,7 +29,6 @@ from tempopt.results.export_notes import (
 from tempopt.results.python_code import Code, Verbatim
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.values_text import recommended_value, value_header
 from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import baseline_name, parameters_text
 from tempopt.temperature import (
@@ -139,8 +136,8 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
 def to_python(result: StudyResult, *, winner: bool = False) -> str:
     """Return a Python script that does what is recommended with a plain ``lightning.Trainer``.
 
-    It trains the model. Where inference alone is recommended, and for a study of a trained model
-    (``study.evaluate_only``), it loads trained weights and validates them at the temperature that was found.
+    It trains the model. Where inference alone is recommended, it loads trained weights and validates them at
+    the temperature that was found.
     A module that is tempered from outside is then saved with the temperature in its weights, or beside them
     where weights cannot hold it; what was a folder of transformers, or a state dict, is saved as such, too.
     The study's loggers are left out, as by :func:`to_yaml`.
@@ -257,30 +254,8 @@ def _saving(
     if attaching is None and has(callbacks, ROWS):
         return [*comment([in_weights(callbacks)]).splitlines()[:-1], save]
     if attaching is None:
-        if result.spec.confirms or result.spec.attach is not None:
-            return []
-        return [
-            "# the temperature is among the arguments of the module, which are in the checkpoint",
-            save,
-        ]
-    body = [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
-    if result.spec.confirms or wanted.weights is None or _beside(attaching):
-        return body
-    given = Path(wanted.weights)
-    if given.expanduser().is_dir() or not given.suffix:
-        model = f"{code.name(_PRETRAINED)}(model, {wanted.weights!r})"
-        body += [
-            f"{code.name('tempopt.bake')}(model)",
-            "# a folder that from_pretrained loads with its temperature, in a process without tempopt, too",
-            f"{model}.save_pretrained({_FOLDER!r})",
-        ]
-    elif given.suffix != _CHECKPOINT:
-        body += [
-            f"{code.name('tempopt.bake')}(model)",
-            "# a state dict that any module of this class loads with its temperature",
-            f"{code.name('torch.save')}(model.state_dict(), {_STATE!r})",
-        ]
-    return body
+        return []
+    return [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
 
 
 def _beside(attaching: Mapping[str, Any]) -> list[str]:
@@ -301,18 +276,12 @@ def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]])
 
 
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
-    verdict, weights = result.verdict, result.spec.study.evaluate_only
-    found = result.recommendation
+    verdict, found = result.verdict, result.recommendation
     if result.spec.compare is not None:
-        taken, header = exported(result).params, export_header(result)
-        return _Wanted(parameters=effective(taken), at_inference=None, weights=weights, header=header)
-    if result.spec.compared_values:
-        taken, header = recommended_value(result).params, value_header(result)
-        return _Wanted(parameters=effective(taken), at_inference=None, weights=weights, header=header)
-    if not result.spec.confirms:
-        return _Wanted(
-            parameters=_winner(result), at_inference=None, weights=weights, header=export_lines(result)
-        )
+        name, header = exported(result), export_header(result)
+        assert result.comparison is not None
+        taken = result.comparison.params_by_name[name]
+        return _Wanted(parameters=effective(taken), at_inference=None, weights=None, header=header)
     if verdict is None or found is None or winner:
         return _Wanted(
             parameters=_winner(result), at_inference=None, weights=None, header=_winners_header(result)
@@ -339,8 +308,6 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
 
 
 def _winner(result: StudyResult) -> dict[str, Any]:
-    if result.evaluated is not None:
-        return effective(result.evaluated.params)
     if result.winner is not None:
         return effective(result.winner)
     if result.best is not None:

@@ -25,13 +25,6 @@ def not_shown(result: StudyResult) -> list[str]:
         if result.comparison is None:
             return ["nothing is compared yet: no difference between the sets is shown."]
         return list(_of_sets(result.comparison))
-    if result.spec.compared_values:
-        found = result.values_compared
-        taken = found is not None and found.recommended is not None
-        return [] if taken else [f"which value of {result.spec.study.compare} is best: not shown."]
-    if not result.spec.confirms:
-        shown = result.evaluated is not None and result.evaluated.shown
-        return [] if shown else ["gain of evaluating at another temperature: not shown."]
     if result.verdict is None:
         nothing = "nothing is confirmed" + ("." if result.state == "done" else " yet.")
         return [f"gain over {baseline_name(result.spec)}: not shown: {nothing}"]
@@ -47,6 +40,14 @@ def _line(what: str, answer: Answer | None) -> Iterator[str]:
 
 
 def _of_sets(found: Comparison) -> Iterator[str]:
+    if found.pairs:
+        for pair in found.pairs:
+            if pair.winner is None:
+                numbers = (
+                    "no pair of runs could be compared" if pair.answer is None else compared(pair.answer)
+                )
+                yield f"difference of {pair.name} and {pair.reference}: not shown: {numbers}."
+        return
     for each in found.variants:
         what = f"gain of {each.name} over {found.reference}"
         if each.answer is None:

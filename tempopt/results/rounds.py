@@ -80,7 +80,7 @@ def ledger_lines(result: StudyResult) -> list[str]:
     """Return the amendments of a study and its error ledger in words; none for a study of one round."""
     entries = ledger(result.runs)
     lines = [_told(each) for each in amended(result.runs, result.spec)]
-    if not result.spec.confirms or (not lines and len(entries) < 2):
+    if not lines and len(entries) < 2:
         return lines
     told = [f"verdict {e.verdict} (round {e.round}) may spend {100 * e.alpha:.3g} %" for e in entries]
     share = f"{100 * _following(result.runs):.3g} %"
@@ -117,5 +117,5 @@ def rounds_json(result: StudyResult) -> dict[str, Any]:
         "amendments": [
             {**asdict(each), "changes": list(each.changes)} for each in amended(result.runs, result.spec)
         ],
-        "ledger": [asdict(each) for each in ledger(result.runs)] if result.spec.confirms else [],
+        "ledger": [asdict(each) for each in ledger(result.runs)],
     }

@@ -14,11 +14,9 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.confirmation.compare import Comparison, compared
-from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.recommendation import Recommendation
-from tempopt.confirmation.values import ValuesCompared, values_compared
 from tempopt.confirmation.verdict import Verdict, conclude, earlier_verdicts, standing
 from tempopt.files import replace as replace_file
 from tempopt.records.liveness import at_work, study_standing
@@ -133,9 +131,6 @@ class StudyResult:
             ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
         earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
         comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
-        values_compared: Of a study that compares the values of a parameter (``study.compare``) what it found
-            last; else None.
-        evaluated: Of a study of a trained model (``study.evaluate_only``) what it found so far; else None.
     """
 
     spec: StudySpec
@@ -158,8 +153,6 @@ class StudyResult:
     maps: Mapping[int, Any] = field(default_factory=dict)
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
-    values_compared: ValuesCompared | None = None
-    evaluated: Evaluated | None = None
     earlier_verdicts: tuple[Verdict, ...] = ()
 
     @property
@@ -192,8 +185,7 @@ class StudyResult:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
-        from tempopt.results.values_text import values_json
-        from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
+        from tempopt.results.verdict_json import earlier_json, verdict_json
 
         return {
             "study": self.name,
@@ -207,8 +199,6 @@ class StudyResult:
             "best": self.best and asdict(self.best),
             "verdict": self.verdict and verdict_json(self),
             "comparison": self.comparison and comparison_json(self.comparison),
-            "values": self.values_compared and values_json(self.values_compared),
-            "evaluated": self.evaluated and evaluated_json(self.evaluated),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "code": self.spec.study.code,
@@ -295,8 +285,7 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     compared = [
         t.id
         for t in tickets
-        if row.spec["study"].get("evaluate_only") is not None
-        or t.kind == "timing"
+        if t.kind == "timing"
         or (t.kind == "confirm" and not {*INFERENCE_ARMS, "learned"}.isdisjoint(arms_of(t)))
         or (guarded and t.kind in ("confirm", "ablation"))
     ]
@@ -319,8 +308,7 @@ def assemble(
         row: The study.
         tickets: All of its tickets.
         measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
-            least, by step; with guards those of all confirm and ablation tickets; of a trained model those of
-            all tickets.
+            least, by step; with guards those of all confirm and ablation tickets.
         whole: Whether the measurements are part of the result.
         maps: Ticket id to what the heads attend to, of the runs that were looked at.
     """
@@ -329,9 +317,6 @@ def assemble(
     spec = StudySpec.stored(row)
     compares = spec.compare is not None
     concludes = spec.about_temperature
-    values = values_compared(tickets, spec) if spec.compared_values else None
-    taken = None if values is None else values.recommended
-    recommended = None if taken is None else taken.params
     verdict = conclude(tickets, measurements, spec) if concludes else None
     agents = at_work(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
@@ -343,12 +328,10 @@ def assemble(
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
         best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
-        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else recommended,
+        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
         comparison=compared(tickets, spec, measurements) if compares else None,
-        values_compared=values,
-        evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
@@ -380,9 +363,7 @@ def _by_run(
 def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
-    if spec.compared_values:
-        follows = kind in ("choose", "confirm")
-    open_ended = follows and spec.confirms and not done
+    open_ended = follows and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),
         done=states["done"],

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
-from tempopt.confirmation.evaluated import Evaluated
 from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.learned import Learned
@@ -16,7 +15,6 @@ from tempopt.confirmation.verdict import Share, Simplest, Verdict
 from tempopt.results.guard_text import guards_json
 from tempopt.results.learned_text import ends_json
 from tempopt.results.recommendation_text import earlier_advice, recommendation_text
-from tempopt.statistics.bootstrap import Interval
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import PairedTest
 
@@ -87,42 +85,6 @@ def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
             "gain": found.gain and _answer_json(found.gain),
         },
         "stands": verdict == result.standing,
-    }
-
-
-def evaluated_json(found: Evaluated) -> dict[str, Any]:
-    """Return what evaluating a trained model found, as plain data; without an interval its ends are null."""
-    return {
-        "params": found.params,
-        "at_one": found.at_one,
-        "chosen_on": {"data": "validate", "value": found.chosen, "value_at_one": found.chosen_at_one},
-        "estimated_on": {"data": found.on, "value": found.value, "value_at_one": found.value_at_one},
-        **_gain_json(found.gain, found.interval),
-        "confidence": found.confidence,
-        "optimistic": found.on == "validate",
-        "gain_shown": found.shown,
-        "apart": None
-        if found.apart is None
-        else {
-            name: {"params": each.params, "value": each.value, **_gain_json(each.gain, each.interval)}
-            for name, each in (
-                ("generation", found.apart.generation),
-                ("temperature", found.apart.temperature),
-            )
-        },
-        "resampled": {"unit": found.unit, "units": found.units, "items": found.items},
-        "curve": [
-            {"params": each.params, "value": each.value, **_gain_json(each.gain, each.interval)}
-            for each in found.curve
-        ],
-    }
-
-
-def _gain_json(gain: float, interval: Interval | None) -> dict[str, Any]:
-    return {
-        "gain": gain,
-        "ci_low": None if interval is None else interval.low,
-        "ci_high": None if interval is None else interval.high,
     }
 
 

@@ -10,7 +10,6 @@ from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
 from tempopt.results.constants_text import constant_lines
-from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
@@ -82,13 +81,7 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         from tempopt.results.comparison_text import comparison_lines, cost_line
 
         return [*comparison_lines(result), *_missing_lines(result, storage), cost_line(result)]
-    if result.spec.compared_values:
-        from tempopt.results.values_text import value_lines
-
-        lines = value_lines(result, storage)
-    elif not result.spec.confirms:
-        lines = evaluation_lines(result)
-    elif verdict is None:
+    if verdict is None:
         lines = _open_lines(result)
     else:
         lines = [headline(result)]
@@ -439,7 +432,7 @@ def _cost(result: StudyResult) -> str:
     runs = sum(count.done + count.failed for count in result.tickets.values())
     kept = result.cost.checkpoint_seconds
     writing = f", {duration(kept)} of it to write checkpoints" if kept >= 1 else ""
-    what = f"training in {runs} runs" if result.spec.confirms else f"{runs} evaluations"
+    what = f"training in {runs} runs"
     trained = f"{duration(result.cost.train_seconds)} of {what}{writing}"
     return f"  cost: {trained} (search trials: {counts or 'none'}){_cards(result)}."
 

@@ -1,12 +1,11 @@
 """The arms that search: what each ticket of theirs is asked to train, and when it is pruned.
 
-They are the baseline, constants and the search; where the values of a parameter are compared, one for each
-value. Joins the space and the history; speaks to no trainer and no database.
+They are the baseline, constants and the search. Joins the space and the history; speaks to no trainer and no
+database.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -78,12 +77,6 @@ class Arms:
     ) -> None:
         self._spec = spec
         self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCHING}
-        self._fixed = {each.name: each.sampled for each in spec.compared_values}
-        self._values = list(self._fixed)
-        for name in self._values:
-            # each value searches by itself: what is good with one need not be with another
-            whole = self._spaces["search"].items()
-            self._spaces[name] = {n: each for n, each in whole if n != spec.compared_name}
         # what a study begins with stays what it was; a ticket that an amendment adds has its constant
         begun = spec.in_space(0)
         self._constants, self._baselines = begun.constants(), begun.num_baseline
@@ -95,10 +88,7 @@ class Arms:
                 name=f"{spec.study.name}/{arm}",
                 direction=spec.study.direction,
                 distributions=space,
-                # values take turns, so that fewer of each are in flight
-                parallel=math.ceil(spec.study.parallel / len(self._values))
-                if arm in self._values
-                else spec.study.parallel,
+                parallel=spec.study.parallel,
             )
             for arm, space in self._spaces.items()
         }
@@ -122,14 +112,7 @@ class Arms:
         if ticket.kind == "rematch":
             return "baseline", self._baselines + ticket.number
         assert ticket.kind in SEARCHING
-        if self._values:
-            turn, place = divmod(ticket.number, len(self._values))
-            return self._values[place], turn
         return ticket.kind, ticket.number
-
-    def _arm(self, arm: str) -> Arm:
-        """Return of which of the three arms this one is; a value's is of the search."""
-        return "search" if arm in self._values else cast("Arm", arm)
 
     def _foresees(self, arm: str) -> bool:
         return self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and bool(self._spaces[arm])
@@ -141,12 +124,12 @@ class Arms:
         from tempopt.sampling.prior_study import PriorStudy
 
         if arm not in self._strategies:
-            study, whole, fixed = self._spec.study, self._arm(arm), self._fixed.get(arm, {})
-            features = Features(self._spec, whole, without=fixed)
+            study, whole = self._spec.study, cast("Arm", arm)
+            features = Features(self._spec, whole)
             earlier = [PriorStudy(each["runs"], features) for each in self._remembered]
             self._strategies[arm] = KnowledgeGradient(
                 self._spaces[arm],
-                lambda sampled: features(self._spec.parameters(whole, {**sampled, **fixed})),
+                lambda sampled: features(self._spec.parameters(whole, sampled)),
                 maximize=study.direction == "maximize",
                 streams=study.seeds.search if whole == "search" else None,
                 seed=derive(study.seed, seed_name(arm), "pool"),
@@ -200,10 +183,7 @@ class Arms:
         return counted(self._spec.search, self._drawn(arm, number))
 
     def _drawn(self, arm: str, number: int) -> dict[str, Any]:
-        if arm == "baseline" and number == 0 and not self._spec.confirms:
-            # what all evaluations of a trained model are compared with is neutral, in the space or not
-            return {}
-        fixed = {**self._fixed.get(arm, {}), **self._wanted.get((arm, number), {})}
+        fixed = dict(self._wanted.get((arm, number), {}))
         if arm == "constant" and not fixed.keys() & self._levels:
             fixed |= self._constants[number]
         if not self._spaces[arm].keys() - fixed.keys():
@@ -215,9 +195,10 @@ class Arms:
             return history.ask(number, sampler) | fixed
         known, pending = history.known(number), history.pending(number)
         strategy = self._strategy(arm)
-        inside = {name: value for name, value in fixed.items() if name not in self._fixed.get(arm, {})}
-        found = strategy.ask(known, pending, number=number, seed=seed, fixed=inside) or strategy.first(number)
-        return (found or first_trial(self._spec, self._arm(arm), number, seed=self._spec.study.seed)) | fixed
+        found = strategy.ask(known, pending, number=number, seed=seed, fixed=fixed) or strategy.first(number)
+        if not found:
+            found = first_trial(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
+        return found | fixed
 
     def _rematched(self, arm: str) -> bool:
         return arm == "baseline" and len(self._histories[arm].over()) > self._baselines
@@ -271,8 +252,6 @@ class Arms:
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
 
-        The arm of a compared value has the value's name.
-
         The best single one first; none where the study's sampler has no picture of what it has seen, or
         where too few runs are complete.
         """
@@ -280,8 +259,17 @@ class Arms:
             return []
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
-        fixed = self._fixed.get(arm, {})
-        return [self._spec.parameters(self._arm(arm), {**sampled, **fixed}) for sampled in found]
+        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in found]
+
+    def rank_tried(self, arm: str) -> list[Parameters]:
+        """Return the whole parameter sets that an arm has tried, the best posterior mean first.
+
+        None where the study's sampler has no surrogate, or where too few runs are complete.
+        """
+        if not self._foresees(arm):
+            return []
+        tried = self._strategy(arm).rank_tried(self._histories[arm].over())
+        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in tried]
 
     def told(
         self,

@@ -7,7 +7,7 @@ that a plan does not read is nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +51,11 @@ class Features:
     Args:
         spec: The study's spec.
         arm: The arm.
-        without: Searched names that are the same in all of its parameter sets.
     """
 
-    def __init__(self, spec: StudySpec, arm: Arm = "search", without: Container[str] = ()) -> None:
+    def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
         self._fixed = spec.fixed_temperatures
-        space = {name: each for name, each in spec.space(arm).items() if name not in without}
+        space = spec.space(arm)
         self._curves = list(dict.fromkeys(split_name(name)[0] for name in space if name in _CURVE))
         self._inner = {name: _inner_places(name, space, self._fixed) for name in self._curves}
         self._depth = any(name in space for name in _DEPTH)

@@ -176,6 +176,15 @@ class KnowledgeGradient:
         places = select_batch(posterior, count=min(count, len(pool)), rng=rng, holding=best_tried)
         return [pool[place] for place in places]
 
+    def rank_tried(self, known: Sequence[FrozenTrial]) -> list[Parameters]:
+        """Return the parameter sets that were tried, the best posterior mean first; none: too few runs."""
+        model = self.model(known)
+        if model is None:
+            return []
+        tried = [trial.params for trial in model.ranked]
+        means_M = model.posterior(self._sets.described(tried)).mean_M
+        return [tried[place] for place in np.argsort(-means_M, kind="stable")]
+
     def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
         """Return the parameter sets that may be named, those that were tried first, and all described."""
         tried = [trial.params for trial in model.ranked]

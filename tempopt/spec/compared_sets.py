@@ -1,4 +1,4 @@
-"""The ``compare:`` section: parameter sets that are compared on fresh seeds, each with the first one.
+"""The ``compare:`` section: parameter sets that are compared on fresh seeds.
 
 Reads and checks them as far as data alone can tell. How they are compared is confirmation/compare.py's.
 """
@@ -9,13 +9,15 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, UsageError
 from tempopt.spec.guards import STEP_TIME
 from tempopt.spec.lightning_sections import parse_trainer
 from tempopt.spec.parameter_names import name_problem
@@ -23,7 +25,6 @@ from tempopt.spec.sections import Pairs, Section
 from tempopt.spec.study_section import StudySection
 from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
 from tempopt.statistics.alpha_ledger import level
-from tempopt.statistics.paired_tests import Test
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_real
 from tempopt.temperature.plan import flat_numbers
 
@@ -33,7 +34,12 @@ NO_SEARCH: dict[str, Any] = {}
 GivenSet = Mapping[str, Any] | str | Path
 """A parameter set as a person gives it: a mapping, one in YAML, or the path of a file that holds one."""
 
+MAX_RUNS = 1000
+"""Runs that a comparison may take unless more are allowed."""
+
+_MAX_SETS = MAX_RUNS
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
+_VARIED_NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,99}"
 _NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TYPICAL = "{temperature_init: 2, lr: 0.001}"
@@ -50,8 +56,8 @@ class ComparedSet(Section):
     name: Annotated[
         str,
         Field(
-            pattern=rf"^{_NAME}$",
-            description="a name of at most 40 letters, digits, dots, dashes and underscores",
+            pattern=rf"^{_VARIED_NAME}$",
+            description="a name of at most 100 letters, digits, dots, dashes, underscores, commas and =",
         ),
     ]
     parameters: Annotated[
@@ -154,29 +160,40 @@ def _value_problem(value: object) -> str | None:
 def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None) -> list[tuple[str, str]]:
     """Return what in the section ``study:`` keeps sets from being compared, as dotted path and message."""
     if sets is None:
+        if study.all_pairs:
+            message = "given true without parameter sets to compare. Take it out, or use tempopt compare."
+            return [("study.all_pairs", message)]
         return []
-    if study.evaluate_only is not None:
-        message = "nothing is trained with it, so there are no runs to compare. Take it out."
-        return [("study.evaluate_only", message)]
     if STEP_TIME in study.guards:
         message = (
             "steps are timed for the winner of a search alone, so no comparison can test it. Take it "
             f"out, as with --set study.guards.{STEP_TIME}=null."
         )
         return [(f"study.guards.{STEP_TIME}", message)]
-    fewest = fewest_pairs(study.seeds.confirm, study.test, len(sets) - 1)
+    if study.all_pairs and study.guards:
+        message = (
+            "a guard compares with the first set, and study.all_pairs asks for no such one. Take it out."
+        )
+        return [("study.guards", message)]
+    fewest = fewest_pairs(study.seeds.confirm, study, len(sets))
     if study.seeds.confirm.max >= fewest:
         return []
     message = (
-        f"given {study.seeds.confirm.max} with test: {study.test} and {len(sets) - 1} variants, which share "
-        f"the error rate. So few pairs can show nothing: give at least {fewest}, or test: t."
+        f"given {study.seeds.confirm.max} with test: {study.test} and {num_comparisons(study, len(sets))} "
+        f"comparisons, which share the error rate. So few pairs can show nothing: give at least {fewest}, or "
+        "test: t."
     )
     return [("study.seeds.confirm", message)]
 
 
-def fewest_pairs(asked: Pairs, test: Test, variants: int) -> int:
-    """Return the fewest pairs, those asked for at least, at which one of so many variants can be shown."""
-    return asked.enough(test, level(1) / variants)
+def num_comparisons(study: StudySection, num_sets: int) -> int:
+    """Return how many comparisons of so many sets share the level."""
+    return math.comb(num_sets, 2) if study.all_pairs else num_sets - 1
+
+
+def fewest_pairs(asked: Pairs, study: StudySection, num_sets: int) -> int:
+    """Return the fewest pairs, those asked for at least, at which a comparison of so many sets can show."""
+    return asked.enough(study.test, level(1) / num_comparisons(study, num_sets))
 
 
 def in_every_set(sets: Sequence[ComparedSet] | None) -> set[str]:
@@ -197,11 +214,7 @@ def with_sets(data: Mapping[str, Any], given: Sequence[Mapping[str, Any]] | None
             "The study spec has a section compare:, and parameter sets were given as well. Give the sets in "
             "one of the two places."
         )
-    result = {**data, "compare": list(given)}
-    if isinstance(study := data.get("study"), Mapping):
-        # these sets are asked about now, not the values of a search
-        result["study"] = {key: each for key, each in study.items() if key != "compare"}
-    return result
+    return {**data, "compare": list(given)}
 
 
 def named_sets(given: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:
@@ -232,6 +245,73 @@ def named_sets(given: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[
     if faults:
         raise SpecError("\n".join(faults))
     return found
+
+
+def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of each key of ``--vary KEY=V1,V2,...``, in their order.
+
+    Raises:
+        UsageError: A text has another form, or a key comes twice.
+    """
+    vary: dict[str, list[Any]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        key = key.strip()
+        if not key or not values.strip():
+            raise UsageError(
+                f"--vary {text}: give a key and its values, as in --vary model.num_heads=1,2,4,8"
+            )
+        if key in vary:
+            raise UsageError(f"--vary gives {key} twice. Give all of its values at once: {key}=V1,V2,...")
+        parsed = parse_mapping(f"values: [{values}]", source=f"--vary {text}")["values"]
+        vary[key] = [value for value in parsed if value != ""]
+    return vary
+
+
+def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return each combination of some values as a parameter set, as the section ``compare:`` has them.
+
+    Args:
+        vary: Values by key, in the order in which they are compared; the last key changes fastest. A key is
+            written as in a parameter set or as in ``--set``.
+
+    Raises:
+        UsageError: There are no values, or too many combinations.
+    """
+    for key, values in vary.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise UsageError(f"vary: {key} was given {values!r}. Give a list of values, as in [1, 2, 4].")
+    num_sets = math.prod(len(values) for values in vary.values())
+    if num_sets > _MAX_SETS:
+        factors = " × ".join(str(len(values)) for values in vary.values())
+        raise UsageError(
+            f"The values to vary make {factors} = {num_sets} parameter sets, which is {2 * num_sets} runs at "
+            f"least, and at most {_MAX_SETS} sets are compared. Give fewer values."
+        )
+    names = [_name_in_set(key) for key in vary]
+    endings = Counter(name.rpartition(".")[2] for name in names)
+    labels = [ending if endings[ending := name.rpartition(".")[2]] == 1 else name for name in names]
+    sets: list[dict[str, Any]] = []
+    for place, values in enumerate(product(*vary.values()), start=1):
+        parts = (f"{label}={_value_text(value)}" for label, value in zip(labels, values, strict=True))
+        text = re.sub(r"[^A-Za-z0-9._=,-]+", "-", ",".join(parts))
+        name = text if re.fullmatch(_VARIED_NAME, text) else f"set{place}"
+        sets.append({"name": name, "parameters": dict(zip(names, values, strict=True))})
+    return sets
+
+
+def _name_in_set(key: str) -> str:
+    """Return how a parameter set writes a key that may be written as in ``--set``."""
+    section, _, rest = key.partition(".")
+    if section not in ("model", "data", "trainer") or not rest:
+        return key
+    rest = rest.removeprefix("init_args.")
+    is_bare = section == "model" and ("." not in rest or rest in TEMPERATURE_PARAMETERS)
+    return rest if is_bare else f"{section}.{rest}"
+
+
+def _value_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _read(given: GivenSet) -> tuple[str | None, dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
 from tempopt.spec.catalog import find_spec
-from tempopt.spec.compared_sets import GivenSet, digest, named_sets, with_sets
+from tempopt.spec.compared_sets import GivenSet, digest, named_sets, varied_sets, with_sets
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 
@@ -22,6 +22,8 @@ def comparison_spec(
     spec: StudySpec | Mapping[str, Any] | str | Path,
     sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
     *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    all_pairs: bool = False,
     name: str | None = None,
     pairs: int | None = None,
     overrides: Sequence[str] = (),
@@ -32,6 +34,8 @@ def comparison_spec(
         spec: What they are sets of: loaded, as plain data, the path of a YAML file or the name of a bundled
             one. Its ``search:`` is not read.
         sets: The reference first; none: those of the spec's own section ``compare:``.
+        vary: Values by key, each combination of which is a set; None or empty: ``sets`` are given.
+        all_pairs: Whether each two sets are compared, in place of each with the first.
         name: Name of the study; None: the spec's and a short hash of the sets, or the spec's own if it has
             the sets.
         pairs: Number of pairs in place of ``study.seeds.confirm``.
@@ -41,13 +45,20 @@ def comparison_spec(
         UsageError: There are no sets, or two lists of them.
         SpecError: The spec or a set is wrong.
     """
-    given = named_sets(sets) or None
+    if sets and vary:
+        raise UsageError(
+            "Parameter sets and values to vary were given. Give one of the two; what all sets share is given "
+            "by --set, as in --set model.init_args.lr=0.001"
+        )
+    given = (varied_sets(vary) if vary else named_sets(sets)) or None
     if given is None and not _has_sets(spec):
         raise UsageError(
             "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
-            "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}'"
+            "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}', or the values of a "
+            "parameter, as in: tempopt compare SPEC --vary model.num_heads=1,2,4"
         )
     over = [*overrides, *([] if pairs is None else [f"study.seeds.confirm={pairs}"])]
+    over += ["study.all_pairs=true"] if all_pairs else []
     if isinstance(spec, str | Path):
         found = load_spec(spec, over, compare=given)
     elif isinstance(spec, StudySpec):
@@ -56,7 +67,8 @@ def comparison_spec(
         found = StudySpec.parse(with_sets(spec, given), source="the study spec").with_overrides(over)
     assert found.compare is not None
     if name is None and given is not None:
-        suffix = f"-compare-{digest(found.compare)[:_DIGITS]}"
+        kind = "pairs" if found.study.all_pairs else "compare"
+        suffix = f"-{kind}-{digest(found.compare)[:_DIGITS]}"
         name = f"{found.study.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
     return found if name is None else found.with_overrides([f"study.name={json.dumps(name)}"])
 

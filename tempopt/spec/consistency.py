@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from tempopt.spec import temperatures as named
 from tempopt.spec.compared_sets import comparison_problems, in_every_set
-from tempopt.spec.compared_values import value_problems
-from tempopt.spec.evaluation_checks import evaluation_problems
 from tempopt.spec.lightning_sections import length_problems
 from tempopt.spec.search_checks import temperature_problems
 from tempopt.spec.yaml_source import FaultsError
@@ -19,20 +17,14 @@ if TYPE_CHECKING:
 def problems(spec: StudySpec) -> list[tuple[str, str]]:
     """Return what does not fit together: paths and messages."""
     names = {*spec.search, *in_every_set(spec.compare)}
-    trains = spec.confirms
     fixed = spec.fixed_temperatures
-    lines = length_problems(spec.trainer, names) if trains else []
-    unread = evaluation_problems(spec.study, spec.search, fixed)
+    lines = length_problems(spec.trainer, names)
     compiled = spec.study.compile is not None
-    lines += unread or temperature_problems(
-        spec.search, fixed, asks=spec.about_temperature, compiled=compiled
-    )
+    lines += temperature_problems(spec.search, fixed, asks=spec.about_temperature, compiled=compiled)
     try:
         spec.enqueued_at(spec.study.enqueue, path="study.enqueue")
     except FaultsError as error:
         lines += error.lines
     lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.on_cards)
     lines += comparison_problems(spec.study, spec.compare)
-    lines += value_problems(spec.study, spec.search, has_sets=spec.compare is not None)
-    lines += named.problems(spec, trains=trains)
-    return lines
+    return lines + named.problems(spec)

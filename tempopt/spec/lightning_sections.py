@@ -47,7 +47,7 @@ UNSEARCHED: dict[str, str] = {
 _BELONGS: dict[str, str] = {
     "seed_everything": "seeds come from tickets. Take it out; study.seed is the study's seed.",
     "ckpt_path": "runs begin fresh and go on from their own checkpoints. Take it out; to search the "
-    "temperature of a trained model give study.evaluate_only.",
+    "temperature of a trained model: tempopt evaluate SPEC --weights FILE.",
     "fit": "the sections of a subcommand stand at the top here. Move what is under fit: one level up.",
     "optimizer": "the module makes its optimizer in configure_optimizers. Take it out, and make what "
     "should be searched an init argument of the model.",
@@ -91,7 +91,7 @@ _ONE_FILE = (
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
-_LENGTHS = ("max_steps", "max_epochs")
+LENGTHS = ("max_steps", "max_epochs")
 
 
 def unknown_key(path: str, key: str, known: Collection[str]) -> str:
@@ -175,11 +175,11 @@ def parse_trainer(given: object) -> dict[str, Any]:
     if "class_path" in given or "init_args" in given:
         message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
         lines.append(("trainer", message))
-    for key in given if not any(length in given for length in _LENGTHS) else ():
+    for key in given if not any(length in given for length in LENGTHS) else ():
         # the worker tells of arguments that there are not, but a run without a length does not come to one
-        if near := difflib.get_close_matches(str(key), _LENGTHS, n=1, cutoff=0.9):
+        if near := difflib.get_close_matches(str(key), LENGTHS, n=1, cutoff=0.9):
             lines.append((f"trainer.{key}", f'there is no such argument. Write "{near[0]}", not "{key}".'))
-    for key in _LENGTHS:
+    for key in LENGTHS:
         value = given.get(key)
         number = isinstance(value, int) and not isinstance(value, bool)
         if not (value is None or unresolved(value) or (number and (0 < value <= _MOST or value == -1))):
@@ -246,7 +246,7 @@ def _strategy_problems(given: object) -> list[tuple[str, str]]:
 
 def length_problems(trainer: Mapping[str, Any], searched: Collection[str]) -> list[tuple[str, str]]:
     """Return the fault that neither the Trainer nor what is searched says how long a run trains."""
-    if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in _LENGTHS):
+    if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in LENGTHS):
         return []
     message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
     return [("trainer", message)]

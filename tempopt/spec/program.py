@@ -37,7 +37,6 @@ def program_of(here: StudySpec, *, identity: str, start_at: Path | None) -> Prog
         data_seed=here.study.seed,
         identity=identity,
         compared=here.compare is not None,
-        weights=checkpoint_path(here.study.evaluate_only),
         start=_start(here.study.start_from, start_at),
         compile=here.study.compile,
     )
@@ -68,24 +67,6 @@ def start_path(given: str) -> Path:
         "tempopt wrote, or of a state dict (torch.save or safetensors). A study that has been begun goes on "
         "without it: tempopt resume NAME"
     )
-
-
-def checkpoint_path(given: str | None) -> str | None:
-    """Return where the checkpoint of ``study.evaluate_only`` lies, None if none is given.
-
-    Raises:
-        SpecError: It is not there.
-    """
-    if given is None:
-        return None
-    path = _absolute(given, "study.evaluate_only")
-    if not path.exists():
-        raise SpecError(
-            f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
-            "that Lightning or tempopt wrote, of a state dict (torch.save or safetensors), or of a folder "
-            "that save_pretrained wrote."
-        )
-    return str(path)
 
 
 def _absolute(given: str, key: str) -> Path:

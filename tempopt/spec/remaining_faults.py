@@ -66,7 +66,6 @@ def check_request(error: FaultySpecError, found: _Lines) -> RunRequest | None:
         return None
     study, trainer = _mapping(given.get("study")), _mapping(given.get("trainer"))
     on = study.get("confirm_on", "test")
-    weights = study.get("evaluate_only")
     return RunRequest(
         ticket=0,
         attempt=0,
@@ -79,7 +78,6 @@ def check_request(error: FaultySpecError, found: _Lines) -> RunRequest | None:
             metric=str(study.get("metric")),
             validate_at="final",
             data_seed=0,
-            weights=None if weights is None else str(weights),
         ),
         parameters={},
         seed=0,
@@ -143,7 +141,7 @@ def _values(given: object) -> dict[str, Any]:
 def _follows(path: str, found: _Lines) -> bool:
     """Whether a fault may be there only because another part of the spec was left out for its own."""
     told = [each for each, _ in found]
-    if path.partition(".")[0] == "search" or path.startswith(("study.enqueue", "study.compare")):
+    if path.partition(".")[0] == "search" or path.startswith("study.enqueue"):
         return any(each.partition(".")[0] == "search" for each in told)
     section, _, name = path.partition(".")
     if section == "temperatures" and any(each.startswith(f"search.{name}.") for each in told):

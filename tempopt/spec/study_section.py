@@ -89,8 +89,8 @@ class StudySection(Section):
         failure: Value of the metric such that a run that ends worse counts as failed; None: those that
             diverge alone.
         guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
-        compare: Searched parameter whose values are compared, in place of a verdict about temperature; see
-            :mod:`tempopt.spec.compared_values`. None: the verdict is about temperature.
+        all_pairs: Whether a comparison of parameter sets compares each two of them, in place of each with the
+            first.
         queue: Queue of the pool that the study is begun in.
         priority: Priority that it is begun with; the pool serves studies with a higher one first.
         labels: Labels that an agent of the pool must have, all of them, to serve it.
@@ -121,6 +121,7 @@ class StudySection(Section):
     arms: Arms = Arms()
     candidates: Count = 3
     seeds: Seeds = Seeds()
+    all_pairs: Annotated[bool, Field(description="true or false")] = False
     seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")] = 0
     test: Annotated[Literal["t", "sign_flip", "wilcoxon"], Field(description="t, sign_flip or wilcoxon")] = (
         "t"
@@ -161,13 +162,6 @@ class StudySection(Section):
     checkpoint_every: Annotated[
         float | None,
         Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
-    ] = None
-    compare: Annotated[
-        str | None,
-        Field(min_length=1, description="the name of a searched parameter, as in num_heads, or null"),
-    ] = None
-    evaluate_only: Annotated[
-        str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None
     start_from: Annotated[StartFrom | None, Field(description="the path of a checkpoint, or null")] = None
     code: Annotated[
@@ -255,8 +249,6 @@ class StudySection(Section):
         if self.metric in self.guards:
             message = "it is study.metric, whose gain the verdict is about anyway. Take it out."
             lines.append((f"guards.{self.metric}", message))
-        if self.guards and self.evaluate_only is not None:
-            lines.append(("guards", "given with evaluate_only, where nothing is confirmed. Take it out."))
         if lines:
             raise FaultsError(lines)
         return self
@@ -301,15 +293,12 @@ class StudySection(Section):
         given, sampler = self.limits.standard_errors, self.sampler.name
         if given is None:
             return self
-        if sampler != KNOWLEDGE_GRADIENT:
-            message = (
-                f"given {given:g} with sampler: {sampler}, which does not say what trials to come are worth. "
-                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
-            )
-        elif self.evaluate_only is not None:
-            message = f"given {given:g} with evaluate_only, where nothing is confirmed. Take it out."
-        else:
+        if sampler == KNOWLEDGE_GRADIENT:
             return self
+        message = (
+            f"given {given:g} with sampler: {sampler}, which does not say what trials to come are worth. "
+            f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
+        )
         raise FaultsError([("limits.standard_errors", message)])
 
     @model_validator(mode="after")

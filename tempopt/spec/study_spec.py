@@ -33,11 +33,9 @@ from tempopt.spec.compared_sets import (
     of_comparison,
     with_sets,
 )
-from tempopt.spec.compared_values import ComparedValue, compared_name, compared_values
 from tempopt.spec.consistency import problems
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import UNSET, Domain, as_written
-from tempopt.spec.evaluation_checks import as_normalised
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import parse_class, parse_trainer
 from tempopt.spec.program import program_of
@@ -58,7 +56,7 @@ from tempopt.spec.validation_errors import listed, validated
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.groups import CREDITED, NORMALISATION
+from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.version import __version__
 from tempopt.workers.messages import Program
@@ -210,35 +208,9 @@ class StudySpec(Section):
         return self.study.arms.baseline or (self.num_constant if self.other_names else 3)
 
     @property
-    def tunes_generation_alone(self) -> bool:
-        """Whether a trained model is tuned at τ = 1, too: its generation, to which a temperature may add."""
-        generates = any(name in GENERATION for name in self.search)
-        return not self.confirms and generates and any(name in CREDITED for name in self.search)
-
-    @property
-    def confirms(self) -> bool:
-        """Whether choosing and confirming follow the search; a trained model is evaluated instead."""
-        return self.study.evaluate_only is None
-
-    @property
     def about_temperature(self) -> bool:
-        """Whether the verdict is about temperature; else something is compared, or nothing is trained."""
-        return self.confirms and self.compare is None and self.study.compare is None
-
-    @property
-    def compared_name(self) -> str | None:
-        """Searched name whose values are compared (``study.compare``); None: there is none."""
-        return None if self.study.compare is None else compared_name(self.study.compare, self.search)
-
-    @property
-    def compared_values(self) -> tuple[ComparedValue, ...]:
-        """Its values, smallest first, or in the order in which they are listed; empty if there is none."""
-        return compared_values(self.study.compare, self.search)
-
-    @property
-    def called(self) -> str:
-        """What a run of the study is called where people read it."""
-        return "training" if self.confirms else "evaluation"
+        """Whether the verdict is about temperature; else parameter sets are compared."""
+        return self.compare is None
 
     @property
     def ranks(self) -> int:
@@ -324,8 +296,7 @@ class StudySpec(Section):
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
         fixed = self.fixed_temperatures
-        found = arm_parameters(arm, sampled, searched=self.search, fixed=fixed)
-        return found if self.confirms else as_normalised(found, self.search, fixed)
+        return arm_parameters(arm, sampled, searched=self.search, fixed=fixed)
 
     def enqueued(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.
@@ -402,8 +373,7 @@ class StudySpec(Section):
         data = self._in_force().to_json()
         for section in ("model", "data", "trainer"):
             data[section] = document.resolve(data[section], path=section)
-        for name in ("evaluate_only", "start_from"):
-            data["study"][name] = document.resolve(data["study"][name], path=f"study.{name}")
+        data["study"]["start_from"] = document.resolve(data["study"]["start_from"], path="study.start_from")
         return self.parse(data, source="the study spec with the environment's values")
 
     def program(self, *overrides: str) -> Program:

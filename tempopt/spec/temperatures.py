@@ -128,20 +128,9 @@ def with_attention(given: object) -> object:
     return {**given, "attach": others.pop(ATTENTION) or {}, "temperatures": others}
 
 
-def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
-    """Return what is wrong with the named temperatures of a spec: the path of each fault, and the message.
-
-    Args:
-        spec: The spec.
-        trains: Whether it trains, and does not only evaluate a trained model.
-    """
+def problems(spec: StudySpec) -> list[tuple[str, str]]:
+    """Return what is wrong with the named temperatures of a spec: the path of each fault, and the message."""
     temperatures = spec.temperatures
-    if temperatures and not trains:
-        message = (
-            "given with study.evaluate_only, which evaluates a trained model at other temperatures of its "
-            "attention; a named temperature acts in training. Take one of the two out."
-        )
-        return [("temperatures", message)]
     if len(temperatures) > MOST:
         message = f"given {len(temperatures)} temperatures. Give at most {MOST}."
         return [("temperatures", message)]

@@ -134,7 +134,6 @@ def amend(
         return given.following(stored.amendments)
     if others := [line for path, line in found.items() if path not in amendable(stored, given, found)]:
         raise refused(stored, others)
-    _refuse_other_values(stored, given)
     if (given.study.trials, given.study.arms) != (stored.study.trials, stored.study.arms):
         raise StudyChanged(
             f"study.trials and study.arms of {study.name} are those that it was begun with, and the spec "
@@ -185,15 +184,6 @@ def refuse_moved(study: StudyRow, version: int | None) -> None:
         )
 
 
-def _refuse_other_values(stored: StudySpec, given: StudySpec) -> None:
-    name = stored.compared_name
-    if name is not None and given.search.get(name) != stored.search[name]:
-        raise StudyChanged(
-            f"{stored.study.name} compares the values of {name}, which it was begun with, and the spec gives "
-            "others. Put them back, or compare others in a study of another name."
-        )
-
-
 class Plan:
     """Which tickets an amendment brings and changes.
 
@@ -228,8 +218,7 @@ class Plan:
         """By id of tickets that have not been begun, the values that they get."""
         self.withdrawn = _left(rows)
         """Ids of what the present round would have gone on with."""
-        if after.confirms:
-            self._constants(rows, before, after)
+        self._constants(rows, before, after)
 
     def _constants(self, rows: Sequence[TicketRow], before: StudySpec, after: StudySpec) -> None:
         """Have constants in the new part of the ranges, as close together as those before."""

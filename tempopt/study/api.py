@@ -24,7 +24,7 @@ from tempopt.forecast.words import begun_text
 from tempopt.records.liveness import user
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
-from tempopt.spec.compared_sets import GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.own_schedules import import_schedules
@@ -142,12 +142,15 @@ def compare(
     checkpoints: str | Path | None = None,
     name: str | None = None,
     pairs: int | None = None,
-    max_runs: int | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    all_pairs: bool = False,
+    max_runs: int = MAX_RUNS,
     observer: Observer | None = None,
     with_code: str | Path | None = None,
 ) -> StudyResult:
     """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
-    spec, seen = comparison_spec(spec, sets, name=name, pairs=pairs), observer or Unobserved()
+    spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
+    seen = observer or Unobserved()
     with bringing(spec, with_code, seen.note) as (spec, archive):
         import_schedules(spec)
         check_comparison(spec, max_runs)
@@ -326,7 +329,7 @@ def check(
 
     Args:
         spec: As for :func:`search`.
-        dry_run: Whether to train two steps and validate once too; a trained model is evaluated on a batch.
+        dry_run: Whether to train two steps and validate once too.
         told: Called with a line on each part of the dry run, once that is over; None: nobody is told.
 
     Raises:
@@ -357,17 +360,13 @@ def check(
             "temperature acts is seen only when it runs: add --dry-run."
         )
     else:
-        did = "Two steps were trained and one validation ran"
-        if not spec.confirms:
-            did = "The trained model was loaded and evaluated on one batch"
         lines += [
-            f"{did}, on {started.device} at {started.precision} precision.",
+            f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
+            "precision.",
             f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
-            f"A run takes {started.total_steps} steps."
-            if spec.confirms
-            else "Nothing is trained: a run is one evaluation.",
+            f"A run takes {started.total_steps} steps.",
         ]
-    runs = begun_text(Forecast(spec).runs(), spec.called)
+    runs = begun_text(Forecast(spec).runs())
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 

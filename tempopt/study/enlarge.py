@@ -139,7 +139,7 @@ def grown(
 
 
 def _tell_share(store: Store, study: StudyRow, spec: StudySpec, told: Callable[[str], None]) -> None:
-    if spec.confirms and (share := next_share(store.tickets(study.id))):
+    if share := next_share(store.tickets(study.id)):
         told(share)
 
 
@@ -161,12 +161,6 @@ def grow(
         raise UsageError(
             f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
             f"pairs: tempopt resume {study.name} --pairs +8"
-        )
-    if spec.compared_values and enqueue:
-        raise UsageError(
-            f"{study.name} compares the values of {spec.compared_name}, each of which searches by itself: no "
-            f"parameter sets can be added. To add trials: tempopt resume {study.name} --trials "
-            f"+{len(spec.compared_values)}"
         )
     given = spec.enqueued(enqueue)
     while True:
@@ -200,11 +194,6 @@ def add_pairs(
     """
     if count == 1:
         raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
-    if count and not spec.confirms:
-        raise UsageError(
-            f"{study.name} evaluates a trained model, which is the same in every pair. To evaluate it at "
-            f"more temperatures: tempopt resume {study.name} --trials +10"
-        )
     while count:
         now = _version(store, study, version)
         tickets = further_pairs(store.tickets(study.id), spec, count)

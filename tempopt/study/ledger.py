@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tempopt.errors import UsageError
@@ -14,11 +13,8 @@ from tempopt.statistics.alpha_ledger import level
 
 def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
     """Refuse a round whose verdict could show nothing, whatever is found in it."""
-    if not spec.confirms:
-        return
     test, pairs = spec.study.test, spec.study.seeds.confirm.max
-    # compared values share it: each two of them are compared
-    alpha = level(verdicts(rows, of_round)) / max(1, math.comb(len(spec.compared_values), 2))
+    alpha = level(verdicts(rows, of_round))
     if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
         raise UsageError(
             "More trials would have a verdict of their own, which may spend "

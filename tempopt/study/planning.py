@@ -48,7 +48,6 @@ class StudyForecast:
         known_from: The study whose runs those are.
         prunes: Whether a pruner may end runs.
         limited: Limits of the spec that may end the search sooner.
-        trains: Whether runs are trainings; else they are evaluations of a trained model.
     """
 
     name: str
@@ -68,12 +67,6 @@ class StudyForecast:
     known_from: str | None = None
     prunes: bool = False
     limited: tuple[str, ...] = ()
-    trains: bool = True
-
-    @property
-    def called(self) -> str:
-        """What a run is called: ``run``, or ``evaluation`` of a trained model."""
-        return "run" if self.trains else "evaluation"
 
     @property
     def gain(self) -> tuple[float, float] | None:
@@ -104,7 +97,6 @@ class StudyForecast:
         return {
             "study": self.name,
             "metric": self.metric,
-            "trains": self.trains,
             "runs": dataclasses.asdict(self.runs),
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
             "workers": self.workers,
@@ -190,7 +182,6 @@ def forecast(
         known=known,
         known_from=known_from,
         prunes=runs.prunes(times),
-        trains=spec.confirms,
         limited=spec.study.limits.ends,
     )
 

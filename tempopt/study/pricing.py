@@ -232,7 +232,7 @@ def _times(spec: StudySpec, given: float | None, measured: _Measured | None) -> 
 def _given_times(spec: StudySpec, seconds: float) -> Times:
     """Return what the parts of a run take, given all of it; validations count where the spec tells them."""
     steps, every = _count(spec.trainer.get("max_steps")), _count(spec.trainer.get("val_check_interval"))
-    if not spec.confirms or steps is None:
+    if steps is None:
         return Times(start=seconds)
     validations = 0 if every is None else steps // every
     return Times(
@@ -277,7 +277,7 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
         for each in store.tickets(row.id)
         if each.outcome == "complete" and each.kind != "timing" and each.seconds > 0
     ]
-    if of.confirms != spec.confirms or not whole:
+    if not whole:
         return None
     times = _measured_times(spec, of, whole, store)
     if times is None:
@@ -288,14 +288,12 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
         runs=len(whole),
         gpus=round(sum(each.gpu_seconds for each in whole) / sum(each.seconds for each in whole), 3),
         device=whole[-1].device,
-        scaled=spec.confirms and times.steps != whole[-1].total_steps,
+        scaled=times.steps != whole[-1].total_steps,
     )
 
 
 def _measured_times(spec: StudySpec, of: StudySpec, whole: Sequence[TicketRow], store: Store) -> Times | None:
     newest = whole[-1]
-    if not spec.confirms:
-        return Times(start=median(each.seconds for each in whole))
     steps = _steps(spec, of, newest)
     if steps is None:
         return None
@@ -326,7 +324,7 @@ def _known(spec: StudySpec, earlier: Sequence[StudyRow], store: Store) -> tuple[
     """Return what the runs of an earlier study tell of the noise, and which study that is."""
     for row in earlier:
         of = StudySpec.from_json(row.spec)
-        if of.study.metric != spec.study.metric or of.confirms != spec.confirms:
+        if of.study.metric != spec.study.metric:
             continue
         if (known := known_of(store.tickets(row.id), of)) is not None:
             return known, row.name

@@ -117,13 +117,9 @@ def best_line(snapshot: Snapshot) -> str:
     if snapshot.baseline_mean is not None:
         difference = snapshot.best - snapshot.baseline_mean
         against = (
-            f" ({difference:+.4g} against the baseline's {number(snapshot.baseline_mean)}, {_open(snapshot)})"
+            f" ({difference:+.4g} against the baseline's {number(snapshot.baseline_mean)}, not yet confirmed)"
         )
     return f"best so far {number(snapshot.best)}{against}"
-
-
-def _open(snapshot: Snapshot) -> str:
-    return "not yet confirmed" if snapshot.called == "training" else "on the data that choose"
 
 
 class Lines:
@@ -140,9 +136,7 @@ class Lines:
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
             asked = ", ".join(f"{count} {kind}" for kind, count in snapshot.asked.items() if count)
-            self._print(
-                f"{snapshot.study}: {snapshot.direction} {snapshot.metric}; {snapshot.called}s: {asked}"
-            )
+            self._print(f"{snapshot.study}: {snapshot.direction} {snapshot.metric}; trainings: {asked}")
         self._snapshot = snapshot
         self._since = 0
 

@@ -1,6 +1,6 @@
 """Evaluates a trained model: loads its weights, and tells the metric of each item, or each batch.
 
-Of these an interval over data is made (``tempopt.confirmation.evaluated``). A ``validation_step`` that
+Of these an interval over data is made (``tempopt.evaluation``). A ``validation_step`` that
 returns a mapping with the metric's name and one value for each item of its batch tells the items. Else the
 batches are taken, as they were logged.
 """
@@ -29,7 +29,7 @@ _TOLERANCE = 1e-4
 
 
 def load_trained(module: L.LightningModule, path: str) -> None:
-    """Load the weights of ``study.evaluate_only``.
+    """Load the weights that are evaluated.
 
     Raises:
         SpecError: They cannot be read as data, or are of another model.
@@ -40,7 +40,7 @@ def load_trained(module: L.LightningModule, path: str) -> None:
     except AttachError:
         raise
     except UsageError as error:
-        raise SpecError(f"study.evaluate_only: {error}") from error
+        raise SpecError(f"--weights: {error}") from error
 
 
 def has_test_data(owner: L.LightningModule | L.LightningDataModule) -> bool:

@@ -40,7 +40,7 @@ class Program:
         data_seed: Seed under which the data module is set up; one for the whole study, so that
             a random split is the same split in every run.
         identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
-        weights: Checkpoint that a frozen model is loaded from (``study.evaluate_only``), else None.
+        weights: Checkpoint of a model that is evaluated and not trained (``tempopt evaluate``), else None.
         start: Weights that training begins from, with the keys ``path`` (a file of this machine),
             ``strict``, ``prefix`` and ``sha256`` of ``study.start_from``; None: those of ``__init__``.
         compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.

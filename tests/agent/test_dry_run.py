@@ -9,7 +9,6 @@ import pytest
 
 from tempopt.agent.dry_run import rehearse, stage_text
 from tempopt.agent.runner import StudyRunner
-from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.messages import Failed, Finished, Message, RunRequest, Stage
 
@@ -85,18 +84,6 @@ class Failing:
             return Failed(**run, kind="usage", message="8 is not divisible by 3.")
         ended: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
         return Finished(**run, state="complete", step=2, **ended)
-
-
-def test_each_compared_value_is_tried_and_one_that_cannot_be_trained_is_named() -> None:
-    data = spec().to_json()
-    data["study"] |= {"compare": "num_heads", "seeds": {"confirm": 8}}
-    data["search"]["num_heads"] = [1, 3, 4]
-    compared = StudySpec.from_json(data)
-    worker: Any = Failing(heads=0)
-    rehearse(compared, worker, task="rehearse")
-    assert [asked["num_heads"] for asked in worker.asked] == [4, 1, 3]
-    with pytest.raises(SpecError, match=r"With num_heads=3: 8 is not divisible by 3\."):
-        rehearse(compared, Failing(heads=3), task="rehearse")  # type: ignore[arg-type]
 
 
 def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:

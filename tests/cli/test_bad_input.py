@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tempopt import cli
 from tempopt.records.rows import NewTicket
@@ -57,7 +56,6 @@ search:
 trainer: {max_steps: 10, max_time: 1}
 """
 # The layers of toy_modules.Toy.
-TOY = {"q_proj": (8, 8), "k_proj": (8, 8), "head": (3, 8)}
 
 Start = Callable[..., subprocess.Popen[str]]
 Told = Callable[..., str]
@@ -306,28 +304,6 @@ def test_what_can_only_be_seen_by_running(
     assert said in refused("search", "toy.yaml", *_set(*settings))
 
 
-def test_a_checkpoint_that_is_missing(refused: Told, folder: Path) -> None:
-    message = refused("search", "toy.yaml", "--set", "study.evaluate_only=trained.ckpt")
-    assert f'evaluate_only is "trained.ckpt", but there is no file {folder / "trained.ckpt"}.' in message
-    message = refused("check", "toy.yaml", "--set", "study.evaluate_only=${NO_SUCH_VARIABLE}/trained.ckpt")
-    assert "the environment variable NO_SUCH_VARIABLE is not set on this machine" in message
-
-
-def _checkpoint(path: Path, layers: dict[str, tuple[int, int]]) -> list[str]:
-    """Write a checkpoint of zeros and return the words that have it evaluated."""
-    state = {}
-    for name, shape in layers.items():
-        state |= {f"{name}.weight": torch.zeros(shape), f"{name}.bias": torch.zeros(shape[0])}
-    torch.save(state, path)
-    return _set(f"study.evaluate_only={path.name}")
-
-
-def test_a_checkpoint_of_another_model(refused: Told, folder: Path) -> None:
-    message = refused("search", "toy.yaml", *_checkpoint(folder / "other.ckpt", {"encoder": (8, 8)}))
-    assert f"study.evaluate_only: {folder / 'other.ckpt'} is of another model than " in message
-    assert "q_proj.weight" in message and "encoder.weight" in message
-
-
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     """A port at which nobody listens, and nobody else can."""
@@ -454,7 +430,8 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
 ) -> None:
     url, connection = server
     shown = url.replace(WRITTEN, "***")
-    words = _checkpoint(folder / "toy.ckpt", TOY)
+    seeds = "study.seeds={choose: 1, confirm: 2}"
+    words = _set("study.trials=1", "study.arms={baseline: 1, constant: 1}", seeds)
     search = start("search", "toy.yaml", "--storage", url, *words)
     out, err = search.communicate(timeout=240)
     assert search.returncode == 0, err

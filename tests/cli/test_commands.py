@@ -26,7 +26,9 @@ FLAGS = {
     | LAUNCH
     | LOOKING
     | {"--with-code"}
-    | {"SPEC", "SET", "--pairs", "--max-runs", "--workers", "--set", "--name", "--checkpoints", "--json"},
+    | {"SPEC", "SET", "--pairs", "--max-runs", "--workers", "--set", "--name", "--checkpoints", "--json"}
+    | {"--vary", "--all-pairs", "--from", "--top", "--without", "--from-storage"},
+    "evaluate": STORE | {"SPEC", "--weights", "--trials", "--set", "--name", "--json"},
     "resume": STORE
     | LAUNCH
     | LOOKING

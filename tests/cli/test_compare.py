@@ -291,6 +291,7 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
             round=0,
             looks=1,
             alpha=0.04,
+            means={},
         )
         spec = SimpleNamespace(compare=[1])
         return SimpleNamespace(state="done", spec=spec, comparison=found, name="gate", best=None)

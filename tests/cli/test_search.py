@@ -39,7 +39,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     def run(what: object, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
         called.update(settings)
-        spec = SimpleNamespace(compare=None, compared_values=None)
+        spec = SimpleNamespace(compare=None)
         return SimpleNamespace(
             best=called.get("best", "the best"), state=called.get("state", "done"), spec=spec
         )

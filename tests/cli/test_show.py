@@ -178,8 +178,6 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "best",
         "verdict",
         "comparison",
-        "values",
-        "evaluated",
         "cost",
         "alone",
         "code",

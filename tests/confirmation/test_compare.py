@@ -16,7 +16,7 @@ from tempopt.confirmation.compare import (
     check_comparison,
     compared,
     more_compare_pairs,
-    variant_gains,
+    set_gains,
 )
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.stages import first_tickets, next_tickets, to_come
@@ -214,7 +214,7 @@ def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_be
     assert to_come(alone, spec) == 2 * 12
     again = [row for row in rows if row.arm in ("A", "good")]
     only = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
-    assert variant_gains(again, only, 0, "good") == variant_gains(rows, spec, 0, "good")
+    assert set_gains(again, only, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
 
 
 def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
@@ -245,7 +245,7 @@ def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_
     for variant in found.variants:
         assert variant.answer is not None and variant.answer.paired.n_pairs == 10
         assert variant.answer.paired.confidence == pytest.approx(1 - 0.005 / 2)
-        gains = variant_gains(whole, spec, 1, variant.name)
+        gains = set_gains(whole, spec, 1, variant.name, found.reference)
         assert [pair for pair, _ in gains] == list(range(10))
         assert variant.answer.paired.gain == pytest.approx(sum(gain for _, gain in gains) / 10)
 
@@ -366,3 +366,82 @@ def test_the_setting_that_the_refusal_of_a_guard_advises_takes_it_out(tmp_path: 
     setting = str(refused.value).partition("--set ")[2].removesuffix(".")
     found = comparison_spec(path, ({}, {"lr": 0.1}), overrides=[setting])
     assert found.study.guards == {"val_loss": "<= +1%"}
+
+
+def in_pairs(*sets: Any, pairs: Any = 8, **settings: Any) -> StudySpec:
+    given = sets or [{"lr": 0.1 * number} for number in range(1, 5)]
+    return comparison_spec(changed(study__seeds={"confirm": pairs}, **settings), given, all_pairs=True)
+
+
+def test_every_two_sets_are_compared_and_p_is_holms(carry_out: Any) -> None:
+    spec = in_pairs()
+    rows = carry_out(spec, noisy(B=3.0, D=6.0))
+    found = found_in(rows, spec)
+    raw = {
+        (pair.name, pair.reference): stats.ttest_rel(
+            values(rows, pair.name), values(rows, pair.reference)
+        ).pvalue
+        for pair in found.pairs
+    }
+    assert len(raw) == 6
+    expected, p_so_far = {}, 0.0
+    for num_before, pair in enumerate(sorted(raw, key=lambda pair: raw[pair])):
+        p_so_far = max(p_so_far, raw[pair] * (6 - num_before) * 0.05 / level(1))
+        expected[pair] = min(1.0, p_so_far)
+    for pair in found.pairs:
+        assert pair.answer is not None
+        assert pair.answer.paired.p_value == pytest.approx(expected[pair.name, pair.reference])
+        # the intervals hold together
+        assert pair.answer.paired.confidence == pytest.approx(1 - level(1) / 6)
+    assert found.outcome == "better"
+    assert found.taken == "D" and found.unbeaten == ["D"]
+    assert [variant.answer for variant in found.variants] == [
+        pair.answer for pair in found.pairs if pair.reference == "A"
+    ]
+    assert found.means["D"] == pytest.approx(sum(values(rows, "D")) / 8)
+
+
+def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_loss(carry_out: Any) -> None:
+    spec = in_pairs()
+    found = found_in(carry_out(spec, noisy(A=-9.0)), spec)
+    assert found.unbeaten == ["B", "C", "D"] and found.taken == "B"
+    bounds = [pair.upper_gain_over("B") for pair in found.pairs if "B" in (pair.name, pair.reference)]
+    assert found.max_loss == max(bounds) > 0
+    alike = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, study__seed=3)
+    none = found_in(carry_out(alike, noisy()), alike)
+    assert none.outcome == "not_shown" and none.taken == "A"
+
+
+def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
+    spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3})
+    worth = noisy()
+    rows = carry_out(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
+    found = found_in(rows, spec)
+    assert "A" in found.unbeaten and found.taken == "B"
+
+
+def test_all_sets_get_pairs_until_each_comparison_is_decided(carry_out: Any) -> None:
+    spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, pairs=LOOKS)
+    clear = carry_out(spec, noisy(B=60.0, C=120.0))
+    assert len(clear) == 3 * 4 and to_come(clear, spec) == 0
+    mixed = carry_out(spec, noisy(C=120.0))
+    assert len(mixed) == 3 * 16
+    more = more_compare_pairs(mixed, spec, 3)
+    assert len(more) == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"study__guards": {"val_loss": "no worse than 1%"}}, "study.all_pairs asks for no such one"),
+        ({"pairs": 8, "study__test": "sign_flip"}, "6 comparisons.*give at least 9, or test: t"),
+    ],
+)
+def test_what_pairs_cannot_be_compared_with_is_refused(settings: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        in_pairs(**settings)
+
+
+def test_all_pairs_without_sets_is_refused() -> None:
+    with pytest.raises(SpecError, match="study.all_pairs: given true without parameter sets"):
+        StudySpec.from_json(changed(study__all_pairs=True))

@@ -74,10 +74,6 @@ def test_a_study_begins_with_the_runs_of_its_three_arms(make_spec: Any) -> None:
     assert len({t.seed for t in tickets}) == 3 + 3 + 2
     assert [t.seed for t in tickets][6:8] * 3 == [t.seed for t in tickets][6:]
     assert {(t.round, t.sampled) for t in tickets} == {(0, None)}
-    frozen = first_tickets(make_spec(trials=6, evaluate_only="m.ckpt"))
-    assert [(t.kind, t.number) for t in frozen] == [("baseline", 0), *(("search", n) for n in range(6))]
-    # whatever is drawn in one evaluation is drawn in all
-    assert len({t.seed for t in frozen}) == 1
 
 
 def test_the_seeds_of_the_first_round_are_the_ones_they_have_always_been(make_spec: Any, run: Run) -> None:
@@ -375,16 +371,3 @@ def test_a_fixed_number_of_pairs_is_trained_at_once_whatever_they_show(make_spec
         study = looked_at(make_spec, lambda pair, sign=sign: sign + pair % 2 / 1e3, 12)
         assert pairs_by_batch(study) == [list(range(12))]
     assert pairs_by_batch(looked_at(make_spec, lambda _: 1.0, {"min": 12, "max": 12})) == [list(range(12))]
-
-
-def test_a_trained_model_that_is_only_evaluated_needs_no_proof(make_spec: Any, run: Run) -> None:
-    spec = make_spec(trials=3, evaluate_only="m.ckpt")
-    tickets = [run(t) for t in first_tickets(spec)]
-    assert next_tickets(tickets, make_spec(trials=3, evaluate_only="m.ckpt", confirm_on="validate")) == []
-    assert to_prove(tickets, spec) == 2
-    assert {t.round for t in more_tickets(tickets, spec, 2)} == {0}
-    new = next_tickets(tickets, spec)
-    assert [(t.kind, t.arm, t.pair) for t in new] == [("confirm", "search", 0), ("confirm", "baseline", 0)]
-    tickets += [run(t) for t in new]
-    assert next_tickets(tickets, spec) == [] and to_prove(tickets, spec) == 0
-    assert {t.round for t in more_tickets(tickets, spec, 2)} == {1}

@@ -68,23 +68,6 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
     assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / studies))
 
 
-def test_compared_values_share_the_level_among_each_two_of_them(make_spec: Any) -> None:
-    heads = {"search": {"num_heads": [1, 2, 4, 8], **LR["search"]}}
-    spec = make_spec(heads, compare="num_heads", seeds={"choose": 2, "confirm": 12})
-    found = detectable(spec)
-    assert found is not None
-    assert (found.alpha, found.comparisons, found.known_after) == (pytest.approx(LEVEL / 6), 1, "choose")
-    limit = stats.t.isf(LEVEL / 6 / 2, 11)
-    assert stats.nct.sf(limit, 11, found.effect * math.sqrt(12)) == pytest.approx(0.8, abs=1e-6)
-    drawn = carried_out(spec, Drawn(Space(spec), gain=0.0, seed=3))
-    known = known_of(drawn.rows, spec)
-    assert known is not None and (known.source, known.runs, known.freedom) == ("confirm", 24, 11)
-
-
-def test_a_study_that_confirms_nothing_shows_no_gain(make_spec: Any) -> None:
-    assert detectable(make_spec(evaluate_only="m.ckpt")) is None
-
-
 # ---- what runs tell
 
 

@@ -80,14 +80,6 @@ def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
     }
 
 
-def test_a_trained_model_is_evaluated_at_one_in_each_trial_and_twice_on_test_data(make_spec: Any) -> None:
-    runs = Forecast(make_spec(trials=7, evaluate_only="m.ckpt")).runs()
-    # where no trial is better than τ = 1, one evaluation on test data is of both
-    assert (runs.least, runs.most) == (9, 10)
-    runs = Forecast(make_spec(trials=7, evaluate_only="m.ckpt", confirm_on="validate")).runs()
-    assert (runs.least, runs.expected, runs.most) == (8, 8, 8)
-
-
 @pytest.mark.parametrize("study", [{}, {"test": "sign_flip"}, {"seeds": {"confirm": {"min": 4, "max": 12}}}])
 @pytest.mark.parametrize("sections", [TAU, SCALED, TUNED])
 def test_studies_that_turn_out_in_any_way_have_runs_in_the_range(
@@ -267,34 +259,3 @@ def test_runs_that_the_pruner_may_end_train_less_of_their_steps(make_spec: Any) 
     # nor is there anything to end where a run is validated at its end alone
     once = Times(start=1.0, step=0.1, steps=100, validate=2.0, validations=1, ends_validated=True)
     assert not Forecast(make_spec(TUNED, trials=20)).prunes(once)
-
-
-HEADS = {
-    "search": {
-        "num_heads": [1, 2, 4],
-        "lr": {"low": 0.1, "high": 1.0},
-        "temperature_init": {"low": 0.5, "high": 2.0},
-    }
-}
-
-
-@pytest.mark.parametrize(
-    ("study", "least", "most"),
-    [
-        # 12 searched, 3 candidates of each value on 2 seeds, and each value 6 times
-        ({"seeds": {"choose": 2, "confirm": 6}}, 12 + 18 + 18, 12 + 18 + 18),
-        # of 4 choosing seeds a race may end after 2
-        ({"seeds": {"choose": 4, "confirm": 6}}, 12 + 18 + 18, 12 + 36 + 18),
-        # one look at 4 pairs may decide every comparison
-        ({"seeds": {"choose": 2, "confirm": {"min": 4, "max": 12}}}, 12 + 18 + 12, 12 + 18 + 36),
-        ({"seeds": {"choose": 2, "confirm": 6}, "candidates": 1}, 12 + 18, 12 + 18),
-    ],
-)
-def test_the_runs_of_compared_values_are_those_counted_by_hand(
-    make_spec: Any, study: Any, least: int, most: int
-) -> None:
-    spec = make_spec(HEADS, compare="num_heads", trials=12, **study)
-    runs = Forecast(spec).runs()
-    assert (runs.least, runs.most) == (least, most)
-    assert runs.least <= runs.expected <= runs.most
-    assert set(Forecast(spec).by_kind) <= {"search", "choose", "confirm"}

@@ -25,9 +25,11 @@ from tests.specs import changed
 def make_result(run_ticket: Any, result_of: Any) -> Any:
     """Return a maker of comparisons that are over: sets, and what each is worth on a pair."""
 
-    def make(worth: Any, *sets: Any, waiting: bool = False, **settings: Any) -> StudyResult:
+    def make(
+        worth: Any, *sets: Any, waiting: bool = False, all_pairs: bool = False, **settings: Any
+    ) -> StudyResult:
         given = {"study__seeds": {"confirm": 4}, **settings}
-        spec = comparison_spec(changed(**given), sets or [{}, {"lr": 0.1}], name="gate")
+        spec = comparison_spec(changed(**given), sets or [{}, {"lr": 0.1}], name="gate", all_pairs=all_pairs)
         rows: list[TicketRow] = []
         new = first_tickets(spec)
         while new:
@@ -166,3 +168,36 @@ def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> Non
         for export in (to_yaml, to_python):
             with pytest.raises(StudyFailed, match=match):
                 export(nothing)
+
+
+def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: Any) -> None:
+    sets = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
+    result = make_result(gaining(B=1.0, C=1.01), *sets, all_pairs=True)
+    headline, bound, *lines = verdict_lines(result)
+    assert headline == (
+        "Difference shown: take C, the only set that none is shown to beat in val_accuracy (4 fresh seeds, "
+        "test data, paired t-test)."
+    )
+    assert bound == (
+        "  nothing is lost by taking C: it is shown to be the best of the sets (96 % confidence, upper end "
+        "of the simultaneous intervals)."
+    )
+    text = "\n".join(lines)
+    assert "A (lr=0.1): mean 0.65; another set is shown to beat it." in text
+    assert "gain of B over A: +1.15 (" in text
+    assert "the 3 comparisons share the 4 % that this verdict may spend. p is Holm's" in text
+    found = result.to_json()["comparison"]["all_pairs"]
+    assert [(pair["reference"], pair["name"]) for pair in found["pairs"]] == [
+        ("A", "B"),
+        ("A", "C"),
+        ("B", "C"),
+    ]
+    assert found["take"] in found["unbeaten"]
+    assert yaml.safe_load(to_yaml(result))["model"]["init_args"]["lr"] in (0.2, 0.3)
+
+
+def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
+    result = make_result(
+        lambda arm, pair: 0.5 + hash((arm, pair)) % 7 / 70, {"lr": 0.1}, {"lr": 0.2}, all_pairs=True
+    )
+    assert verdict_lines(result)[0].startswith("No difference shown: take A, the first set that none")

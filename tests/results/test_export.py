@@ -370,31 +370,6 @@ def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: 
     assert cli.trainer.gradient_clip_val == 0.5
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_export_of_an_evaluation_loads_the_weights_and_validates(
-    best_of: Any, own_module: None, tmp_path: Path
-) -> None:
-    import torch
-
-    space: dict[str, Any] = {}
-    exec(compile(MODULE, "module", "exec"), space)
-    weights = space["Attends"]().state_dict()
-    torch.save({"state_dict": weights}, tmp_path / "model.ckpt")
-    sections = {
-        "model": {"class_path": "own_module.Attends", "init_args": {}},
-        "data": None,
-        "trainer": {"logger": False, "accelerator": "cpu"},
-        "attach": {"layers": "auto"},
-        "search": {"temperature_init": {"low": 0.5, "high": 4.0}},
-    }
-    result = best_of(sections, {"temperature_init": 2.0}, evaluate_only="model.ckpt")
-    assert "nothing was trained" in to_yaml(result)
-    exec(compile(to_python(result), "export", "exec"), space)
-    name = "attention.in_proj_weight"
-    assert torch.equal(space["model"].state_dict()[name], weights[name])
-    assert "val_loss" in space["trainer"].callback_metrics
-
-
 ROUTED = {
     "gate.as_found": 1.0,
     "gate.schedule": "linear",

@@ -93,8 +93,6 @@ DOCUMENTED: dict[str, Any] = {
         "guards_kept": None,
     },
     "comparison": None,
-    "values": None,
-    "evaluated": None,
     "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
     "alone": None,
     "code": None,
@@ -283,16 +281,6 @@ def test_the_winner_is_known_once_choosing_is_over(
     assert result_of(spec, searched).winner is None
     assert result_of(spec, [*searched, *chosen]).winner == {"temperature_init": 4.0}
     assert result_of(spec, [*searched, *chosen]).verdict is None
-
-
-def test_an_evaluation_of_a_trained_model_has_no_verdict(
-    make_spec: Any, make_ticket: Any, result_of: Any
-) -> None:
-    data = result_of(
-        make_spec(evaluate_only="m.ckpt"), [make_ticket("search", 0, 0.5)], state="done"
-    ).to_json()
-    assert data["verdict"] is None
-    assert data["tickets"]["confirm"]["requested"] == 0
 
 
 def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:

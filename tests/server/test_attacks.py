@@ -153,7 +153,6 @@ def test_what_is_shown_of_a_study_runs_no_script_that_somebody_has_put_there(
 @pytest.mark.parametrize(
     "change",
     [
-        {"study": {"evaluate_only": "/etc/passwd"}},
         {"data": {"class_path": "os.system", "init_args": {"command": "touch /tmp/tempopt-attacked"}}},
         {"model": {"class_path": "subprocess.Popen", "init_args": {"args": "touch /tmp/tempopt-attacked"}}},
         {"trainer": {"logger": {"class_path": "subprocess.Popen", "init_args": {"args": "id"}}}},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.compared_sets import named_sets
+from tempopt.spec.compared_sets import named_sets, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -165,12 +165,10 @@ def test_too_few_sets_and_equal_names_are_refused(sets: list[Any], message: str)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(SpecError, match="nothing is trained with it"):
-        comparing({}, {"lr": 1}, study__evaluate_only="model.ckpt")
     # of two variants each has half of the 4 %, which six signs cannot reach, and one can
     six = {"study__test": "sign_flip", "study__seeds": {"confirm": 6}}
     comparing({}, {"lr": 1}, **six)
-    with pytest.raises(SpecError, match="6 with test: sign_flip and 2 variants.*give at least 7"):
+    with pytest.raises(SpecError, match="6 with test: sign_flip and 2 comparisons.*give at least 7"):
         comparing({}, {"lr": 1}, {"lr": 2}, **six)
 
 
@@ -179,3 +177,57 @@ def test_the_length_of_a_training_may_be_what_is_compared() -> None:
     assert spec.parameters("search", {"trainer.max_steps": 5}) == {"trainer.max_steps": 5}
     with pytest.raises(SpecError, match="it is not said how long a run trains"):
         comparing({}, {"trainer.max_steps": 9}, trainer={})
+
+
+MANY = ",".join(map(str, range(40)))
+
+
+def varied(*texts: str, **settings: Any) -> list[tuple[str, dict[str, Any]]]:
+    spec = comparison_spec(changed(**settings), vary=parse_vary(texts))
+    assert spec.compare is not None
+    return [(each.name, each.parameters) for each in spec.compare]
+
+
+def test_each_combination_of_values_is_a_set_named_by_them() -> None:
+    assert varied("model.num_heads=1,2", "trainer.max_steps=10,20") == [
+        ("num_heads=1,max_steps=10", {"num_heads": 1, "trainer.max_steps": 10}),
+        ("num_heads=1,max_steps=20", {"num_heads": 1, "trainer.max_steps": 20}),
+        ("num_heads=2,max_steps=10", {"num_heads": 2, "trainer.max_steps": 10}),
+        ("num_heads=2,max_steps=20", {"num_heads": 2, "trainer.max_steps": 20}),
+    ]
+    assert varied("temperature_init=1,2")[1] == ("temperature_init=2", {"temperature_init": 2.0})
+    # keys as --set writes them
+    assert varied("model.init_args.norm=rms,null") == [
+        ("norm=rms", {"norm": "rms"}),
+        ("norm=null", {"norm": None}),
+    ]
+    assert varied("data.init_args.batch_size=8,16")[0] == ("batch_size=8", {"data.batch_size": 8})
+    nested = varied("model.head.size=1,2", "data.size=3")
+    assert nested[0][0] == "model.head.size=1,data.size=3"
+    text = varied('norm="a b/c",rms')
+    assert text[0] == ("norm=a-b-c", {"norm": "a b/c"})
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["num_heads"], "give a key and its values, as in --vary model.num_heads=1,2,4,8"),
+        (["num_heads="], "give a key and its values"),
+        (["lr=1,2", "lr=3"], "gives lr twice"),
+        (["lr=1,{"], "is not valid YAML"),
+        (["lr=1"], "given 1 parameter set"),
+        (["study.seed=1,2"], 'prefix "study"'),
+        (
+            [f"lr={','.join(map(str, range(40)))}", f"dropout={','.join(map(str, range(40)))}"],
+            "40 × 40 = 1600",
+        ),
+    ],
+)
+def test_values_that_make_no_comparison_are_refused(texts: list[str], message: str) -> None:
+    with pytest.raises((SpecError, UsageError), match=message):
+        varied(*texts)
+
+
+def test_sets_and_values_to_vary_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="Give one of the two"):
+        comparison_spec(changed(), [{}], vary={"lr": [1, 2]})

@@ -61,11 +61,9 @@ def test_what_cannot_be_read_is_refused_with_what_is_allowed(
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_guards_that_are_no_mapping_and_guards_of_a_frozen_model_are_refused(make_spec: Any) -> None:
+def test_guards_that_are_no_mapping_are_refused(make_spec: Any) -> None:
     with pytest.raises(SpecError, match=r"study.guards: given \['val_loss'\]. Give a text for each guard"):
         make_spec(guards=["val_loss"])
-    with pytest.raises(SpecError, match="given with evaluate_only, where nothing is confirmed"):
-        make_spec(guards={"val_loss": "no worse than 1%"}, evaluate_only="weights.ckpt")
 
 
 def test_a_study_with_another_guard_asks_something_else(make_spec: Any) -> None:

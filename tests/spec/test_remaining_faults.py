@@ -52,7 +52,6 @@ def test_a_blank_hides_no_other_fault() -> None:
         ({"trainer": {"max_steps": 0}}, "trainer.max_steps"),
         ({"search": {"temperature_init": 3}}, "search.temperature_init"),
         ({"search": {"lr": 3}, "study": {"enqueue": [{"lr": 0.5}]}}, "search.lr"),
-        ({"search": {"num_heads": 3}, "study": {"compare": "num_heads"}}, "search.num_heads"),
         ({"study": {"direction": None}}, "study.direction"),
         ({"model": {"class_path": 3}}, "model.class_path"),
         ({"study": {"seeds": {"confirm": 1}}}, "study.seeds.confirm"),

@@ -68,11 +68,6 @@ def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() ->
     assert diff(make(), make(study__arms={"rematch": 12})) == []
 
 
-def test_a_trained_model_may_be_evaluated_without_a_temperature_in_the_search() -> None:
-    spec = make(search={"normaliser": ["softmax", "sparsemax"]}, study__evaluate_only="m.ckpt")
-    assert not spec.confirms
-
-
 @pytest.mark.parametrize(
     ("given", "written", "at_half"),
     [(None, None, 0.0), (0.01, 0.01, 0.01), (1, 1.0, 1.0), ("2%", "2%", 0.01), (" 0.5 % ", "0.5%", 0.0025)],

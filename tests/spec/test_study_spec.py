@@ -28,7 +28,6 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     assert (spec.study.test, spec.study.confirm_on, spec.study.validate_at) == ("t", "test", "final")
     assert (spec.study.sampler.name, spec.study.pruner.name) == ("knowledge_gradient",) * 2
     assert spec.study.parallel == 4
-    assert spec.confirms
     assert spec.notes == []
 
 
@@ -145,7 +144,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__sampler": "pbt"}, "gained no more than knowledge_gradient"),
     ({"study__sampler": {"name": "tpe", "seed": 1}}, "study.sampler: given a seed, but draws are seeded"),
     ({"study__pruner": 3}, "study.pruner: given 3. Give a name, or {name: ..., option: ...}."),
-    ({"study__evaluate_only": ""}, 'study.evaluate_only: given the text "". Give the path of a checkpoint'),
     ({"study__limits": {"hours": 0}}, "study.limits.hours: given 0. Give a number above 0, or null for no"),
     ({"study__limits": {"gpu_hours": True}}, "study.limits.gpu_hours: given True. Give a number above 0"),
     ({"study__limits": {"hours": math.inf}}, "study.limits.hours: given inf. Give a number above 0"),
@@ -271,16 +269,6 @@ def test_all_faults_are_said_at_once_with_their_lines(write: Write) -> None:
         "trainer.max_steps",
         "typo",
     ]
-
-
-def test_evaluation_only_needs_no_length_and_confirms_nothing(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "model.ckpt"
-    checkpoint.touch()
-    spec = make(trainer=None, study__evaluate_only=str(checkpoint), data=None)
-    assert not spec.confirms
-    assert spec.program().weights == str(checkpoint)
-    with pytest.raises(SpecError, match=r"evaluate_only is .*there is no file"):
-        make(study__evaluate_only="nowhere.ckpt", data=None).program()
 
 
 @pytest.mark.parametrize(

@@ -100,19 +100,6 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: 
         assert store.load_study("pairs").state == "running"
 
 
-def test_a_trained_model_gets_more_trials_of_any_number_of_rounds_and_no_pairs(
-    make_spec: Any, tmp_path: Path
-) -> None:
-    spec = make_spec(trials=4, test="sign_flip", seeds={"confirm": 6}, evaluate_only="m.ckpt")
-    study = Simulated(spec, lambda t: t.seed % 997 / 997).run()
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        row = began(store, study)
-        with pytest.raises(UsageError, match=r"which is the same in every pair.*--trials \+10"):
-            add_pairs(store, row, spec, 3)
-        grow(store, row, spec, 3)
-        assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
-
-
 @pytest.mark.parametrize("asked", [{"more": 3}, {"pairs": 3}])
 def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     make_spec: Any, tmp_path: Path, asked: dict[str, int]

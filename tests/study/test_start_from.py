@@ -279,12 +279,6 @@ def test_a_spec_that_names_other_weights_than_the_file_is_refused() -> None:
         api.search(spec(given), storage=URL)
 
 
-def test_weights_are_either_trained_on_or_evaluated() -> None:
-    given = spec(evaluate_only="base.ckpt")
-    with pytest.raises(SpecError, match=r"study\.start_from: given with evaluate_only"):
-        StudySpec.parse(given, source="the spec")
-
-
 @pytest.mark.long
 def test_a_comparison_starts_from_the_weights_too(capsys: pytest.CaptureFixture[str]) -> None:
     given = spec(seeds={"confirm": 2})

@@ -339,7 +339,7 @@ def test_the_callback_loads_weights_before_a_temperature_is_attached(writer: Wri
         assert loss(Writer(), LoadCallback(path), AttachCallback(plan)) == at_three
 
 
-def test_a_spec_says_which_key_named_the_weights(request_for: Any, listener: Any, tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(request_for: Any, listener: Any, tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
-    with pytest.raises(SpecError, match="study.evaluate_only: .*is of another model than Toy"):
+    with pytest.raises(SpecError, match="--weights: .*is of another model than Toy"):
         Run(request_for(weights=str(tmp_path / "other.pt")), listener()).execute()

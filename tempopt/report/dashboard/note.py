@@ -83,10 +83,6 @@ def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> 
 
 def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
     """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
-    if result.evaluated is not None:
-        return "What does best on the validation data", result.evaluated.params
-    if (compared := result.values_compared) is not None and compared.recommended is not None:
-        return "What is recommended", compared.recommended.params
     found = result.recommendation
     if found is None:
         best = result.best.params if result.best else {}

@@ -6,7 +6,6 @@ Everything here is plain text and plain data; whatever escapes is the template's
 from __future__ import annotations
 
 import json
-import math
 import platform
 import shlex
 from collections import Counter
@@ -16,8 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 import yaml
 
-from tempopt.confirmation.evaluated import Evaluated
-from tempopt.confirmation.values import ValuesCompared
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report.plots import PLOTS, Table
@@ -29,8 +26,6 @@ from tempopt.results.wording import (
     baseline_name,
     duration,
     rounded,
-    rounded_in,
-    temperature_text,
 )
 from tempopt.statistics.paired_tests import ALPHA
 
@@ -93,33 +88,6 @@ _OF_A_COMPARISON: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("differences",),
     ),
     ("use", "How to use the better set", "", ()),
-    ("cost", "What it took", "", ("cost",)),
-    ("reproduce", "Environment, and how to do it again", "", ()),
-)
-_OF_VALUES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    (
-        "confirmation",
-        "The values on fresh seeds",
-        "What was chosen for each value was trained on the same seeds, which chose nothing.",
-        ("differences",),
-    ),
-    ("use", "How to use the recommended value", "", ()),
-    ("history", "Search history", "", ("history",)),
-    ("importance", "What mattered", "", ("importance",)),
-    ("pruning", "Pruning", "", ("pruned",)),
-    ("cost", "What it took", "", ("cost",)),
-    ("reproduce", "Environment, and how to do it again", "", ()),
-)
-_OF_AN_EVALUATION: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    (
-        "inference",
-        "The metric over temperature",
-        "Nothing was trained: the checkpoint was evaluated at each temperature.",
-        ("inference",),
-    ),
-    ("use", "How to use it", "Either is all that is needed: no database and no service of tempopt.", ()),
-    ("history", "Search history", "", ("history",)),
-    ("importance", "What mattered", "", ("importance",)),
     ("cost", "What it took", "", ("cost",)),
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
@@ -186,10 +154,6 @@ def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
 def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
     if result.spec.compare is not None:
         return _OF_A_COMPARISON
-    if result.spec.compared_values:
-        return _OF_VALUES
-    if not result.spec.confirms:
-        return _OF_AN_EVALUATION
     unread = () if result.spec.evaluated else ("inference",)
     left_out = (*unread, *(() if result.spec.attends else _OF_ATTENTION))
     kept = (each for each in _SECTIONS if each[0] not in left_out)
@@ -202,10 +166,6 @@ def plot_keys(result: StudyResult) -> tuple[str, ...]:
 
 
 def _title_of_use(result: StudyResult) -> str:
-    if result.spec.compared_values:
-        return "How to use the recommended value"
-    if result.evaluated is not None:
-        return "The model at τ = 1" if result.evaluated.at_one else "How to use it"
     found = result.recommendation
     if found is None:
         return "The best so far, not confirmed"
@@ -223,10 +183,6 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         found.append((f"gain in {_short(result.metric)}", rounded(test.gain, test), sure))
         found.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
         found.append(_ledger(result.verdict))
-    elif result.values_compared is not None:
-        found += _of_values(result, result.values_compared)
-    elif result.evaluated is not None:
-        return (*_of_an_evaluation(result.evaluated, result), _training(result))
     elif result.best is not None:
         found.append(("best trial", number(result.best.value), "not the gain to expect"))
     if result.baseline is not None:
@@ -242,22 +198,7 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
 def _training(result: StudyResult) -> tuple[str, str, str]:
     gpu = result.cost.gpu_seconds
     cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
-    return "training" if result.spec.confirms else "time", duration(result.cost.train_seconds), cards
-
-
-def _of_an_evaluation(found: Evaluated, result: StudyResult) -> Iterator[tuple[str, str, str]]:
-    """Yield what the chosen temperature gains, the metric there and at τ = 1, and the evaluations."""
-    data = {"test": "test data", "validate": "the data that chose it"}[found.on]
-    if found.interval is None:
-        yield f"gain in {_short(result.metric)}", number(found.gain), f"{data}, no interval"
-    else:
-        ends = (found.gain, found.interval.low, found.interval.high)
-        gain, low, high = (rounded_in(each, *ends) for each in ends)
-        sure = f"{100 * found.confidence:.4g} % interval {low} to {high}"
-        yield f"gain in {_short(result.metric)}", gain, f"{sure}; {data}"
-    yield "chosen", number(found.value), temperature_text(found.params)
-    yield "τ = 1", number(found.value_at_one), data
-    yield "evaluations", str(found.tried), "on the validation data"
+    return "training", duration(result.cost.train_seconds), cards
 
 
 def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
@@ -270,16 +211,6 @@ def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
             name = f"{each.name} over {found.reference}"
             more = f"{100 * test.confidence:.4g} % interval {interval}, p = {test.p_value:.2g}"
             yield name, rounded(test.gain, test), more
-
-
-def _of_values(result: StudyResult, found: ValuesCompared) -> Iterator[tuple[str, str, str]]:
-    """Yield the recommended value, and what each value reaches."""
-    if (best := found.recommended) is not None:
-        lost = "not bounded" if math.isinf(found.at_most_lost) else f"at most {number(found.at_most_lost)}"
-        yield "recommended", best.name, f"loses {lost} in {_short(result.metric)} against the best"
-    for each in found.values[: _MOST_TILES - 1]:
-        if each.mean is not None:
-            yield each.name, number(each.mean), f"mean of {_short(result.metric)} on {each.runs} fresh seeds"
 
 
 def _ledger(found: Verdict) -> tuple[str, str, str]:
@@ -338,7 +269,7 @@ def _reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
 
 def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
     cost = result.cost
-    yield result.spec.called, duration(cost.train_seconds)
+    yield "training", duration(cost.train_seconds)
     if cost.gpu_seconds is not None:
         yield "GPU-hours", number(cost.gpu_seconds / 3600)
     if cost.peak_memory is not None:

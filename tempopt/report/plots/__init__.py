@@ -17,7 +17,6 @@ from tempopt.report.plots.comparison import (
     paired_data,
     plot_compared,
     plot_paired,
-    values_data,
 )
 from tempopt.report.plots.confirmation import Comparison, Differences, differences_data, plot_differences
 from tempopt.report.plots.cost import CostShown, Machine, cost_data, plot_cost
@@ -28,14 +27,6 @@ from tempopt.report.plots.entropy import (
     heads_data,
     plot_entropy,
     plot_heads,
-)
-from tempopt.report.plots.evaluation import (
-    EvaluationPoint,
-    EvaluationShown,
-    at_inference_data,
-    evaluation_data,
-    plot_at_inference,
-    plot_evaluation,
 )
 from tempopt.report.plots.history import HistoryShown, Trial, history_data, plot_history
 from tempopt.report.plots.importance import Importances, importance_data, plot_importance
@@ -65,7 +56,7 @@ from tempopt.report.plots.tried import Schedules, plot_schedules, schedules_data
 
 PLOTS: Mapping[str, Plot] = {
     "differences": Plot(title="Fresh seeds, one by one", data=paired_data, figure=plot_paired),
-    "inference": Plot(title="Temperature at inference", data=at_inference_data, figure=plot_at_inference),
+    "inference": Plot(title="Temperature at inference", data=inference_data, figure=plot_inference),
     "schedule": Plot(title="Temperature over training", data=schedule_data, figure=plot_schedule),
     "depth": Plot(title="Temperature over training and depth", data=depth_data, figure=plot_depth),
     "learned": Plot(title="Learned temperatures", data=learned_data, figure=plot_learned),
@@ -94,8 +85,6 @@ __all__ = [
     "DepthShown",
     "Differences",
     "Entropies",
-    "EvaluationPoint",
-    "EvaluationShown",
     "HeadEntropies",
     "HistoryShown",
     "Importances",
@@ -120,7 +109,6 @@ __all__ = [
     "depth_data",
     "differences_data",
     "entropy_data",
-    "evaluation_data",
     "heads_data",
     "history_data",
     "importance_data",
@@ -134,7 +122,6 @@ __all__ = [
     "plot_depth",
     "plot_differences",
     "plot_entropy",
-    "plot_evaluation",
     "plot_heads",
     "plot_history",
     "plot_importance",
@@ -153,5 +140,4 @@ __all__ = [
     "schedule_data",
     "schedules_data",
     "trial_curve_data",
-    "values_data",
 ]

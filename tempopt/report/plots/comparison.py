@@ -1,4 +1,4 @@
-"""A comparison as a forest plot: variants against the reference, or values against each other, by seed."""
+"""A comparison as a forest plot: variants against the reference, or each two sets, by seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from tempopt.confirmation.compare import variant_gains
+from tempopt.confirmation.compare import set_gains
 from tempopt.confirmation.comparisons import Answer
-from tempopt.confirmation.values import pair_gains
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirmation import Differences, differences_data, interval_bar, plot_differences
@@ -38,7 +37,7 @@ class VariantShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedShown:
-    """The variants of a comparison, in the order in which they were given; or values, each two of them.
+    """The variants of a comparison, in the order in which they were given; or each two sets.
 
     Args:
         metric: Name of the metric.
@@ -52,7 +51,7 @@ class ComparedShown:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        of = "variant" if self.reference is not None else "first value"
+        of = "variant" if self.reference is not None else "first set"
         other = self.reference or "the other"
         text = f"Each dot is a fresh seed: the {of}'s {self.metric} minus that of {other}, with the "
         text += "sign under which right of zero is better. "
@@ -88,35 +87,21 @@ def compared_data(result: StudyResult) -> ComparedShown:
     if found is None:
         raise NothingToPlot("The comparison on fresh seeds is not over, so there is nothing to show yet.")
     shown = []
-    for each in found.variants:
-        if each.answer is not None:
-            gains = variant_gains(result.runs, result.spec, found.round, each.name)
-            shown.append(_shown(each.name, gains, each.answer, differs=each.better or each.worse))
-    return _compared(result, found.reference, shown)
-
-
-def values_data(result: StudyResult) -> ComparedShown:
-    """Return each two values of a study that compares them, once they were confirmed.
-
-    Raises:
-        NothingToPlot: They were not, or nothing could be compared.
-    """
-    found = result.values_compared
-    if found is None:
-        raise NothingToPlot("The values have not been compared on fresh seeds yet.")
-    shown = []
-    for each in found.pairs:
-        if each.answer is not None:
-            gains = pair_gains(result.runs, result.spec, found.round, each.name, each.reference)
-            name = f"{each.name} − {each.reference}"
-            shown.append(_shown(name, gains, each.answer, differs=each.decided))
-    return _compared(result, None, shown)
-
-
-def _compared(result: StudyResult, reference: str | None, shown: list[VariantShown]) -> ComparedShown:
+    rows = [
+        (f"{pair.name} − {pair.reference}", pair.name, pair.reference, pair.answer, pair.winner is not None)
+        for pair in found.pairs
+    ] or [
+        (variant.name, variant.name, found.reference, variant.answer, variant.better or variant.worse)
+        for variant in found.variants
+    ]
+    for label, name, reference, answer, differs in rows:
+        if answer is not None:
+            gains = set_gains(result.runs, result.spec, found.round, name, reference)
+            shown.append(_shown(label, gains, answer, differs=differs))
     if not shown:
         raise NothingToPlot("No pair of runs could be compared.")
-    return ComparedShown(metric=result.metric, reference=reference, variants=tuple(shown))
+    of_all = None if found.pairs else found.reference
+    return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(shown))
 
 
 def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs: bool) -> VariantShown:
@@ -183,8 +168,6 @@ def paired_data(result: StudyResult) -> Differences | ComparedShown:
     Raises:
         NothingToPlot: Nothing is confirmed, or compared.
     """
-    if result.spec.compared_values:
-        return values_data(result)
     return differences_data(result) if result.spec.compare is None else compared_data(result)
 
 

@@ -47,11 +47,7 @@ def may_have_found(summary: StudySummary) -> bool:
     """Return whether a study may have more to say than its best trial; it takes long to find out."""
     judged = any(states.get("done", 0) for kind, states in summary.tickets.items() if kind not in SEARCHING)
     amended = bool(summary.study.amendments)
-    return judged or amended or summary.study.state == "done" or _evaluates(summary)
-
-
-def _evaluates(summary: StudySummary) -> bool:
-    return summary.study.spec["study"].get("evaluate_only") is not None
+    return judged or amended or summary.study.state == "done"
 
 
 class Findings:

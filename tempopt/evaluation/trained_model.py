@@ -1,0 +1,174 @@
+"""One worker with the trained weights: evaluates parameter sets, one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.dry_run import explain_failure
+from tempopt.confirmation.evaluations import On
+from tempopt.errors import StudyFailed, UsageError
+from tempopt.evaluation.space import EvaluationSpec
+from tempopt.files import absolute
+from tempopt.seeds import derive
+from tempopt.workers.messages import (
+    UNIT_KINDS,
+    Evaluation,
+    Failed,
+    Finished,
+    RunRequest,
+    UnitKind,
+    sizes_name,
+    units_name,
+)
+from tempopt.workers.process import WorkerProcess
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The metric of each item or batch of an evaluation.
+
+    Args:
+        kind: Whether they are items or batches.
+        values: The metric of each.
+        sizes: Number of items of each; items that are many are taken together.
+    """
+
+    kind: UnitKind
+    values: tuple[float, ...]
+    sizes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one parameter set has measured.
+
+    Args:
+        values: The metric by data, ``validate`` and ``test``; empty where it is no finite number.
+        units: The metric of each item or batch by data, where it is their mean.
+        seconds: Wall-clock seconds of the evaluation.
+    """
+
+    values: dict[str, float]
+    units: dict[str, Units]
+    seconds: float
+
+
+def weights_path(given: str | Path) -> Path:
+    """Return where the weights lie.
+
+    Raises:
+        UsageError: They are not there.
+    """
+    path = absolute(str(given), "--weights").resolve()
+    if not path.exists():
+        raise UsageError(
+            f'--weights is "{given}", but there is no file {path}. Give the path of a checkpoint that '
+            "Lightning or tempopt wrote, of a state dict (torch.save or safetensors), or of a folder that "
+            "save_pretrained wrote."
+        )
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """Return a text that tells the weights of a file or folder from others."""
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    found = hashlib.sha256()
+    for file in files:
+        found.update(file.relative_to(path).as_posix().encode())
+        with file.open("rb") as opened:
+            while chunk := opened.read(_CHUNK_BYTES):
+                found.update(chunk)
+    return found.hexdigest()
+
+
+class TrainedModel:
+    """The model of a spec with trained weights.
+
+    Args:
+        asked: What is evaluated.
+        path: Where the weights lie.
+        worker: Who evaluates.
+    """
+
+    def __init__(self, asked: EvaluationSpec, path: Path, worker: WorkerProcess) -> None:
+        self._asked = asked
+        self._worker = worker
+        self._program = dataclasses.replace(asked.spec.program(), weights=str(path), compile=None, start=None)
+        self._seed = derive(asked.spec.study.seed, "evaluate")
+
+    def check(self) -> None:
+        """Load the weights and evaluate one batch, to find what cannot be evaluated.
+
+        Raises:
+            SpecError: The weights or the spec do not fit.
+            StudyFailed: The worker died over it.
+        """
+        space = {name: list(domain.probes) for name, domain in self._asked.search.items()}
+        sampled = {name: values[-1] for name, values in space.items()}
+        self._run(self._asked.parameters(sampled), ["validate", "test"], rehearses=True, space=space)
+
+    def evaluate(self, parameters: Mapping[str, Any], *, on_test: bool = False) -> Measured:
+        """Return what a parameter set measures, on the validation data and, where there are any, test data.
+
+        Raises:
+            SpecError: The parameters do not fit the model.
+            StudyFailed: The worker died over it.
+        """
+        data: list[On] = ["validate", "test"] if on_test else ["validate"]
+        finished = self._run(parameters, data)
+        if finished.state != "complete":
+            return Measured(values={}, units={}, seconds=finished.seconds)
+        units = {on: _units(finished, on) for on in data}
+        return Measured(
+            values={on: finished.measurements[on] for on in data if on in finished.measurements},
+            units={on: found for on, found in units.items() if found is not None},
+            seconds=finished.seconds,
+        )
+
+    def _run(
+        self,
+        parameters: Mapping[str, Any],
+        data: list[On],
+        *,
+        rehearses: bool = False,
+        space: Mapping[str, list[Any]] | None = None,
+    ) -> Finished:
+        self._worker.send(
+            RunRequest(
+                ticket=0,
+                attempt=0,
+                program=self._program,
+                parameters=dict(parameters),
+                seed=self._seed,
+                evaluations=[Evaluation(name=on, on=on) for on in data],
+                task="rehearse" if rehearses else "train",
+                space=dict(space or {}),
+            )
+        )
+        while (message := self._worker.receive()) is not None:
+            if isinstance(message, Failed):
+                raise explain_failure(message, "evaluation")
+            if isinstance(message, Finished):
+                return message
+        raise StudyFailed(f"The evaluation crashed: {self._worker.obituary()}.")
+
+
+def _units(finished: Finished, on: On) -> Units | None:
+    for kind in UNIT_KINDS:
+        curve = finished.curves.get(units_name(on, kind))
+        if curve:
+            values = {int(place): value for place, value in curve}
+            sizes = {int(place): size for place, size in finished.curves.get(sizes_name(on), ())}
+            return Units(
+                kind=kind,
+                values=tuple(values[place] for place in sorted(values)),
+                sizes=tuple(sizes.get(place, 1.0) for place in sorted(values)),
+            )
+    return None
