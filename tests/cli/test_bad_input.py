@@ -203,31 +203,6 @@ def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> 
     assert said in refused("search", "toy.yaml", "--set", setting)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["serch", "toy.yaml"], 'Unknown command "serch". Did you mean "search"?'),
-        (["search"], "the following arguments are required: SPEC. See `tempopt search --help`."),
-        (["search", "toy.yaml", "--storge=x.db"], '"--storge". Did you mean "--storage"?'),
-        (["search", "digit"], 'Unknown study spec "digit". Did you mean "digits"?'),
-        (["search", "s" * 300], "cannot be used: File name too long. Give another path."),
-        (["search", "toy.yaml", "--trials", "9" * 5000], '999" is not a whole number from 1 to 100000'),
-        (["resume", "toy", "--pairs", "+1001"], '"1001" is not a whole number from 1 to 1000'),
-        (["show", "\udcff"], 'An argument holds bytes that are not UTF-8: "\\udcff". Give text in UTF-8.'),
-        (["logs", "toy", "search-" + "9" * 5000], "There is no file"),
-        (["search", "toy.yaml", "--workers", "3"], "3 workers were asked for; study.parallel allows 1 to 1"),
-        (["search", "toy.yaml", "--trials", "0"], '--trials: "0" is not a whole number from 1 to 100000'),
-        (["show", "toy", "further"], "unrecognized arguments: further"),
-        (["resume", "toy", "--trials", "5"], '"5" is not +N: a study that goes on can only get more trials'),
-        (["search", "toy.yaml", "--storage-file", "none"], "none cannot be read: No such file or directory."),
-        (["search", "toy.yaml", "--enqueue", "none"], "none cannot be read: No such file or directory."),
-        (["export", "toy", "--format", "toml"], "invalid choice: 'toml' (choose from 'yaml', 'python')"),
-    ],
-)
-def test_a_command_or_a_flag_that_there_is_not(told: Told, words: list[str], said: str) -> None:
-    assert said in told(*words)
-
-
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
     refused: Told, folder: Path
 ) -> None:
@@ -362,13 +337,6 @@ def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -
     assert (folder / "toy.yaml").read_bytes() == before
 
 
-@pytest.mark.parametrize("words", [["list"], ["show", "toy"], ["agent", "toy"], ["pause", "toy"]])
-def test_looking_for_a_database_makes_none(told: Told, folder: Path, words: list[str]) -> None:
-    said = f"There is no file {folder / 'tempopt.db'}. Go to the folder where the study was begun, or"
-    assert said in told(*words)
-    assert not (folder / "tempopt.db").exists()
-
-
 def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> None:
     with sqlite3.connect(begun) as connection:
         connection.execute("UPDATE tempopt_alembic_version SET version_num = '9999'")
@@ -395,18 +363,6 @@ def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path)
     with Store.open(f"sqlite:///{begun}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}
-
-
-def test_a_study_that_there_is_not(told: Told, begun: Path) -> None:
-    for command in ("resume", "show", "export"):
-        message = told(command, "tou")
-        assert 'Unknown study "tou". Did you mean "toy"? Known: toy. Look into another database' in message
-
-
-def test_exporting_what_has_no_winner_yet(told: Told, begun: Path) -> None:
-    message = told("export", "toy", "-o", "winner.yaml", code=1)
-    assert 'Study "toy" has nothing to export: no search trial is complete. Continue it' in message
-    assert not (begun.parent / "winner.yaml").exists()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import paired
 from tempopt.store.store import Store
 from tempopt.study import api
-from tests.toy_study import FAKED, URL, Watcher, wait_until
+from tests.toy_study import URL, Watcher
 
 SPEC = """\
 study: {name: toy, metric: val_loss, direction: minimize, seeds: {confirm: 5}}
@@ -248,28 +247,6 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
     assert (interrupted, found) == (facts(), whole.comparison)
 
 
-@pytest.mark.long
-def test_a_comparison_outlives_the_agent_that_is_killed(folder: Path) -> None:
-    program = (
-        f"{FAKED}from tempopt.study.api import compare\n"
-        f"compare({SPEC_DATA!r}, [{{}}, {{'lr': 0.1}}], storage={URL!r}, name='toy', workers=2)\n"
-    )
-    agent = subprocess.Popen([sys.executable, "-c", program], cwd=folder, stderr=subprocess.DEVNULL)
-    wait_until(lambda rows: sum(row.state == "done" for row in rows) >= 2)
-    agent.send_signal(signal.SIGKILL)
-    agent.wait()
-    again = f"{FAKED}import sys\nfrom tempopt.cli import main\nsys.exit(main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", again, "resume", "toy", "--no-report"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode in (0, 3, 4), done.stderr
-    assert all(value is not None for *_, value in facts()) and len(facts()) == 8
-
-
 # ---- what is said at the end
 
 
@@ -303,19 +280,18 @@ UP, DOWN, OPEN = [1.0, 1.01, 0.99], [-1.0, -1.01, -0.99], [1.0, -1.0, 0.5]
 
 
 @pytest.mark.parametrize(
-    ("differences", "code"),
+    ("command", "differences", "code"),
     [
-        ([UP], 0),
-        ([DOWN], 4),
-        ([OPEN], 3),
-        ([DOWN, UP], 0),
-        ([OPEN, DOWN], 4),
-        ([OPEN, OPEN], 3),
-        ([None, UP], 0),
-        ([None, None], 1),
+        ("compare", [UP], 0),
+        ("compare", [OPEN], 3),
+        ("compare", [DOWN, UP], 0),
+        ("compare", [OPEN, DOWN], 4),
+        ("compare", [None, UP], 0),
+        ("compare", [None, None], 1),
+        ("resume", [DOWN], 4),
+        ("agent", [OPEN, OPEN], 3),
     ],
 )
-@pytest.mark.parametrize("command", ["compare", "resume", "agent"])
 def test_the_exit_code_says_what_was_found(
     command: str,
     differences: list[Any],

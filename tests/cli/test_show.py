@@ -475,20 +475,3 @@ def test_what_cannot_be_watched_is_said(
 ) -> None:
     assert cli.main(["show", "pairs", *words]) == 2
     assert message in capsys.readouterr().err
-
-
-_WATCH = """
-import json, sys
-from tempopt.cli import main
-code = main(["show", "pairs", "--watch"])
-print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
-"""
-
-
-@pytest.mark.usefixtures("begun")
-def test_watching_loads_neither_torch_nor_lightning() -> None:
-    _finish(threading.Event())
-    watched = subprocess.run([sys.executable, "-c", _WATCH], capture_output=True, text=True, check=True)
-    code, loaded = json.loads(watched.stderr.splitlines()[-1])
-    assert code == 0
-    assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(loaded)
