@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tempopt.agent.observer import Observer, Snapshot, Unobserved
 from tempopt.confirmation.costs import mean_cost
 from tempopt.forecast.power import detectable, known_of
-from tempopt.forecast.runs import Forecast
+from tempopt.forecast.runs import planned_runs
 from tempopt.forecast.words import begun_text, gain_text, lasting, on
 from tempopt.records.rows import TicketRow
 from tempopt.results.wording import baseline_name
@@ -31,7 +31,7 @@ class Outlook:
         self._observer = observer
         self._new = new
         self._silent = type(observer) is Unobserved
-        self._forecast = Forecast(spec)
+        self._runs = planned_runs(spec).all()
         self._settled: bool | None = None
         self._told = False
 
@@ -53,7 +53,7 @@ class Outlook:
         if self._settled is None:
             # whoever begins a study says so, whoever joins one does not repeat what was said
             if self._new:
-                self._observer.note(begun_text(self._forecast.runs()))
+                self._observer.note(begun_text(self._runs))
             self._settled = baseline
             # an earlier agent has said it
             self._told = chosen
@@ -74,7 +74,7 @@ class Outlook:
         workers = sum(not each.silent for each in snapshot.workers)
         cost = mean_cost(rows)
         if with_time and workers and cost is not None:
-            seconds = cost * self._forecast.runs().expected / workers
+            seconds = cost * self._runs.typical / workers
             parts.append(f"about {lasting(seconds)} to the verdict on {on(workers, 0.0)}")
         if parts:
             text = "; ".join(parts)

@@ -444,8 +444,14 @@ COMMANDS = {
             argument(
                 "--earlier",
                 metavar="NAME",
-                help="study in the database whose runs show the noise (default: this study, or one of "
-                "study.warm_start)",
+                help="study in the database whose runs show the noise and the time of a run (default: this "
+                "study, or one of study.warm_start)",
+            ),
+            argument(
+                "--run-hours",
+                metavar="H",
+                type=values.hours,
+                help="hours of one run (default: measured, in a study or else in a dry run)",
             ),
             JSON,
         ),

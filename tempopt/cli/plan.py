@@ -1,30 +1,28 @@
-"""``tempopt plan``: what a study will cost and what it can show, before it is begun."""
+"""``tempopt plan``: how many runs a study takes, for how long, and what it can show, before it is begun."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
 
 from tempopt.cli import DONE
-from tempopt.forecast.runs import TRAINED, Span
-from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
+from tempopt.forecast.runs import Span
+from tempopt.forecast.words import lasting, on, runs_text
 from tempopt.spec.load import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import LABELS
-from tempopt.workers.messages import Times
 
 _AFTER = {
     "baseline": "three baseline runs",
     "choose": "the choosing runs",
     "confirm": "the confirming runs",
 }
-_COLUMNS = ("at least", "expected", "at most")
+_HOUR = 3600.0
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -35,85 +33,60 @@ def plan(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         trials=arguments.trials,
         earlier=arguments.earlier,
+        run_hours=arguments.run_hours,
         with_code=arguments.with_code,
     )
     if arguments.json:
         print(json.dumps(found.to_json(), indent=2))
         return DONE
-    where = on(found.workers, found.gpus)
-    print(f"{found.name}: {runs_text(found.runs)}: {lasting(found.seconds.expected)} on {where}\n")
-    Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
-    print("", *_lines(found), sep="\n")
+    runs = found.runs.all()
+    where = on(found.run.workers, found.run.gpus or 0.0)
+    hours = found.hours(runs)
+    time = "" if hours is None else f": {lasting(hours.typical * _HOUR)} on {where}"
+    print(f"{found.name}: {runs_text(runs)}{time}\n")
+    Console(file=sys.stdout, width=max(Console().width, 76)).print(_table(found, where))
+    print("", found.run.text, *_lines(found), sep="\n")
     return DONE
 
 
 def _table(found: StudyForecast, where: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True)
-    for name in _COLUMNS:
+    for name in ("no gain: min", "typical", "max", "gain: min", "typical", "max"):
         table.add_column(name, justify="right", no_wrap=True)
-    for kind, span in found.by_kind.items():
-        table.add_row(LABELS[kind], *_cells(span))
-    table.add_row("all", *_cells(found.runs), style="bold")
-    if found.gpu_hours is not None:
-        hours = found.gpu_hours
-        table.add_row("GPU-hours", *(f"{each:.3g}" for each in (hours.least, hours.expected, hours.most)))
-    else:
-        table.add_row("training", *_times(found.train_seconds))
-    table.add_row(f"time on {where}", *_times(found.seconds))
+    for kind, span in found.runs.gain.items():
+        no_gain = found.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
+        table.add_row(LABELS[kind], *_cells(no_gain), *_cells(span))
+    totals = [found.runs.total(gain=gain) for gain in (False, True)]
+    table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
+    hours = [span for total in totals if (span := found.hours(total)) is not None]
+    if hours:
+        cells = (lasting(each * _HOUR) for span in hours for each in (span.min, span.typical, span.max))
+        table.add_row(f"time on {where}", *cells)
+    cards = [span for total in totals if (span := found.gpu_hours(total)) is not None]
+    if cards and found.run.gpus:
+        cells = (f"{each:.3g}" for span in cards for each in (span.min, span.typical, span.max))
+        table.add_row("GPU-hours", *cells)
     return table
 
 
 def _cells(span: Span) -> list[str]:
-    return [f"{each:.0f}" for each in (span.least, span.expected, span.most)]
+    return [f"{each:.0f}" for each in (span.min, span.typical, span.max)]
 
 
-def _times(span: Span) -> list[str]:
-    return [lasting(each) for each in (span.least, span.expected, span.most)]
-
-
-def _lines(found: StudyForecast) -> Iterator[str]:
-    runs, times = found.runs, found.times
-    if runs.with_gain != runs.without_gain:
-        yield (
-            f"Expected: the mean of {runs.without_gain:.0f} runs, if no gain is shown, and "
-            f"{runs.with_gain:.0f}, if one is."
-        )
-    if times.steps:
-        yield from _run_lines(found, times)
-    if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
-        yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."
-    for name in found.limited:
-        yield f"study.limits.{name} may end the search sooner, which is not counted here."
-    if found.detectable is not None:
-        yield from _power_lines(found)
-
-
-def _run_lines(found: StudyForecast, times: Times) -> Iterator[str]:
-    """Yield what a run takes."""
-    most = f": {lasting(max(found.run_seconds.values()))} at most" if found.run_seconds else ""
-    yield (
-        f"A run, measured on {found.device}{most}: "
-        f"{times.start:.2g} s to start, {times.steps} steps of {1000 * times.step:.3g} ms, "
-        f"{times.validations} validation{'s' * (times.validations != 1)} of {times.validate:.2g} s, and "
-        "evaluations at the end."
-    )
-
-
-def _power_lines(found: StudyForecast) -> Iterator[str]:
+def _lines(found: StudyForecast) -> list[str]:
+    lines = [
+        f"study.limits.{name} may end the search sooner, which is not counted here." for name in found.limited
+    ]
     able = found.detectable
-    assert able is not None
-    yield ""
+    if able is None:
+        return lines
+    lines += ["", f"Power: {found.power_text}"]
     if found.known is None:
-        after = _AFTER[able.known_after]
-        yield (
-            f"Power: {able.pairs} pairs show {effect_text(able)} with {percent(able.power)} power. After "
-            f"{after} the gain is known in units of {found.metric}."
-        )
-    else:
-        yield f"Power: {gain_text(able, found.known, found.metric, found.baseline)} of {found.known_from}."
+        lines.append(f"After {_AFTER[able.known_after]} the gain is known in units of {found.metric}.")
     if able.comparisons > 1:
-        yield (
+        lines.append(
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "
             "the baseline's temperature."
         )
+    return lines

@@ -57,6 +57,13 @@ def number(text: str) -> float:
     return found
 
 
+def hours(text: str) -> float:
+    """Return a number above 0."""
+    if not (found := number(text)):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number above 0')
+    return found
+
+
 def priority(text: str) -> int:
     """Return a priority in the pool."""
     digits = text.removeprefix("-")

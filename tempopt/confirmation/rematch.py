@@ -132,7 +132,12 @@ def rematch_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     for ticket in tickets:
         if ticket.kind in asked and ticket.state != "withdrawn":
             asked[ticket.kind] += 1
-    return spec.study.arms.rematch or max(_FEWEST, asked["search"] - asked["baseline"] - asked["rematch"])
+    return rematch_size(spec, asked["search"], asked["baseline"] + asked["rematch"])
+
+
+def rematch_size(spec: StudySpec, num_searched: int, num_at_one: int) -> int:
+    """Return how many runs a rematch has after so many of the search and so many at τ = 1."""
+    return spec.study.arms.rematch or max(_FEWEST, num_searched - num_at_one)
 
 
 def baseline_candidates(

@@ -242,11 +242,19 @@ def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
     if of_kind(tickets, "choose", of_round=now):
         choosing = most_to_choose(tickets, spec, (*SEARCHED, *REMATCHED))
     else:
-        # tempopt's sampler names sets that no run has tried, too
-        named = spec.study.sampler.name == KNOWLEDGE_GRADIENT
-        counts = [most if named and count >= FEWEST else min(count, most) for count in asked.values()]
+        counts = [candidates_at_most(spec, count) for count in asked.values()]
         choosing = seeds * sum(count for count in counts if count > 1)
     return rematch + choosing + after
+
+
+def candidates_at_most(spec: StudySpec, num_runs: int) -> int:
+    """Return how many candidates an arm with so many runs has at most.
+
+    tempopt's sampler names sets that no run has tried, too.
+    """
+    most = spec.study.candidates
+    names = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= FEWEST
+    return most if names else min(num_runs, most)
 
 
 def _asked(tickets: Sequence[TicketRow], kind: Kind) -> int:

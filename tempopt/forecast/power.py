@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from statistics import stdev, variance
 from typing import Literal
 
@@ -115,7 +116,7 @@ def detectable(spec: StudySpec) -> Detectable | None:
     if confirm.min == confirm.max:
         effect = detectable_effect(confirm.max, alpha=alpha, power=each)
     else:
-        effect = _sequential_effect(confirm.min, confirm.max, alpha, each)
+        effect, _ = _sequential_effect(confirm.min, confirm.max, alpha, each)
     return Detectable(
         pairs=confirm.max,
         alpha=alpha,
@@ -133,23 +134,43 @@ def _known_after(spec: StudySpec) -> Source:
     return "baseline"
 
 
+def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
+    """Return how many pairs a confirmation is expected to take, whose looks on the way may end it.
+
+    Without a gain it ends where the winner is behind: the chance to be ahead at the first j of equally spaced
+    looks is C(2j, j) / 4^j (Sparre Andersen 1954). With a gain it is one that the study just shows.
+
+    Args:
+        spec: The study's spec, which confirms something.
+        gain: Whether there is a gain.
+    """
+    confirm = spec.study.seeds.confirm
+    if gain and confirm.min < confirm.max:
+        return _sequential_effect(confirm.min, confirm.max, level(1), POWER)[1]
+    steps = [after - before for before, after in pairwise((0, *confirm.looks))]
+    return sum(step * math.comb(2 * look, look) / 4**look for look, step in enumerate(steps))
+
+
 @lru_cache(maxsize=16)
-def _sequential_effect(first: int, most: int, alpha: float, power: float) -> float:
-    """Return the effect that looks on the way show with a chance, by simulated confirmations."""
+def _sequential_effect(first: int, most: int, alpha: float, power: float) -> tuple[float, float]:
+    """Return the effect that looks on the way show with a chance, and the mean number of pairs to that end.
+
+    By simulated confirmations.
+    """
     looks = Pairs(min=first, max=most).looks
     limits = boundaries(tuple((look, spent(look, most)) for look in looks), alpha)
     drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, most))
     low, high = 0.0, 1.0
-    seen = Simulated(drawn_SN, looks, limits)
-    while seen.power(high) < power:
+    simulated = Simulated(drawn_SN, looks, limits)
+    while simulated.outcome(high)[0] < power:
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if seen.power(middle) < power:
+        if simulated.outcome(middle)[0] < power:
             low = middle
         else:
             high = middle
-    return high
+    return high, simulated.outcome(high)[1]
 
 
 class Simulated:
@@ -165,20 +186,23 @@ class Simulated:
         from scipy.special import stdtrit
 
         some = [drawn_SN[:, :look] for look in looks]
+        self._looks = looks
         self._means = [each.mean(axis=1) for each in some]
         self._margins = [
             each.std(axis=1, ddof=1) / math.sqrt(look) * float(stdtrit(look - 1, 1 - limit / 2))
             for each, look, limit in zip(some, looks, limits, strict=True)
         ]
 
-    def power(self, effect: float) -> float:
-        """Return the share of confirmations that would show an effect, in standard deviations."""
+    def outcome(self, effect: float) -> tuple[float, float]:
+        """Return the share of confirmations that show an effect, and their mean number of pairs."""
         shown_S = np.zeros(len(self._means[0]), dtype=bool)
-        open_S = ~shown_S
-        for mean_S, margin_S in zip(self._means, self._margins, strict=True):
+        open_S, pairs_S = ~shown_S, np.full(len(shown_S), self._looks[-1])
+        for look, mean_S, margin_S in zip(self._looks, self._means, self._margins, strict=True):
             shown_S |= open_S & (mean_S + effect > margin_S)
-            open_S &= ~shown_S & (mean_S + effect > 0)
-        return float(shown_S.mean())
+            still_S = open_S & ~shown_S & (mean_S + effect > 0)
+            pairs_S[open_S & ~still_S] = look
+            open_S = still_S
+        return float(shown_S.mean()), float(pairs_S.mean())
 
 
 def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:

@@ -1,201 +1,213 @@
-"""How many runs a study takes, by kind, and how long they take on so many workers.
+"""How many runs a study takes to its first verdict: at least, typically and at most, in closed form.
 
-Numbers in, numbers out: what the parts of a run take is measured elsewhere (``tempopt.agent.dry_run``), and
-which runs there are comes from studies in memory (``outcomes.py``).
+The numbers follow from the rules of ``tempopt.confirmation``, stage by stage, without a gain and with one.
+Runs that fail, and limits that end the search, are left out: with them there are fewer.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import math
 from dataclasses import dataclass
-from functools import cached_property
-from statistics import fmean
 
-from tempopt.confirmation.evaluations import evaluations
-from tempopt.confirmation.pairs import winner_of
-from tempopt.forecast.outcomes import Made, fewest, likely, most
-from tempopt.records.rows import KINDS, SAMPLED, Kind, TicketRow
-from tempopt.records.tickets import arms_of
+from tempopt.confirmation.rematch import rematch_size
+from tempopt.confirmation.stages import candidates_at_most
+from tempopt.forecast.power import expected_pairs
+from tempopt.records.racing import next_pairs
+from tempopt.records.rows import KINDS, Kind
+from tempopt.spec.domains import Range
 from tempopt.spec.study_spec import StudySpec
-from tempopt.workers.messages import Times
+from tempopt.temperature import AS_FOUND, GENERATION, GROUPS, LR_RATIOS, split_name
 
-STUDIES = 8
-"""Drawn studies that what is expected is the mean of; every other one has a gain."""
-
-TRAINED = 0.82
-"""Share of their steps that runs of a sampled arm train, where the pruner has enough runs to learn from.
-
-The mean over 24 studies in the recorded worlds (benchmarks/README.md, "What pruning leaves").
-"""
-
-_ENOUGH = 20
-_NEVER = "none"
+_LEVELS = 5
+"""Constant temperatures that take the place of the winner's schedule, at most."""
+_STAYS = 0.5
+"""Share of the other candidates that are typically still in a race after its first look."""
+_MOVES = 0.5
+"""Chance that the winner's temperature moves in training, where it may."""
+_MOVING = ("schedule", "control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A number that depends on what is found.
+    """A number that depends on what is found: its minimum, typical and maximum value."""
+
+    min: float
+    typical: float
+    max: float
+
+    def __add__(self, other: Span) -> Span:
+        return Span(min=self.min + other.min, typical=self.typical + other.typical, max=self.max + other.max)
+
+    def times(self, factor: float) -> Span:
+        """Return each of the numbers times a factor."""
+        return Span(min=self.min * factor, typical=self.typical * factor, max=self.max * factor)
+
+
+_NONE = Span(min=0, typical=0, max=0)
+
+
+def _exactly(count: float) -> Span:
+    return Span(min=count, typical=count, max=count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRuns:
+    """The runs of a study to its first verdict, by kind.
 
     Args:
-        least: It is at least that.
-        expected: Its mean over drawn studies, of which one half has a gain.
-        most: It is at most that.
-        without_gain: Its mean over those that have none.
-        with_gain: Its mean over those that have one.
+        no_gain: If no gain is shown.
+        gain: If one is shown.
     """
 
-    least: float
-    expected: float
-    most: float
-    without_gain: float
-    with_gain: float
+    no_gain: dict[Kind, Span]
+    gain: dict[Kind, Span]
 
+    def total(self, *, gain: bool, without: tuple[Kind, ...] = ()) -> Span:
+        """Return the number of runs of all kinds but some, with or without a gain."""
+        counts = self.gain if gain else self.no_gain
+        return sum((span for kind, span in counts.items() if kind not in without), _NONE)
 
-class Forecast:
-    """The runs of a study to its first verdict, as its own decisions plan them.
-
-    Runs that fail, and limits that end the search, are left out: with them there are fewer.
-
-    Args:
-        spec: The study's spec.
-        studies: Drawn studies, at least 2.
-    """
-
-    def __init__(self, spec: StudySpec, *, studies: int = STUDIES) -> None:
-        self._spec = spec
-        self._studies = studies
-
-    @cached_property
-    def _fewest(self) -> list[Made]:
-        return list(fewest(self._spec))
-
-    @cached_property
-    def _most(self) -> list[Made]:
-        return list(most(self._spec))
-
-    @cached_property
-    def _likely(self) -> list[tuple[bool, Made]]:
-        return list(likely(self._spec, self._studies))
-
-    def _span(self, of: Callable[[Made], float], of_most: Callable[[Made], float] | None = None) -> Span:
-        drawn = [(gains, of(made)) for gains, made in self._likely]
-        without, having = ([value for gains, value in drawn if gains is wanted] for wanted in (False, True))
-        known = [value for _, value in drawn]
+    def all(self, without: tuple[Kind, ...] = ()) -> Span:
+        """Return the number of runs whatever is found; typically: the mean of both."""
+        no_gain, gain = self.total(gain=False, without=without), self.total(gain=True, without=without)
         return Span(
-            least=min([*map(of, self._fewest), *known]),
-            expected=fmean(known),
-            most=max([*map(of_most or of, self._most), *known]),
-            without_gain=fmean(without),
-            with_gain=fmean(having),
+            min=min(no_gain.min, gain.min),
+            typical=(no_gain.typical + gain.typical) / 2,
+            max=max(no_gain.max, gain.max),
         )
 
-    def runs(self) -> Span:
-        """Return the number of runs."""
-        return self._span(lambda made: len(made.rows))
 
-    def runs_of(self, kind: Kind) -> Span:
-        """Return the number of runs of a kind."""
-        return self._span(lambda made: sum(row.kind == kind for row in made.rows))
-
-    @cached_property
-    def by_kind(self) -> dict[Kind, Span]:
-        """The number of runs of each kind that there may be, in the order of the stages."""
-        spans = {kind: self.runs_of(kind) for kind in KINDS}
-        return {kind: span for kind, span in spans.items() if span.most}
-
-    def expected_runs(self) -> tuple[float, float]:
-        """Return the numbers of runs that are expected, and that there are at most."""
-        known = [len(made.rows) for _, made in self._likely]
-        return fmean(known), max([*known, *(len(made.rows) for made in self._most)])
-
-    def seconds(self, times: Times) -> Span:
-        """Return the seconds of training, summed over workers.
-
-        Args:
-            times: What the parts of a run take.
-        """
-        return self._span(
-            lambda made: sum(map(sum, self._costs(made, times))),
-            lambda made: sum(map(sum, self._costs(made, times, pruned=False))),
-        )
-
-    def elapsed(self, times: Times, workers: int) -> Span:
-        """Return the seconds until the verdict, with so many workers; ``times`` as for :meth:`seconds`."""
-        return self._span(
-            lambda made: _elapsed(self._costs(made, times), workers),
-            lambda made: _elapsed(self._costs(made, times, pruned=False), workers),
-        )
-
-    def costs_of(self, times: Times) -> dict[Kind, float]:
-        """Return the mean seconds of a run of each kind that is trained to its end."""
-        costs: dict[Kind, list[float]] = {}
-        for _, made in self._likely[-1:]:
-            for row in made.rows:
-                costs.setdefault(row.kind, []).append(run_seconds(row, self._spec, made.rows, times))
-        return {kind: fmean(seconds) for kind, seconds in costs.items()}
-
-    def prunes(self, times: Times) -> bool:
-        """Return whether runs are expected to be ended by the pruner."""
-        return any(pruning_share(self._spec, times, made.rows) for _, made in self._likely)
-
-    def _costs(self, made: Made, times: Times, *, pruned: bool = True) -> list[list[float]]:
-        # it is the search that is pruned
-        share = pruning_share(self._spec, times, made.rows) if pruned else {}
-        return [
-            [run_seconds(row, self._spec, made.rows, times, share.get(row.arm, 1.0)) for row in batch]
-            for batch in made.batches
-        ]
+def planned_runs(spec: StudySpec) -> PlannedRuns:
+    """Return how many runs a study takes to its first verdict."""
+    return PlannedRuns(no_gain=_counts(spec, gain=False), gain=_counts(spec, gain=True))
 
 
-def pruning_share(spec: StudySpec, times: Times, rows: Iterable[TicketRow]) -> dict[str, float]:
-    """Return by arm the share of their steps that its sampled runs are expected to train."""
-    # a run that is validated at its end alone is over by then
-    if spec.study.pruner.name == _NEVER or times.validations - times.ends_validated < 1:
-        return {}
-    runs = Counter(row.arm for row in rows if row.kind in SAMPLED)
+def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
+    if not spec.about_temperature:
+        return _compared(spec, gain=gain)
+    study, seeds = spec.study, spec.study.seeds.choose
+    tunes, moves = bool(spec.other_names), _moves(spec)
+    asked = {"search": study.trials, "constant": spec.num_constant}
+    numbers = {arm: candidates_at_most(spec, count) for arm, count in asked.items()}
+    # a winner at τ = 1 is compared with nothing but itself
+    may_end = not gain
+    choose = _NONE
+    for count in numbers.values():
+        choose += _race(count, seeds, may_be_few=not _is_continuous(spec))
+    later = [_race(len(LR_RATIOS), seeds)] * spec.learns + [_levels(seeds)] * moves
+    if tunes:
+        exchange = Span(min=0, typical=seeds, max=seeds * (1 + (numbers["search"] == 1)))
+        later += [_race(study.candidates, seeds), exchange]
+    for span in later:
+        choose += Span(min=0 if may_end else span.min, typical=span.typical, max=span.max)
+    rematch = rematch_size(spec, study.trials, spec.num_baseline) if tunes else 0
+    pairs, twin = _pairs(spec, gain=gain), tunes or bool(spec.method_names)
+    arms = 3 + twin + moves + spec.learns
+    fewest = 1 if may_end else 2 + spec.learns
+    counts: dict[Kind, Span] = {
+        "baseline": _exactly(spec.num_baseline),
+        "constant": _exactly(spec.num_constant),
+        "search": _exactly(study.trials),
+        "choose": choose,
+        "rematch": Span(min=0 if may_end else rematch, typical=rematch, max=rematch),
+        "confirm": Span(
+            min=pairs.min * fewest,
+            typical=pairs.typical * (arms - moves * (1 - _MOVES)),
+            max=pairs.max * arms,
+        ),
+    }
+    if spec.bakes:
+        counts["init_only"] = Span(min=0, typical=pairs.typical, max=pairs.max)
+    if study.ablation == "full" or (gain and study.ablation == "auto"):
+        untried = (not tunes or study.candidates == 1) + (numbers["search"] == 1 and not tunes)
+        simpler, arms_apart = _taken_apart(spec, _parts(spec), untried)
+        likely = _taken_apart(spec, math.ceil(_parts(spec) / 2), untried)
+        counts["choose"] += Span(min=0, typical=likely[0] * seeds, max=simpler * seeds)
+        counts["ablation"] = Span(min=0, typical=likely[1] * pairs.typical, max=arms_apart * pairs.max)
+    return {kind: counts[kind] for kind in KINDS if kind in counts and counts[kind].max}
+
+
+def _pairs(spec: StudySpec, *, gain: bool) -> Span:
+    """Return the number of confirmed pairs: a look on the way may end them."""
+    confirm = spec.study.seeds.confirm
+    return Span(min=confirm.looks[0], typical=expected_pairs(spec, gain=gain), max=confirm.max)
+
+
+def _race(candidates: int, seeds: int, *, may_be_few: bool = False) -> Span:
+    """Return the runs of a race of candidates on so many seeds.
+
+    Args:
+        candidates: Candidates at most; one alone does not run.
+        seeds: Seeds at most.
+        may_be_few: Whether there may turn out to be one candidate alone.
+    """
+    if candidates < 2:
+        return _NONE
+    first = len(next_pairs(0, seeds))
+    typical = candidates * first + (1 + (candidates - 1) * _STAYS) * (seeds - first)
+    return Span(min=0 if may_be_few else candidates * first, typical=typical, max=candidates * seeds)
+
+
+def _levels(seeds: int) -> Span:
+    """Return the runs that choose constants in place of the schedule of a winner, if it has one."""
+    race = _race(_LEVELS, seeds)
+    return Span(min=0, typical=race.typical * _MOVES, max=race.max)
+
+
+def _is_continuous(spec: StudySpec) -> bool:
+    """Return whether the search has so many parameter sets that no two trials try the same."""
+    return any(
+        isinstance(domain, Range) and domain.step is None and not isinstance(domain.low, int)
+        for domain in spec.search.values()
+    )
+
+
+def _names(spec: StudySpec) -> set[str]:
+    return {*spec.search, *spec.fixed_temperatures}
+
+
+def _moves(spec: StudySpec) -> bool:
+    """Return whether the temperature of a winner may move in training."""
+    moving = GROUPS["schedule"] | GROUPS["control"]
+    return any(split_name(name)[1] in moving for name in _names(spec))
+
+
+def _plan_parts(spec: StudySpec) -> set[tuple[str, str]]:
+    """Return the parts that a plan of the space may have, each with the name of its temperature."""
+    names = [split_name(name) for name in _names(spec)]
     return {
-        arm: TRAINED
-        for arm, count in runs.items()
-        if count >= _ENOUGH and spec.space(arm)  # type: ignore[arg-type]
+        (temperature, group)
+        for temperature, bare in names
+        for group, members in GROUPS.items()
+        if bare in members and bare != AS_FOUND
     }
 
 
-def run_seconds(
-    row: TicketRow, spec: StudySpec, rows: Sequence[TicketRow], times: Times, share: float = 1.0
-) -> float:
-    """Return the seconds that a run takes.
+def _parts(spec: StudySpec) -> int:
+    return len(_plan_parts(spec))
+
+
+def _taken_apart(spec: StudySpec, parts: int, untried: int) -> tuple[int, int]:
+    """Return the sets that order simpler plans, and the arms of an ablation, for so many parts of a plan.
 
     Args:
-        row: The run's ticket.
         spec: The study's spec.
-        rows: All tickets of its study.
-        times: What the parts of a run take.
-        share: Share of its steps that it trains, if it is one whose arm is sampled.
+        parts: Parts of the winner's plan.
+        untried: Sets that the plans are compared with and that have not run on the choosing seeds.
     """
-    share = share if row.kind in SAMPLED else 1.0
-    trained = times.steps * times.step + times.validations * times.validate
-    return times.start + share * trained + _end_seconds(row, spec, rows, times)
+    generation = any(name in GENERATION for name in spec.search)
+    methods = len(spec.method_names) + generation
+    if parts + methods < 2:
+        return 0, 0
+    # each part alone, and all but each; of two parts these are the same
+    plans = 0 if parts < 2 else parts * (1 + (parts > 2))
+    moving = sum(group in _MOVING for _, group in _plan_parts(spec))
+    # without its one moving part the winner is at the constant that is confirmed
+    arms = parts - (moving == 1 and parts > 1) + methods + (plans > 2)
+    return plans + untried * (plans > 0), arms
 
 
-def _end_seconds(row: TicketRow, spec: StudySpec, rows: Sequence[TicketRow], times: Times) -> float:
-    """Return the seconds of the evaluations at the end of a run."""
-    winner = winner_of(rows, spec, of_round=row.round) or {} if row.kind == "confirm" else {}
-    asked = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
-    # at the end of a training the current temperature is the final one: one evaluation is both
-    measured = {("validate", "None"), *((each.on, repr(each.temperature)) for each in asked)}
-    tested = {key for key in measured if key[0] == "test"}
-    again = len(measured) - len(tested) - times.ends_validated
-    return again * times.validate + len(tested) * times.test
-
-
-def _elapsed(batches: Iterable[Sequence[float]], workers: int) -> float:
-    """Return the seconds that batches take one after the other, each shared out among workers."""
-    passed = 0.0
-    for batch in batches:
-        free = [0.0] * workers
-        for seconds in batch:
-            heapq.heapreplace(free, free[0] + seconds)
-        passed += max(free)
-    return passed
+def _compared(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
+    """Return the runs of a comparison of given parameter sets."""
+    pairs, sets = _pairs(spec, gain=gain), len(spec.compare or ())
+    return {"confirm": pairs.times(sets)}

@@ -38,16 +38,16 @@ def on(workers: int, gpus: float) -> str:
 
 def runs_text(runs: Span) -> str:
     """Return the number of runs: ``189 runs at most (140 expected)``."""
-    if runs.least == runs.most:
-        return "1 run" if runs.most == 1 else f"{runs.most:.0f} runs"
-    return f"{runs.most:.0f} runs at most ({runs.expected:.0f} expected)"
+    if runs.min == runs.max:
+        return "1 run" if runs.max == 1 else f"{runs.max:.0f} runs"
+    return f"{runs.max:.0f} runs at most ({runs.typical:.0f} expected)"
 
 
 def begun_text(runs: Span) -> str:
     """Return what is said of the number of runs where a study begins."""
-    if runs.least == runs.most:
-        return f"to the verdict: {runs.most:.0f} trainings"
-    return f"to the verdict: at most {runs.most:.0f} trainings, {runs.expected:.0f} expected"
+    if runs.min == runs.max:
+        return f"to the verdict: {runs.max:.0f} trainings"
+    return f"to the verdict: at most {runs.max:.0f} trainings, {runs.typical:.0f} expected"
 
 
 def effect_text(found: Detectable) -> str:

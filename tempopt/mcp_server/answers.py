@@ -143,8 +143,8 @@ class Planned(BaseModel):
     Args:
         runs_expected: Trainings that are expected.
         runs_at_most: Trainings that there are at most.
-        seconds_expected: Seconds to the verdict with ``workers`` trials side by side on this machine.
-        gpu_hours_at_most: GPU-hours at most; without a card, hours of training.
+        hours_expected: Hours to the verdict with ``workers`` trials side by side; null: not known.
+        gpu_hours_at_most: GPU-hours at most; without a card, hours of training; null: not known.
         smallest_gain: The smallest gain that it can show, as a range in the metric's unit; null: not known
             before the first runs.
         fits: Whether it can be begun within the budget.
@@ -156,9 +156,9 @@ class Planned(BaseModel):
     metric: str
     runs_expected: float
     runs_at_most: float
-    seconds_expected: float
+    hours_expected: float | None
     workers: int
-    gpu_hours_at_most: float
+    gpu_hours_at_most: float | None
     smallest_gain: tuple[float, float] | None
     fits: bool
     refusal: str | None

@@ -6,15 +6,13 @@ most that it can come to, so that several at a time cannot spend more than there
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from tempopt.errors import UsageError
-from tempopt.forecast.runs import Forecast
+from tempopt.forecast.runs import planned_runs
 from tempopt.records.rows import StudyRow, StudyState, TicketRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -189,7 +187,6 @@ class Ledger:
         self._store = store
         self.user = user
         self._budget = budget
-        self._most: dict[str, int] = {}
 
     def accounts(self) -> list[Account]:
         """Return what each of the user's studies has spent, the oldest first."""
@@ -243,7 +240,7 @@ class Ledger:
         most = begun
         if row.state != "done":
             asked = sum(each.state != "withdrawn" for each in tickets)
-            most = max(asked, self._most_runs(row))
+            most = max(asked, most_runs(StudySpec.stored(row)))
         return Account(
             study=row,
             runs=begun,
@@ -252,17 +249,10 @@ class Ledger:
             most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
         )
 
-    def _most_runs(self, row: StudyRow) -> int:
-        """Return the most runs that a study's first verdict takes; the same spec is reckoned once."""
-        key = hashlib.sha256(json.dumps(row.spec, sort_keys=True).encode()).hexdigest()
-        if key not in self._most:
-            self._most[key] = most_runs(StudySpec.stored(row))
-        return self._most[key]
-
 
 def most_runs(spec: StudySpec) -> int:
     """Return the most runs that a study takes to its first verdict."""
-    return math.ceil(Forecast(spec).runs().most)
+    return math.ceil(planned_runs(spec).all().max)
 
 
 def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:

@@ -402,9 +402,9 @@ class Session:
 
 def _need(spec: StudySpec, found: StudyForecast) -> Need:
     """Return the most that a study takes, by its forecast and its own limit."""
-    hours = found.most_gpu_hours
+    hours = found.max_gpu_hours
     limit = spec.study.limits.gpu_hours
-    if limit is not None and spec.compare is None:
+    if hours is not None and limit is not None and spec.compare is None:
         # the search ends in time for what proves it
         hours = min(hours, limit)
     return Need(runs=most_runs(spec), gpu_hours=hours)

@@ -82,16 +82,17 @@ def _faults(tool: Tool, error: ValidationError) -> str:
 def _plan(session: Session, asked: answers.PlanArguments) -> answers.Planned:
     spec = _spec(asked)
     found = session.plan(spec, with_code=asked.with_code)
-    refusal = session.refusal(spec, found)
+    refusal, runs = session.refusal(spec, found), found.runs.all()
+    hours = found.hours(runs)
     return answers.Planned(
         study=found.name,
         metric=found.metric,
-        runs_expected=found.runs.expected,
-        runs_at_most=found.runs.most,
-        seconds_expected=found.seconds.expected,
-        workers=found.workers,
-        gpu_hours_at_most=found.most_gpu_hours,
-        smallest_gain=found.gain,
+        runs_expected=runs.typical,
+        runs_at_most=runs.max,
+        hours_expected=None if hours is None else hours.typical,
+        workers=found.run.workers,
+        gpu_hours_at_most=found.max_gpu_hours,
+        smallest_gain=found.smallest_gain,
         fits=refusal is None,
         refusal=refusal,
         budget=answers.budget_answer(session.standing()),

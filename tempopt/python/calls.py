@@ -339,8 +339,9 @@ def plan(
     workers: Workers | None = None,
     trials: int | None = None,
     earlier: str | None = None,
+    run_hours: float | None = None,
 ) -> StudyForecast:
-    """Return what a study costs and what gain it can show, after a dry run; nothing is stored.
+    """Return how many runs a study takes, for how long, and what gain it can show; nothing is stored.
 
     Args:
         spec: As for :func:`search`.
@@ -348,8 +349,9 @@ def plan(
             :func:`search`.
         workers: Trials side by side; as for :func:`search`, but any machine's.
         trials: Search trials, instead of the spec's number.
-        earlier: Name of a study in the database whose runs tell of the noise; None: this study itself, or
-            one of ``study.warm_start``.
+        earlier: Name of a study in the database whose runs tell of the noise and of the time of a run; None:
+            this study itself, or one of ``study.warm_start``.
+        run_hours: Hours of one run; None: measured in that study, or else in a dry run.
 
     Raises:
         SpecError: The spec cannot be carried out.
@@ -357,7 +359,9 @@ def plan(
         UsageError: Its runs say nothing of this study's noise.
     """
     storage = urls.storage_url(storage)
-    return api.plan(loaded(spec), storage=storage, workers=workers, trials=trials, earlier=earlier)
+    return api.plan(
+        loaded(spec), storage=storage, workers=workers, trials=trials, earlier=earlier, run_hours=run_hours
+    )
 
 
 def _begun(

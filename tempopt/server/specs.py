@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from tempopt.errors import SpecError, UsageError
+from tempopt.errors import SpecError
 from tempopt.records.rows import StudyState
 from tempopt.remote.protocol import Body
 from tempopt.server.app_state import State
@@ -25,7 +25,8 @@ from tempopt.server.errors import ApiError
 from tempopt.spec.checked_text import CheckedText
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import listed
-from tempopt.study import checking, pricing
+from tempopt.study import checking
+from tempopt.study.planning import StudyForecast, forecast_in
 
 router = APIRouter(prefix="/api", tags=["specs"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
@@ -55,17 +56,18 @@ class SpecText(Body):
     text: Yaml
 
 
-class Pricing(Body):
-    """What the price of a study is to be reckoned with.
+class PlanRequest(Body):
+    """What a study is planned with.
 
     Args:
-        seconds_per_run: Seconds of a run that is trained to its end; null: those of an earlier study of the
-            same model.
+        run_hours: Hours of one run; null: those of an earlier study.
+        earlier: Study whose runs tell of the time and the noise; null: this one, or one of its warm_start.
         workers: Runs side by side; null: as the spec says, else one.
     """
 
     text: Yaml
-    seconds_per_run: Annotated[float | None, Field(gt=0, le=1e9, allow_inf_nan=False)] = None
+    run_hours: Annotated[float | None, Field(gt=0, le=1e6, allow_inf_nan=False)] = None
+    earlier: str | None = None
     workers: Annotated[int | None, Field(ge=1, le=10_000)] = None
 
 
@@ -143,34 +145,24 @@ def checked(text: str, principal: Principal, shared: State) -> tuple[CheckedText
     )
 
 
-def priced(
+def planned(
     spec: StudySpec,
     principal: Principal,
     shared: State,
     *,
-    seconds_per_run: float | None = None,
+    run_hours: float | None = None,
+    earlier: str | None = None,
     workers: int | None = None,
-) -> pricing.Price:
-    """Return the price of a spec's study for whoever asks.
-
-    Raises:
-        UsageError: It has more trials than are priced here.
-    """
-    if spec.study.trials > pricing.MOST_TRIALS:
-        raise UsageError(
-            f"study.trials is {spec.study.trials}. A server prices studies of at most {pricing.MOST_TRIALS} "
-            "trials; larger ones are priced by: tempopt plan SPEC"
-        )
-    agents = shared.store.pool.read().agents
+) -> StudyForecast:
+    """Return what a spec's study takes and can show, for whoever asks."""
     with _turn():
-        return pricing.price(
+        return forecast_in(
             spec,
             shared.store,
             may_see=principal.may_see,
-            seconds_per_run=seconds_per_run,
+            run_hours=run_hours,
+            earlier=earlier,
             workers=workers,
-            # of the agents that there are: others may come, and have more
-            has_gpus=any(each.gpus for each in agents) if agents else None,
         )
 
 
@@ -180,9 +172,9 @@ def check(body: SpecText, principal: Submitting, shared: Shared) -> Checked:
     return checked(body.text, principal, shared)[1]
 
 
-@router.post("/plan", summary="Price a study", response_model=dict[str, Any])
-def plan(body: Pricing, principal: Submitting, shared: Shared) -> dict[str, Any]:
-    """Return what a study costs and the smallest gain that it can show, and what that rests on."""
+@router.post("/plan", summary="Plan a study", response_model=dict[str, Any])
+def plan(body: PlanRequest, principal: Submitting, shared: Shared) -> dict[str, Any]:
+    """Return how many runs a study takes, for how long, and what it can show, as `tempopt plan --json`."""
     found, _ = checked(body.text, principal, shared)
     if found.spec is None:
         lines = [
@@ -191,5 +183,11 @@ def plan(body: Pricing, principal: Submitting, shared: Shared) -> dict[str, Any]
             if each.severity == "error"
         ]
         raise SpecError(listed("This study spec has", lines))
-    price = priced(found.spec, principal, shared, seconds_per_run=body.seconds_per_run, workers=body.workers)
-    return price.to_json()
+    return planned(
+        found.spec,
+        principal,
+        shared,
+        run_hours=body.run_hours,
+        earlier=body.earlier,
+        workers=body.workers,
+    ).to_json()

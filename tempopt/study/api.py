@@ -19,7 +19,7 @@ from tempopt.agent.start_weights import keep_weights, starting
 from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
-from tempopt.forecast.runs import Forecast
+from tempopt.forecast.runs import planned_runs
 from tempopt.forecast.words import begun_text
 from tempopt.records.liveness import user
 from tempopt.records.rows import StudyRow
@@ -366,7 +366,7 @@ def check(
             f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps.",
         ]
-    runs = begun_text(Forecast(spec).runs())
+    runs = begun_text(planned_runs(spec).all())
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 
@@ -386,6 +386,7 @@ def plan(
     workers: Workers | None = None,
     trials: int | None = None,
     earlier: str | None = None,
+    run_hours: float | None = None,
     with_code: str | Path | None = None,
 ) -> StudyForecast:
     """Return what a study costs and what gain it can show; all is as for :func:`tempopt.plan`."""
@@ -395,17 +396,15 @@ def plan(
     with bringing(spec, with_code, lambda text: None) as (spec, _):
         import_schedules(spec)
         optimizers(spec)
-        return forecast(spec, storage=storage, workers=workers, earlier=earlier)
+        return forecast(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
 
 
 def _added(spec: StudySpec, more: int) -> str:
     """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
-    before = ("baseline", "constant", "search")
-    spans = [span for kind, span in Forecast(spec).by_kind.items() if kind not in before]
-    expected, most = sum(span.expected for span in spans), sum(span.most for span in spans)
+    runs = planned_runs(spec).all(without=("baseline", "constant", "search"))
     return (
-        f"{more} trials are added. A new verdict on fresh seeds follows, for which about {expected:.0f} more "
-        f"trainings (at most {most:.0f}) choose and confirm."
+        f"{more} trials are added. A new verdict on fresh seeds follows, for which about {runs.typical:.0f} "
+        f"more trainings (at most {runs.max:.0f}) choose and confirm."
     )
 
 

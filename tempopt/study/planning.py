@@ -1,29 +1,47 @@
-"""What a study will cost and what it can show, before anything of it is stored."""
+"""How many runs a study takes, for how long, and what it can show, before anything of it is stored."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from tempopt.agent.continuation import find
 from tempopt.agent.dry_run import rehearse, timed, workers_of
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.runner import workers_asked
-from tempopt.errors import StoreNotBegun, UsageError
+from tempopt.errors import StoreNotBegun, StudyNotFound, UsageError
 from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, known_of
-from tempopt.forecast.runs import Forecast, Span
-from tempopt.records.rows import Kind
+from tempopt.forecast.runs import PlannedRuns, Span, planned_runs
+from tempopt.forecast.words import effect_text, gain_text, lasting
+from tempopt.records.rows import StudyRow
 from tempopt.results.wording import baseline_name
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
 from tempopt.workers.machine import Machine, this_machine
-from tempopt.workers.messages import Times
 from tempopt.workers.placement import Placement, count_workers, deal
 
 _HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """What one run takes.
+
+    Args:
+        seconds: Seconds of a run that is trained to its end; None: not known.
+        gpus: GPUs of a run, a share of one counting as that share; None: not known.
+        workers: Runs side by side.
+        text: What that rests on, a sentence.
+    """
+
+    seconds: float | None
+    gpus: float | None
+    workers: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,111 +53,112 @@ class StudyForecast:
         metric: Name of the validation metric.
         baseline: What the gain is over, as in ``τ = 1``.
         runs: Number of runs to the first verdict.
-        by_kind: The same of each kind that there may be.
-        times: What the parts of a run take, as measured.
-        run_seconds: Mean seconds of a run of each kind that is trained to its end.
-        workers: Trials side by side.
-        gpus: GPUs of a trial; a share of one counts as that share.
-        train_seconds: Seconds of training, summed over workers.
-        seconds: Seconds to the verdict with so many workers.
-        device: What the dry run was on.
+        run: What one run takes.
         detectable: The smallest gain that the confirmation can show; None: the study confirms nothing.
         known: What earlier runs tell of a pair's difference; None as long as there are none.
         known_from: The study whose runs those are.
-        prunes: Whether a pruner may end runs.
         limited: Limits of the spec that may end the search sooner.
     """
 
     name: str
     metric: str
     baseline: str
-    runs: Span
-    by_kind: dict[Kind, Span]
-    times: Times
-    run_seconds: dict[Kind, float]
-    workers: int
-    gpus: float
-    train_seconds: Span
-    seconds: Span
-    device: str
-    detectable: Detectable | None = None
-    known: Known | None = None
-    known_from: str | None = None
-    prunes: bool = False
-    limited: tuple[str, ...] = ()
+    runs: PlannedRuns
+    run: RunTime
+    detectable: Detectable | None
+    known: Known | None
+    known_from: str | None
+    limited: tuple[str, ...]
 
     @property
-    def gain(self) -> tuple[float, float] | None:
+    def smallest_gain(self) -> tuple[float, float] | None:
         """The range of the smallest gain that can be shown, in units of the metric; None: not known yet."""
         if self.detectable is None or self.known is None:
             return None
         return self.detectable.range(self.known)
 
     @property
-    def gpu_hours(self) -> Span | None:
-        """Hours of GPUs; None: runs train on none."""
-        if not self.gpus:
+    def power_text(self) -> str | None:
+        """What gain can be shown, in a sentence; None: the study confirms nothing."""
+        if self.detectable is None:
             return None
-        return Span(
-            **{
-                name: seconds * self.gpus / _HOUR
-                for name, seconds in dataclasses.asdict(self.train_seconds).items()
-            }
-        )
+        if self.known is None:
+            return f"{self.detectable.pairs} pairs show {effect_text(self.detectable)} with 80 % power."
+        text = gain_text(self.detectable, self.known, self.metric, self.baseline)
+        return f"{text[0].upper()}{text[1:]} of {self.known_from}."
+
+    def hours(self, runs: Span) -> Span | None:
+        """Return the hours that runs take with so many workers; None: not known."""
+        return None if self.run.seconds is None else runs.times(self.run.seconds / _HOUR / self.run.workers)
+
+    def gpu_hours(self, runs: Span) -> Span | None:
+        """Return the hours of cards that runs take, without one their hours of training; None: not known."""
+        if self.run.seconds is None or self.run.gpus is None:
+            return None
+        return runs.times(self.run.seconds / _HOUR * (self.run.gpus or 1.0))
 
     @property
-    def most_gpu_hours(self) -> float:
-        """The most hours of GPUs; of runs that train on none, of training: what ``study.limits`` count."""
-        return self.train_seconds.most / _HOUR if self.gpu_hours is None else self.gpu_hours.most
+    def max_gpu_hours(self) -> float | None:
+        """The most hours of cards, without one of training, as ``study.limits`` count them."""
+        found = self.gpu_hours(self.runs.all())
+        return None if found is None else found.max
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain data; the keys are those of ``tempopt plan --json``."""
+        totals = {"no_gain": self.runs.total(gain=False), "gain": self.runs.total(gain=True)}
+        by_kind = {"no_gain": self.runs.no_gain, "gain": self.runs.gain}
         return {
             "study": self.name,
             "metric": self.metric,
-            "runs": dataclasses.asdict(self.runs),
-            "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
-            "workers": self.workers,
-            "seconds": dataclasses.asdict(self.seconds),
-            "train_seconds": dataclasses.asdict(self.train_seconds),
-            "gpu_hours": None if self.gpu_hours is None else dataclasses.asdict(self.gpu_hours),
-            "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self.run_seconds},
+            "runs": {name: asdict(span) for name, span in totals.items()},
+            "by_kind": {
+                name: {kind: asdict(span) for kind, span in spans.items()} for name, spans in by_kind.items()
+            },
+            "run_seconds": self.run.seconds,
+            "rests_on": self.run.text,
+            "workers": self.run.workers,
+            "gpus": self.run.gpus,
+            "hours": {name: _plain(self.hours(span)) for name, span in totals.items()},
+            "gpu_hours": {name: _plain(self.gpu_hours(span)) for name, span in totals.items()},
             "limits": list(self.limited),
             "power": self._power_json(),
+            "power_text": self.power_text,
         }
 
     def _power_json(self) -> dict[str, Any] | None:
-        return None if self.detectable is None else power_json(self.detectable, self.known, self.known_from)
+        if self.detectable is None:
+            return None
+        gain, known = self.smallest_gain, self.known
+        return {
+            **asdict(self.detectable),
+            "effect_between_seeds": list(self.detectable.in_seeds),
+            "confidence": CONFIDENCE,
+            "gain": None if gain is None else list(gain),
+            "from": None if known is None else {"study": self.known_from, **asdict(known)},
+        }
 
 
-def power_json(able: Detectable, known: Known | None, known_from: str | None) -> dict[str, Any]:
-    """Return the smallest gain that can be shown as plain data.
-
-    Args:
-        able: What can be shown, in standard deviations.
-        known: What earlier runs tell of these; None: nothing.
-        known_from: The study whose runs those are.
-    """
-    return {
-        **dataclasses.asdict(able),
-        "effect_between_seeds": list(able.in_seeds),
-        "confidence": CONFIDENCE,
-        "gain": None if known is None else list(able.range(known)),
-        "from": None if known is None else {"study": known_from, **dataclasses.asdict(known)},
-    }
+def _plain(span: Span | None) -> dict[str, float] | None:
+    return None if span is None else asdict(span)
 
 
 def forecast(
-    spec: StudySpec, *, storage: str, workers: Workers | None = None, earlier: str | None = None
+    spec: StudySpec,
+    *,
+    storage: str,
+    workers: Workers | None = None,
+    earlier: str | None = None,
+    run_hours: float | None = None,
 ) -> StudyForecast:
-    """Return what a study takes and what it can show; nothing is written.
+    """Return what a study takes and what it can show, after a dry run where nothing else tells its time.
 
     Args:
         spec: Its spec, whose schedules have been imported.
         storage: URL of the database that earlier runs are looked up in.
         workers: As for :func:`tempopt.search`.
-        earlier: Name of a study whose runs tell of the noise; None: this study itself, if the database has
-            begun it, or one of ``study.warm_start``.
+        earlier: Name of a study whose runs tell of the noise and the time; None: this study itself, if the
+            database has begun it, or one of ``study.warm_start``.
+        run_hours: Hours of one run; None: as measured.
 
     Raises:
         SpecError: The spec cannot be carried out.
@@ -147,7 +166,110 @@ def forecast(
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
     asked = workers_asked(workers, spec)
-    known, known_from = _known(spec, storage, earlier)
+    try:
+        store = Store.open(storage, create=False)
+    except StoreNotBegun:
+        if earlier is not None or spec.study.warm_start:
+            raise
+        found = _foretold(spec, _given(spec, run_hours, asked), None, None)
+    else:
+        with store:
+            if earlier is None and find(store, spec.study.name) is None:
+                # search would refuse what cannot be learned from; better seen now
+                load_prior_runs(store, spec)
+            found = forecast_in(spec, store, workers=asked, earlier=earlier, run_hours=run_hours)
+    return (
+        found
+        if found.run.seconds is not None
+        else _foretold(spec, _timed_here(spec, asked), found.known, found.known_from)
+    )
+
+
+def forecast_in(
+    spec: StudySpec,
+    store: Store,
+    *,
+    workers: int | None = None,
+    earlier: str | None = None,
+    run_hours: float | None = None,
+    may_see: Callable[[str], bool] = lambda name: True,
+) -> StudyForecast:
+    """Return what a study takes and what it can show by what a store tells; nothing is trained.
+
+    Args:
+        spec: Its spec.
+        store: Where earlier runs are looked up.
+        workers: Runs side by side; None: as the spec says, else one.
+        earlier: As for :func:`forecast`.
+        run_hours: As for :func:`forecast`.
+        may_see: Whether a study of this name may be looked at.
+
+    Raises:
+        StudyNotFound: There is no study ``earlier``.
+        UsageError: That study measures something else, or too few of its runs tell of the noise.
+    """
+    rows = list(_sources(spec, store, earlier, may_see))
+    known, known_from = None, None
+    for row in rows:
+        known = known_of(store.tickets(row.id), StudySpec.from_json(row.spec))
+        if known is not None:
+            known_from = row.name
+            break
+    if earlier is not None and known is None:
+        raise UsageError(
+            f'The study "{earlier}" has too few complete runs to tell its noise: it takes three that differ '
+            "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
+            "--earlier out."
+        )
+    run = _given(spec, run_hours, workers)
+    if run_hours is None:
+        run = next((time for row in rows if (time := _measured(row, store, run.workers))), run)
+    return _foretold(spec, run, known, known_from)
+
+
+def _sources(
+    spec: StudySpec, store: Store, earlier: str | None, may_see: Callable[[str], bool]
+) -> Iterator[StudyRow]:
+    """Yield the studies that tell of a spec's runs: the named one, or itself and ``warm_start``."""
+    for name in [spec.study.name, *spec.study.warm_start] if earlier is None else [earlier]:
+        row = find(store, name) if may_see(name) else None
+        if row is None and earlier is not None:
+            raise StudyNotFound(f'There is no study "{earlier}".')
+        if row is None:
+            continue
+        metric = StudySpec.from_json(row.spec).study.metric
+        if metric == spec.study.metric:
+            yield row
+        elif earlier is not None:
+            raise UsageError(
+                f'The study "{earlier}" measures {metric}, and this one {spec.study.metric}: its noise says '
+                "nothing of this one's. Give a study with the same metric, or leave --earlier out."
+            )
+
+
+def _given(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
+    told = spec.resources_here.workers
+    count = workers or (told if isinstance(told, int) else 1)
+    seconds = None if run_hours is None else run_hours * _HOUR
+    text = "How long a run takes is not known: no run is complete. Give --run-hours, or let a dry run tell."
+    if seconds is not None:
+        text = f"{lasting(seconds)} a run, as given."
+    return RunTime(seconds=seconds, gpus=spec.need(gpus=True).gpus, workers=count, text=text)
+
+
+def _measured(row: StudyRow, store: Store, workers: int) -> RunTime | None:
+    """Return what the complete runs of a study took; None: there are none."""
+    runs = [ticket for ticket in store.tickets(row.id) if ticket.outcome == "complete" and ticket.seconds > 0]
+    if not runs:
+        return None
+    seconds = fmean(run.seconds for run in runs)
+    gpus = round(sum(run.gpu_seconds for run in runs) / sum(run.seconds for run in runs), 3)
+    text = f"{lasting(seconds)} a run, the mean of {len(runs)} complete runs of {row.name}."
+    return RunTime(seconds=seconds, gpus=gpus, workers=workers, text=text)
+
+
+def _timed_here(spec: StudySpec, asked: int | None) -> RunTime:
+    """Return what a run takes on this machine, by a dry run with one worker."""
     machine = this_machine()
     need = spec.need(gpus=machine.has_gpus)
     counts: list[int] = []
@@ -162,69 +284,26 @@ def forecast(
         spec, started = rehearse(spec, ready[0], task="rehearse")
         assert started is not None, "a dry run that was begun nowhere"
         times = timed(spec, ready[0])
-    cards = places[0].cards or need.gpus
-    runs = Forecast(spec)
-    (count,) = counts
+    validations = times.validations + (times.steps > 0 and not times.ends_validated)
+    seconds = times.start + times.steps * times.step + validations * times.validate + times.test
+    text = f"{lasting(seconds)} a run, measured on {started.device}: {times.start:.2g} s to start"
+    if times.steps:
+        text += (
+            f", {times.steps} steps of {1000 * times.step:.3g} ms, {validations} "
+            f"validation{'s' * (validations != 1)} of {times.validate:.2g} s"
+        )
+    return RunTime(seconds=seconds, gpus=places[0].cards or need.gpus, workers=counts[0], text=f"{text}.")
+
+
+def _foretold(spec: StudySpec, run: RunTime, known: Known | None, known_from: str | None) -> StudyForecast:
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
         baseline=baseline_name(spec),
-        runs=runs.runs(),
-        by_kind=runs.by_kind,
-        times=times,
-        run_seconds=runs.costs_of(times),
-        workers=count,
-        gpus=cards,
-        train_seconds=runs.seconds(times),
-        seconds=runs.elapsed(times, count),
-        device=started.device,
+        runs=planned_runs(spec),
+        run=run,
         detectable=detectable(spec),
         known=known,
         known_from=known_from,
-        prunes=runs.prunes(times),
         limited=spec.study.limits.ends,
     )
-
-
-def _known(spec: StudySpec, storage: str, earlier: str | None) -> tuple[Known | None, str | None]:
-    """Return what the runs of another study, or of this one, tell of the noise, and which study that is."""
-    try:
-        store = Store.open(storage, create=False)
-    except StoreNotBegun:
-        if earlier is not None or spec.study.warm_start:
-            raise
-        return None, None
-    with store:
-        if earlier is not None:
-            return _of_earlier(store, spec, earlier), earlier
-        if (study := find(store, spec.study.name)) is None:
-            # search would refuse what cannot be learned from; better seen now
-            load_prior_runs(store, spec)
-        names = [spec.study.name] if study is not None else []
-        for name in [*names, *spec.study.warm_start]:
-            row = find(store, name)
-            if row is None:
-                continue
-            of = StudySpec.from_json(row.spec)
-            same = of.study.metric == spec.study.metric
-            if same and (known := known_of(store.tickets(row.id), of)) is not None:
-                return known, name
-    return None, None
-
-
-def _of_earlier(store: Store, spec: StudySpec, earlier: str) -> Known:
-    row = store.load_study(earlier)
-    of = StudySpec.from_json(row.spec)
-    if of.study.metric != spec.study.metric:
-        raise UsageError(
-            f'The study "{earlier}" measures {of.study.metric}, and this one {spec.study.metric}: its noise '
-            "says nothing of this one's. Give a study with the same metric, or leave --earlier out."
-        )
-    known = known_of(store.tickets(row.id), of)
-    if known is None:
-        raise UsageError(
-            f'The study "{earlier}" has too few complete runs to tell its noise: it takes three that differ '
-            "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
-            "--earlier out."
-        )
-    return known

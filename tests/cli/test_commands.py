@@ -82,7 +82,8 @@ FLAGS = {
     "gc": STORE | {"NAME", "--dry-run"},
     "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},
-    "plan": STORE | {"--with-code", "SPEC", "--trials", "--workers", "--set", "--earlier", "--json"},
+    "plan": STORE
+    | {"--with-code", "SPEC", "--trials", "--workers", "--set", "--earlier", "--run-hours", "--json"},
     "init": {"IMPORT_PATH", "--scenario", "-o", "--output"},
     "webhook": STORE | {"ACTION", "NAME", "--webhooks", "--json"},
     "login": {"URL", "--token-file"},

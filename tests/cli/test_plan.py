@@ -36,21 +36,36 @@ def test_it_says_how_many_runs_how_long_and_what_can_be_shown(
 ) -> None:
     assert cli.main(["plan", spec, "--workers", "2"]) == 0
     out = capsys.readouterr().out
-    # 9 searched, 12 to choose, 5 arms on 3 seeds: counted by hand in tests/forecast
-    assert re.match(r"toy: 36 runs at most \(\d+ expected\): .* on 2 workers\n", out)
-    assert re.search(r"all +20 +\d+ +36", out)
+    # 9 searched, 12 to choose, 4 for learning rates, 5 arms on 3 seeds
+    assert re.match(r"toy: \d+ runs at most \(\d+ expected\): .* on 2 workers\n", out)
+    assert re.search(r"all( +\d+){6}\n", out)
     # 0.5 s a step, 24 steps, 6 validations of 2 s
     assert "1 s to start, 24 steps of 500 ms, 6 validations of 2 s" in out
     assert "After three baseline runs the gain is known in units of val_loss." in " ".join(out.split())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.yaml"]
 
 
-def test_json_has_the_same_numbers(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", spec, "--json", "--trials", "6", "--set", "study.seeds.confirm=5"]) == 0
+def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
+    spec: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempopt.study.planning.rehearse", None)
+    words = [
+        "--json",
+        "--trials",
+        "6",
+        "--set",
+        "study.seeds.confirm=5",
+        "--run-hours",
+        "2",
+        "--workers",
+        "4",
+    ]
+    assert cli.main(["plan", spec, *words]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["by_kind"]["search"]["most"] == 6
-    assert found["power"]["pairs"] == 5
-    assert found["run"]["step"] == 0.5
+    assert found["by_kind"]["gain"]["search"]["max"] == 6
+    assert (found["power"]["pairs"], found["run_seconds"], found["workers"]) == (5, 7200.0, 4)
+    for name in ("no_gain", "gain"):
+        assert found["hours"][name]["max"] == pytest.approx(2 * found["runs"][name]["max"] / 4)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +75,7 @@ def test_json_has_the_same_numbers(spec: str, capsys: pytest.CaptureFixture[str]
         (["--earlier", "toi"], "There is no file"),
         (["--workers", "9"], "study.parallel allows 1 to 4"),
         (["--trials", "+5"], '"+5" is not a whole number from 1 to 100000'),
+        (["--run-hours", "0"], '"0" is not a number above 0'),
     ],
 )
 def test_what_cannot_be_planned_is_a_usage_error(

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from tempopt.forecast.outcomes import CLEAR_GAIN, Drawn, Space, carried_out
-from tempopt.forecast.power import CONFIDENCE, HIGHEST_CORRELATION, Known, detectable, known_of
+from tempopt.forecast.power import (
+    CONFIDENCE,
+    HIGHEST_CORRELATION,
+    Known,
+    detectable,
+    expected_pairs,
+    known_of,
+)
+from tempopt.records.rows import TicketRow
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import paired
+from tempopt.temperature import is_neutral, training_key
+from tests.simulated import Simulated
 
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
 PLANS = {
@@ -66,6 +76,27 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
 
     share = sum(shown() for _ in range(studies)) / studies
     assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / studies))
+
+
+@pytest.mark.parametrize("gain", [False, True])
+def test_pairs_are_expected_as_simulated_confirmations_take_them(make_spec: Any, gain: bool) -> None:
+    spec = make_spec(seeds={"confirm": {"min": 4, "max": 12}})
+    able, rng, studies = detectable(spec), np.random.default_rng(4), 400
+    assert able is not None
+
+    def pairs() -> int:
+        drawn = rng.normal(able.effect * gain, 1.0, 12)
+        for look in (4, 8, 12):
+            looks = [(each, spent(each, 12)) for each in (4, 8, 12) if each <= look]
+            test = paired(drawn[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
+            if test.significant or test.gain <= 0:
+                return look
+        return 12
+
+    counts = [pairs() for _ in range(studies)]
+    error = float(np.std(counts)) / math.sqrt(studies)
+    assert expected_pairs(spec, gain=gain) == pytest.approx(np.mean(counts), abs=4 * error)
+    assert expected_pairs(make_spec(seeds={"confirm": 8}), gain=gain) == 8
 
 
 # ---- what runs tell
@@ -135,17 +166,23 @@ def test_confirmed_pairs_tell_their_differences(make_spec: Any, whole_study: Any
 @pytest.mark.parametrize("correlation", [0.0, 0.75])
 def test_ranges_hold_the_smallest_gain_as_often_as_they_say(make_spec: Any, correlation: float) -> None:
     spec = make_spec(PLANS, trials=6)
-    able, space, studies = detectable(spec), Space(spec), 120
+    able, studies, difference = detectable(spec), 120, math.sqrt(2 * (1 - correlation))
     assert able is not None
     held: dict[str, list[bool]] = {"baseline": [], "choose": [], "confirm": []}
-    for seed in range(studies):
-        drawn = Drawn(space, gain=CLEAR_GAIN * (seed % 2), seed=seed, correlation=correlation)
-        rows = carried_out(spec, drawn).rows
+    for number in range(studies):
+
+        def worth(row: TicketRow, number: int = number) -> float:
+            key = (number, training_key(row.parameters or {}), row.kind, row.seed)
+            own, common = (random.Random(str(part)).gauss(0.0, 1.0) for part in (key, (number, row.seed)))
+            gain = 0.0 if is_neutral(row.parameters or {}) else 3.0 * difference * (number % 2)
+            return gain + math.sqrt(1 - correlation) * own + math.sqrt(correlation) * common
+
+        rows = Simulated(spec, worth).run().rows
         for kinds in (("baseline",), ("baseline", "choose"), ("baseline", "choose", "confirm")):
             known = known_of([row for row in rows if row.kind in kinds], spec)
             assert known is not None
             low, high = able.range(known)
-            held[known.source].append(low <= able.effect * drawn.difference <= high)
-    for source, each in held.items():
-        assert len(each) == studies, source
-        assert np.mean(each) > CONFIDENCE - 3 * math.sqrt(CONFIDENCE * (1 - CONFIDENCE) / studies), source
+            held[known.source].append(low <= able.effect * difference <= high)
+    for source, holds in held.items():
+        assert len(holds) == studies, source
+        assert np.mean(holds) > CONFIDENCE - 3 * math.sqrt(CONFIDENCE * (1 - CONFIDENCE) / studies), source

@@ -39,9 +39,9 @@ def test_a_place_is_named_by_its_gpus_where_it_has_some(workers: int, gpus: floa
 
 
 def test_a_number_of_runs_is_a_range_only_where_it_is_one() -> None:
-    wide = Span(least=83, expected=140.4, most=189, without_gain=120, with_gain=160)
+    wide = Span(min=83, typical=140.4, max=189)
     assert runs_text(wide) == "189 runs at most (140 expected)"
     assert begun_text(wide) == "to the verdict: at most 189 trainings, 140 expected"
-    sure = Span(least=7, expected=7, most=7, without_gain=7, with_gain=7)
+    sure = Span(min=7, typical=7, max=7)
     assert runs_text(sure) == "7 runs"
     assert begun_text(sure) == "to the verdict: 7 trainings"

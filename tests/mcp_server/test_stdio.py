@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tempopt.forecast.runs import Forecast
+from tempopt.forecast.runs import planned_runs
 from tempopt.results import study_result
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.load import load_spec
@@ -99,7 +99,7 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
 def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_restart() -> None:
     small = [f"study.{key}={json.dumps(value)}" for key, value in SMALL.items()]
     given: dict[str, Any] = {"spec": "clip_digits", "set": [*small, "trainer.max_steps=30"]}
-    most = round(Forecast(load_spec("clip_digits", given["set"])).runs().most)
+    most = round(planned_runs(load_spec("clip_digits", given["set"])).all().max)
     budget = ("--runs", str(2 * most - 1), "--gpu-hours", "2", "--workers", "1")
 
     async def first() -> None:

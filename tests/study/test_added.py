@@ -10,7 +10,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import SpecError
-from tempopt.forecast.runs import Forecast
+from tempopt.forecast.runs import planned_runs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study import api
@@ -26,8 +26,8 @@ def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follow
     result = api.resume("toy", storage=URL, workers=1, more=2, observer=watcher)
     said = next(note for note in watcher.notes if "2 trials are added" in note)
     most = int(said.partition("(at most ")[2].partition(")")[0])
-    spans = Forecast(StudySpec.parse(toy_spec(), source="the test")).by_kind
-    assert most == sum(s.most for kind, s in spans.items() if kind not in ("baseline", "constant", "search"))
+    runs = planned_runs(StudySpec.parse(toy_spec(), source="the test"))
+    assert most == runs.all(without=("baseline", "constant", "search")).max
     added = sum(count.done for count in result.tickets.values()) - before
     assert 2 < added <= 2 + most
     # a study that does not grow is not told of as if it did
@@ -62,6 +62,6 @@ def test_a_check_says_how_many_trainings_there_will_be(
     Path("toy.yaml").write_text(json.dumps(toy_spec()))
     assert cli.main(["check", "toy.yaml"]) == 0
     said = capsys.readouterr().out
-    most = Forecast(StudySpec.parse(toy_spec(), source="the test")).runs().most
+    most = planned_runs(StudySpec.parse(toy_spec(), source="the test")).all().max
     assert f"To the verdict: at most {most:.0f} trainings" in said
     assert "tempopt plan" in said

@@ -17,7 +17,7 @@ import yaml
 from tempopt.cli import main
 from tempopt.confirmation.recommendation import Action
 from tempopt.errors import SpecError
-from tempopt.forecast.runs import Forecast
+from tempopt.forecast.runs import planned_runs
 from tempopt.records.tickets import arms_of
 from tempopt.report.headline import terms
 from tempopt.results.export import to_python, to_yaml
@@ -116,7 +116,7 @@ def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, wi
 
 def test_what_a_study_will_take_is_known_before(there: Any) -> None:
     spec = StudySpec.parse(named_spec(trials=4), source="the test").with_found({"contrast": 0.5})
-    assert Forecast(spec).by_kind
+    assert planned_runs(spec).all().max
 
 
 @pytest.mark.usefixtures("toy_folder")

@@ -11,7 +11,6 @@ import pytest
 
 import tempopt
 from tempopt.errors import SpecError, StudyNotFound, UsageError
-from tempopt.forecast.runs import Forecast
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study.api import plan, search
@@ -38,23 +37,29 @@ def test_a_dry_run_measures_what_a_run_takes_and_stores_nothing(tmp_path: Path) 
     found = tempopt.plan(toy_spec(space=TAU, **SMALL), storage=URL, workers=2)
     assert sorted(tmp_path.iterdir()) == before
     assert isinstance(found, tempopt.StudyForecast)
-    assert (found.times.steps, found.times.validations, found.times.ends_validated) == (24, 6, True)
-    assert min(found.times.start, found.times.step, found.times.validate, found.times.test) > 0
-    assert found.workers == 2
-    assert found.device == "cpu"
-    assert found.gpu_hours is None
-    assert 0 < found.seconds.least <= found.seconds.expected <= found.seconds.most
-    assert found.seconds.most < found.train_seconds.most <= 2 * found.seconds.most
-    assert found.known is found.gain is None
+    runs = found.runs.all()
+    assert found.run.workers == 2 and found.run.gpus == 0.0
+    assert found.run.seconds is not None and found.run.seconds > 0
+    assert "measured on cpu" in found.run.text and "24 steps" in found.run.text
+    hours, cards = found.hours(runs), found.gpu_hours(runs)
+    assert hours is not None and cards is not None
+    assert cards.max == pytest.approx(2 * hours.max) == pytest.approx(found.run.seconds * runs.max / 3600)
+    assert found.known is found.smallest_gain is None
 
 
 @pytest.mark.usefixtures("fake_workers")
-def test_the_forecast_is_that_of_the_parts_that_were_measured(make_spec: Any) -> None:
-    found = plan(toy_spec(**SMALL), storage=URL, workers=1)
-    assert found.times == TIMES
-    spec = StudySpec.parse(toy_spec(**SMALL), source="the test")
-    assert found.train_seconds == Forecast(spec).seconds(TIMES)
-    assert plan(toy_spec(**SMALL), storage=URL, trials=9).by_kind["search"].most == 9
+def test_the_time_of_a_run_is_given_or_that_of_the_study_or_of_a_dry_run() -> None:
+    spec = toy_spec(space=TAU, **THREE)
+    # 1 s to start, 24 steps of 0.5 s, 6 validations of 2 s and one more, and a test
+    end = 0 if TIMES.ends_validated else 2
+    dry = plan(spec, storage=URL, workers=1).run
+    assert dry.seconds == pytest.approx(1 + 24 * 0.5 + 6 * 2 + end + TIMES.test)
+    assert plan(spec, storage=URL, workers=1, run_hours=2.0).run.seconds == 7200.0
+    result = search(spec, storage=URL, workers=1)
+    measured = plan(spec, storage=URL, workers=3).run
+    whole = [run.seconds for run in result.runs if run.outcome == "complete"]
+    assert (measured.workers, "complete runs of toy" in measured.text) == (3, True)
+    assert measured.seconds == pytest.approx(sum(whole) / len(whole), rel=0.5)
 
 
 def documented() -> set[str]:
@@ -88,7 +93,7 @@ def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> No
     assert contents() == before
     assert found.known is not None
     assert found.known_from == "toy"
-    low, high = found.gain or (0.0, 0.0)
+    low, high = found.smallest_gain or (0.0, 0.0)
     assert 0 < low < high
 
 

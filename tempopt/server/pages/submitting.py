@@ -23,10 +23,10 @@ from tempopt.server.errors import ApiError, as_refusal
 from tempopt.server.pages import routing
 from tempopt.server.pages.rendering import HEADERS, page, segment
 from tempopt.server.pages.routing import form
-from tempopt.server.specs import LONGEST, Checked, checked, priced
+from tempopt.server.specs import LONGEST, Checked, checked, planned
 from tempopt.server.study_writes import Submission, submitted
 from tempopt.spec.study_spec import StudySpec
-from tempopt.study.pricing import Price
+from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import LABELS
 
 router = routing.router()
@@ -40,7 +40,7 @@ _FEWEST_ROWS = 18
 _FIELDS = (
     ("queue", "Queue", "Empty: the spec's.", "text"),
     ("priority", "Priority", "Higher is served first. Empty: the spec's.", "text"),
-    ("seconds", "Seconds of one run", "For the price. Empty: as in an earlier study.", "decimal"),
+    ("hours", "Hours of one run", "For the price. Empty: as in an earlier study.", "decimal"),
     ("workers", "Runs side by side", "For the price. Empty: the spec's, else 1.", "numeric"),
 )
 
@@ -61,14 +61,14 @@ class Given:
     text: str = ""
     queue: str = ""
     priority: str = ""
-    seconds: str = ""
+    hours: str = ""
     workers: str = ""
     faults: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Given:
         """Return what the fields of the form hold; whatever is wrong with them is in ``faults``."""
-        typed = {name: fields.get(name, "").strip() for name in ("queue", "priority", "seconds", "workers")}
+        typed = {name: fields.get(name, "").strip() for name in ("queue", "priority", "hours", "workers")}
         # a form sends line ends as it likes
         text = fields.get("text", "").replace("\r\n", "\n").replace("\r", "\n")
         faults = {name: _ALLOWED[name] for name, value in typed.items() if not _fits(name, value)}
@@ -84,7 +84,7 @@ class Given:
 _ALLOWED = {
     "queue": "Give at most 63 letters, digits, dots, dashes, underscores and equals signs.",
     "priority": "Give a whole number from -1000 to 1000.",
-    "seconds": "Give a number of seconds above 0, or leave it empty.",
+    "hours": "Give a number of seconds above 0, or leave it empty.",
     "workers": "Give a whole number from 1 to 10000, or leave it empty.",
 }
 
@@ -95,8 +95,8 @@ def _fits(name: str, value: str) -> bool:
         return True
     if name == "queue":
         return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}", value) is not None
-    number = _number(value) if name == "seconds" else _whole(value)
-    low, high = {"priority": (-1000, 1000), "seconds": (1e-9, 1e9), "workers": (1, 10_000)}[name]
+    number = _number(value) if name == "hours" else _whole(value)
+    low, high = {"priority": (-1000, 1000), "hours": (1e-9, 1e9), "workers": (1, 10_000)}[name]
     return number is not None and low <= number <= high
 
 
@@ -133,7 +133,7 @@ class Findings:
     given: Given
     told: Checked | None = None
     spec: StudySpec | None = None
-    price: Price | None = None
+    price: StudyForecast | None = None
     unpriced: str = ""
     budgets: tuple[str, ...] = ()
 
@@ -165,22 +165,23 @@ class Findings:
         """The runs of each stage: at least, expected and at most; those of all stages last."""
         if self.price is None:
             return []
-        spans = {LABELS[kind]: span for kind, span in self.price.by_kind.items()} | {"all": self.price.runs}
-        return [(name, span.least, span.expected, span.most) for name, span in spans.items()]
+        runs = self.price.runs
+        spans = {LABELS[kind]: span for kind, span in runs.gain.items()} | {"all": runs.all()}
+        return [(name, span.min, span.typical, span.max) for name, span in spans.items()]
 
     @property
     def costs(self) -> list[tuple[str, str, str, str]]:
         """Times and GPU-hours: at least, expected and at most, in words."""
         price = self.price
-        if price is None or price.seconds is None or price.train_seconds is None:
+        if price is None:
             return []
-        where = f"time on {on(price.workers, price.gpus or 0)}"
-        found = [
-            (name, lasting(span.least), lasting(span.expected), lasting(span.most))
-            for name, span in (("training", price.train_seconds), (where, price.seconds))
-        ]
-        if (hours := price.gpu_hours) is not None:
-            found.append(("GPU-hours", f"{hours.least:.3g}", f"{hours.expected:.3g}", f"{hours.most:.3g}"))
+        runs, where = price.runs.all(), f"time on {on(price.run.workers, price.run.gpus or 0)}"
+        found = []
+        if (hours := price.hours(runs)) is not None:
+            seconds = hours.times(3600.0)
+            found.append((where, lasting(seconds.min), lasting(seconds.typical), lasting(seconds.max)))
+        if price.run.gpus and (cards := price.gpu_hours(runs)) is not None:
+            found.append(("GPU-hours", f"{cards.min:.3g}", f"{cards.typical:.3g}", f"{cards.max:.3g}"))
         return found
 
 
@@ -215,12 +216,12 @@ def find(given: Given, principal: Principal, shared: State) -> Findings:
     )
 
 
-def _priced(spec: StudySpec, given: Given, principal: Principal, shared: State) -> Price:
-    return priced(
+def _priced(spec: StudySpec, given: Given, principal: Principal, shared: State) -> StudyForecast:
+    return planned(
         spec,
         principal,
         shared,
-        seconds_per_run=_number(given.seconds),
+        run_hours=_number(given.hours),
         workers=_whole(given.workers),
     )
 
