@@ -51,12 +51,6 @@ def test_candidates_are_the_best_distinct_complete_trials(make_ticket: Any) -> N
     assert [p["temperature_init"] for p in candidates(tickets, 1, "minimize")] == [2.0]
 
 
-def test_of_equal_candidates_the_earlier_goes_first(make_ticket: Any) -> None:
-    tickets = [make_ticket("search", i, 0.5, parameters={"temperature_init": 9.0 - i}) for i in range(3)]
-    for direction in ("maximize", "minimize"):
-        assert candidates(tickets, 1, direction) == [{"temperature_init": 9.0}]
-
-
 def test_choosing_pairs_every_candidate_on_seeds_of_its_own(
     make_spec: Any, searched: list[TicketRow]
 ) -> None:
@@ -215,20 +209,6 @@ def test_a_constant_winner_shares_its_runs_with_the_constant_of_its_own(make_spe
     assert arms == ["search+constant_twin", "baseline", "twin", "constant", "learned", "init_only"]
 
 
-def test_where_only_temperature_is_searched_a_study_takes_no_run_more_than_it_ever_did(
-    make_spec: Any, searched: list[TicketRow]
-) -> None:
-    plan = dict(SCHEDULED["search"])
-    del plan["lr"]
-    sections = {"trials": 6, "candidates": 3, "seeds": {"choose": 4}, "ablation": "none", "learned": False}
-    spec = make_spec({"search": plan}, **sections)
-    study = Simulated(spec, lambda t: t.seed % 997 / 997).run()
-    assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm", "init_only"]
-    assert {t.arm for t in study.of("choose")} == {"constant", "search"}
-    assert [t.arm for t in study.of("confirm") if t.pair == 0] == ["search", "baseline+twin", "constant"]
-    assert len(study.of("confirm")) + len(study.of("init_only")) == 4 * 8
-
-
 def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_ticket: Any) -> None:
     spec = make_spec(LR, candidates=1)
     tickets = [
@@ -272,31 +252,6 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
         "baseline+twin",
         "init_only",
     ]
-
-
-def test_a_baseline_that_trains_only_with_the_winners_other_parameters_has_them(
-    make_spec: Any, make_ticket: Any
-) -> None:
-    # seen in a real study: all rates that tau = 1 had tried diverged, and its runs were confirmed nonetheless
-    spec = make_spec(LR, trials=4, candidates=2)
-
-    def worth(t: TicketRow) -> float | None:
-        assert t.parameters is not None
-        if t.parameters["temperature_init"] == 1.0 and t.parameters["lr"] != rate.get("lr"):
-            return None
-        return 0.5 + t.seed % 997 / 1e5
-
-    rate: dict[str, float] = {}
-    study = Simulated(spec, worth)
-    study.search()
-    while not study.of("rematch"):
-        found = winner_of(study.rows, spec)
-        rate |= {"lr": found["lr"]} if found else {}
-        assert study.step()
-    study.run()
-    assert study.of("baseline") and all(t.outcome == "diverged" for t in study.of("baseline"))
-    assert {t.outcome for t in study.of("confirm", "baseline")} == {"complete"}
-    assert {t.arm for t in study.of("confirm", "baseline")} == {"baseline+twin"}
 
 
 def test_baseline_is_confirmed_even_if_no_run_of_it_came_through(

@@ -7,8 +7,6 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.rematch import first_winner, winner
@@ -108,21 +106,6 @@ def test_the_winners_own_other_parameters_are_tried_first(make_spec: Any) -> Non
     assert (first["temperature_init"], first["normaliser"], first["entropy_lambda"]) == (1.0, "softmax", 0.0)
     assert len({str(t.parameters) for t in tickets}) == len(tickets)
     assert all(t.parameters and t.parameters["temperature_init"] == 1.0 for t in tickets)
-
-
-@pytest.mark.parametrize(
-    "search",
-    [
-        {"temperature_init": {"low": 0.25, "high": 4.0}},
-        {"temperature_init": {"low": 0.25, "high": 4.0}, "normaliser": ["softmax", "sparsemax"]},
-        {"temperature_init": {"low": 0.25, "high": 4.0}, "label_smoothing": [0.0, 0.1]},
-    ],
-)
-def test_where_every_arm_has_the_same_other_parameters_there_is_no_rematch(
-    make_spec: Any, search: dict[str, Any]
-) -> None:
-    study = Simulated(make_spec({"search": search}, trials=6), hot).run()
-    assert "rematch" not in study.kinds() and study.of("confirm")
 
 
 def test_a_winner_at_one_has_no_rematch(make_spec: Any) -> None:
@@ -310,27 +293,6 @@ def test_the_rematch_is_the_same_whoever_asks_and_whenever_they_came(
     late = Arms(spec, rows, reports_of(rows))
     ticket = next(t for t in rows if t.kind == "rematch" and t.number == begin_again)
     assert late.ask(ticket) == expected[begin_again][1]
-
-
-@given(order=st.permutations(range(3)))
-def test_tickets_in_work_together_are_asked_the_same_in_any_order(
-    begun: tuple[StudySpec, list[TicketRow]], order: list[int]
-) -> None:
-    spec, due = begun
-    _, expected = asked_in_turn(spec, due, [0] * 10)
-    tickets = [t for t in due if t.kind == "rematch"][:3]
-    arms = Arms(spec, due, reports_of(due))
-    found = {}
-    for place in order:
-        found[place] = arms.ask(tickets[place])
-        asked = dataclasses.replace(
-            tickets[place],
-            state="running",
-            sampled=found[place],
-            parameters=spec.parameters("baseline", found[place]),
-        )
-        arms.asked(asked)
-    assert [found[place] for place in range(3)] == [each[1] for each in expected[:3]]
 
 
 def test_the_rematch_goes_on_where_the_arm_at_one_has_stopped(

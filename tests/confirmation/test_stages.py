@@ -113,15 +113,6 @@ def test_choosing_follows_the_search_and_confirming_the_choice(make_spec: Any, r
     assert next_tickets([*chosen, *map(run, confirming)], spec) == []
 
 
-def test_more_trials_before_the_choice_belong_to_the_same_round(make_spec: Any, run: Run) -> None:
-    spec = make_spec(trials=4)
-    searched = [run(t) for t in first_tickets(spec)]
-    more = more_tickets(searched, spec, 2)
-    assert [(t.kind, t.number, t.round) for t in more] == [("search", 4, 0), ("search", 5, 0)]
-    at_once = [t.seed for t in first_tickets(make_spec(trials=6)) if t.kind == "search"]
-    assert [t.seed for t in more] == at_once[4:]
-
-
 def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any, run: Run) -> None:
     spec = make_spec(trials=4, candidates=2)
     first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
@@ -253,27 +244,6 @@ def helped(gain: float, name: str = "") -> Worth:
         return noise + gain * (tau != 1.0 or "temperature_final" in t.parameters)
 
     return worth
-
-
-@pytest.mark.parametrize("search", [LR["search"], PLAN])
-@pytest.mark.parametrize("ablation", ["auto", "full", "none"])
-@pytest.mark.parametrize("confirm", [8, {"min": 3, "max": 8}])
-def test_what_proving_will_take_is_set_aside_where_more_is_searched(
-    make_spec: Any, search: dict[str, Any], ablation: str, confirm: Any
-) -> None:
-    spec = make_spec({"search": search}, trials=12, ablation=ablation, seeds={"confirm": confirm})
-    for name in "abc":
-        study = Simulated(spec, by_chance(name))
-        study.search()
-        expected = to_come(study.rows, spec)
-        while batch := study.step():
-            # the winner taken apart is in nobody's plan before its gain is shown
-            if study.of("ablation") or (study.of("confirm") and batch[0].kind == "choose"):
-                break
-            assert len(batch) + to_come(study.rows, spec) <= expected
-            expected = to_come(study.rows, spec)
-        if not batch:
-            assert to_come(study.rows, spec) == 0
 
 
 def test_the_stages_of_a_study_in_their_order(make_spec: Any) -> None:

@@ -97,32 +97,6 @@ def test_earlier_verdicts_are_data_for_programs(two_rounds: Any) -> None:
     assert (latest["now"], latest["stays_valid"]) == ("change_nothing", 1)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "shown"), [((0, 1), "gain shown, +"), ((1,), "no gain shown, "), ((), "no ")]
-)
-def test_an_earlier_verdict_is_told_and_stays_out_of_what_to_do_otherwise(
-    two_rounds: Any, rounds: tuple[int, ...], shown: str
-) -> None:
-    _, after = two_rounds(*rounds)
-    lines = verdict_lines(after)
-    (line,) = [each for each in lines if each.startswith("  verdict 1 (round 0): ")]
-    assert line.startswith(f"  verdict 1 (round 0): {shown}")
-    assert after.standing is None and "stays valid" not in lines[1] and "showed a gain" not in lines[0]
-    assert lines[0].startswith("Gain shown: " if rounds else "No gain shown: ")
-    assert (after.verdict.recommendation == after.recommendation) and not any(
-        each["stands"] for each in after.to_json()["earlier_verdicts"]
-    )
-
-
-def test_more_pairs_are_offered_beside_what_stays_valid(two_rounds: Any) -> None:
-    _, after = two_rounds(0, min_gain=0.001)
-    todo = verdict_lines(after)[1]
-    assert after.verdict.recommendation.action == "more_pairs"
-    assert "what verdict 1 recommends, which stays valid: " in todo
-    assert " By verdict 2 it is not decided whether there is a gain of 0.001 " in todo
-    assert "change nothing" not in todo
-
-
 def test_pairs_that_are_added_leave_the_verdict_that_they_are_added_to_as_it_was(
     make_spec: Any, result_of: Any
 ) -> None:
@@ -155,35 +129,3 @@ def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_ro
     alone = dataclasses.replace(recommended(earlier), now="inference_only", plan="constant=0.5")
     of_inference = dataclasses.replace(earlier, recommendation=alone)
     assert standing(same, [of_inference]) == of_inference
-
-
-def test_the_advice_to_widen_a_range_says_what_share_the_next_verdict_has(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    todo = verdict_lines(result_of(make_spec(), whole_study, state="done"))[1]
-    share = "The next verdict has 0.5 % of the 5 % that all verdicts of the study share; the first had 4 %."
-    assert todo.startswith("  What to do: widen ") and f"`. {share} Until then: train " in todo
-
-
-def test_what_verdict_2_recommended_is_not_forgotten_when_there_is_a_third(
-    make_spec: Any, result_of: Any
-) -> None:
-    study = Simulated(make_spec(trials=6), gaining(0)).run()
-    first = result_of(study.spec, list(study.rows), state="done")
-    study.more(4)
-    second = result_of(study.spec, list(study.rows), state="done")
-    study.more(4)
-    third = result_of(study.spec, study.rows, state="done")
-    assert third.earlier_verdicts == (first.verdict, second.verdict)
-    tau = recommended(first.verdict).parameters["temperature_init"]
-    (line,) = [each for each in verdict_lines(third) if each.startswith("  verdict 2 (round 1): no gain")]
-    said = f"train at a constant temperature: τ = {tau:.4g}, as verdict 1"
-    assert line.endswith(f"; it recommended: {said}.")
-    assert third.to_json()["earlier_verdicts"][1]["recommendation"]["why"] == said
-
-
-def test_ends_of_ranges_are_told_of_the_verdict_that_they_are_of(two_rounds: Any) -> None:
-    before, after = two_rounds(0)
-    assert before.verdict is not None and after.verdict is not None
-    told = [each for each in verdict_lines(after) if "not to be widened" in each]
-    assert all("since no gain is shown there by verdict 2" in each for each in told)

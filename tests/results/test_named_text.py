@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from tempopt.forecast.words import gain_text
 from tempopt.records.rows import TicketRow
 from tempopt.report.headline import terms
 from tempopt.results.export import to_yaml
-from tempopt.results.recommendation_text import recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.results.wording import baseline_label, baseline_name, baseline_values, set_text
@@ -87,12 +85,6 @@ def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec:
     assert baseline_values(make_spec(sections)) == " (contrast learned from 1.414, head = 2.828)"
 
 
-def test_before_a_module_was_looked_into_no_temperature_is_told(make_spec: Any) -> None:
-    sections = named("contrast", "head")
-    del sections["temperatures"]["head"]["as_found"]
-    assert baseline_values(make_spec(sections)) == " (contrast = 1.414, head)"
-
-
 @pytest.mark.parametrize("gain", [1.0, 0.0, -1.0])
 @pytest.mark.parametrize("names", [("contrast",), ("contrast", "head")])
 def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
@@ -104,19 +96,6 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
     name = baseline_name(result.spec)
     assert f"{name}{baseline_values(result.spec)}" in verdict_lines(result)[0]
     assert f"it is trained with the winner and at {name}, from" in terms(result)[-1]
-
-
-def test_of_several_temperatures_the_headline_alone_gives_the_values(make_spec: Any, result_of: Any) -> None:
-    result = studied(make_spec, result_of, named("contrast", "head", attention=True))
-    lines = verdict_lines(result)
-    told = "than with the temperatures as found (τ = 1, contrast = 1.414, head = 2.828) ("
-    assert told in lines[0] and not any("contrast = 1.414, head" in line for line in lines[1:])
-    assert any("trained at the temperatures as found" in line for line in lines)
-    parts = lines[lines.index("  the winner against itself without one of its parts:") + 1 :]
-    assert [line.partition(":")[0].strip() for line in parts[:2]] == [
-        "the level of attention (the schedule divided by its mean, so that it averages 1)",
-        "the schedule of contrast",
-    ]
 
 
 def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any, result_of: Any) -> None:
@@ -153,22 +132,3 @@ def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec
     found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
     parameters = {**found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
     assert [each.name for each in at_ends(parameters, spec)] == ["contrast.temperature_init"]
-
-
-def test_a_temperature_of_evaluation_is_told_where_what_changes_is_read_there(
-    make_spec: Any, result_of: Any
-) -> None:
-    told = []
-    for reads in ("head", "contrast"):
-        sections = named("contrast", "head", schedule="constant")
-        for name in ("contrast", "head"):
-            del sections["search"][f"{name}.temperature_final"]
-            sections["temperatures"][name]["evaluated"] = name == reads
-        result = studied(make_spec, result_of, sections)
-        assert result.verdict is not None and result.verdict.recommendation is not None
-        # of the winner only contrast is kept
-        as_found = {"head.temperature_init": result.spec.temperatures["head"].as_found}
-        kept = {**result.verdict.recommendation.parameters, **as_found}
-        now = replace(result.verdict.recommendation, now="train_at_constant", parameters=kept, plan=None)
-        told.append(recommendation_text(replace(result, verdict=replace(result.verdict, recommendation=now))))
-    assert "Evaluate at" not in told[0] and "Evaluate at the same temperature." in told[1]

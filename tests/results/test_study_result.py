@@ -15,7 +15,6 @@ from tempopt.records.rows import KINDS, NewTicket, TicketRow
 from tempopt.results.study_result import load
 from tempopt.store.store import Store
 from tempopt.temperature import LEARNED
-from tests.simulated import Simulated
 
 TEST = ("gain", "ci_low", "ci_high", "p_value")
 ANSWER = (*TEST, "significant")
@@ -200,35 +199,6 @@ def test_a_finished_study_has_all_four_answers(
     assert verdict["learned"]["params"] == {"temperature_init": 1.0, LEARNED: verdict["learned"]["lr_ratio"]}
     assert data["tickets"]["confirm"]["requested"] == 32
     assert data["tickets"]["rematch"]["requested"] == data["tickets"]["ablation"]["requested"] == 0
-
-
-def test_a_study_that_was_taken_apart_has_its_parts_and_rates(make_spec: Any, result_of: Any) -> None:
-    space = {
-        "temperature_init": {"low": 2.0, "high": 4.0},
-        "length_scaling": ["log_n"],
-        "lr": {"low": 0.1, "high": 1.0},
-    }
-
-    def worth(t: TicketRow) -> float:
-        assert t.parameters is not None
-        scaled = t.parameters.get("length_scaling", "none") != "none"
-        hot = t.parameters["temperature_init"] != 1.0
-        return scaled + 0.1 * hot + t.seed % 997 / 1e5 + len(str(t.parameters["lr"])) / 1e4 * (t.seed % 7)
-
-    study = Simulated(make_spec({"search": space}, trials=6, failure=0.5), worth).run()
-    result = result_of(study.spec, study.rows, state="done")
-    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert keys_match(data, DOCUMENTED)
-    verdict = data["verdict"]
-    assert [part["name"] for part in verdict["parts"]] == ["level", "length_scaling"]
-    assert all(set(part) == {"name", "params", *ANSWER} for part in verdict["parts"])
-    assert verdict["parts"][1]["gain"] == pytest.approx(1.0, abs=0.02)
-    assert verdict["simplest"]["parts"] == ["length_scaling"] and verdict["simplest"]["holds"]
-    assert verdict["failures"]["reference"]["failed"] == 8
-    assert verdict["failures"]["arm"]["failed"] == 0
-    assert verdict["over_twin"] is not None and verdict["twin_params"]["lr"] == verdict["params"]["lr"]
-    assert data["tickets"]["rematch"]["done"] == 10
-    assert data["tickets"]["ablation"]["done"] == 8 * 2
 
 
 def test_an_interval_without_an_end_is_null(

@@ -7,8 +7,6 @@ import re
 from typing import Any, cast
 
 import numpy as np
-import pytest
-from scipy import stats
 
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
@@ -98,29 +96,6 @@ def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRo
     )
 
 
-def test_a_study_of_a_loss_says_which_sign_is_better(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    said = "  a gain or difference with + is better: a lower val_loss."
-    assert said in verdict_lines(result_of(make_spec(direction="minimize", metric="val_loss"), whole_study))
-    assert not any("is better: a" in line for line in verdict_lines(result_of(make_spec(), whole_study)))
-
-
-@pytest.mark.parametrize("search", [[0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03], None])
-def test_of_learned_temperatures_no_gain_is_told_as_such(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any, search: list[float] | None
-) -> None:
-    def line(tickets: list[TicketRow]) -> str:
-        lines = verdict_lines(result_of(make_spec(), tickets))
-        return next(each for each in lines if "learned temperatures (from τ = 1" in each)
-
-    found = whole_study if search is None else shifted(whole_study, "search", search)
-    assert "no gain shown" not in line(found)
-    noisy = shifted(found, "learned", [-0.1, 0.1, -0.2, 0.2, -0.1, 0.15, -0.1, 0.03])
-    assert ": no gain shown;" in line(noisy)
-    assert ("winner's gain" in line(noisy)) == (search is None)
-
-
 def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
@@ -146,26 +121,6 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     assert any("not shown to be worth more than inference alone" in line for line in lines)
 
 
-def test_more_than_inference_alone_does_not_count_where_no_gain_is_shown(
-    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
-) -> None:
-    shown = result_of(make_spec(), whole_study, measure_baseline(whole_study))
-    uneven = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03])
-    total = result_of(make_spec(), uneven).verdict.total
-    lines = verdict_lines(dataclasses.replace(shown, verdict=dataclasses.replace(shown.verdict, total=total)))
-    (line,) = [line for line in lines if line.startswith("  the winner against models trained at τ = 1")]
-    assert line.endswith(": this does not count, since the winner is not shown to gain over τ = 1.")
-
-
-def test_a_constant_that_is_better_than_one_that_has_won_is_called_better(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    better = shifted(whole_study, "constant", [0.2 + 0.01 * (place % 3) for place in range(8)])
-    lines = verdict_lines(result_of(make_spec(), better))
-    (line,) = [line for line in lines if "the best constant temperature" in line]
-    assert line.endswith(": the winner is a constant, too, and this one is better.")
-
-
 def test_a_winner_that_is_worse_is_called_worse(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
@@ -188,17 +143,6 @@ def test_the_best_value_of_a_search_is_never_called_the_gain(
     assert lines[0] == "No verdict yet: the confirmation on fresh seeds is not over."
     assert lines[1] == "  best trial: val_accuracy 0.53 with temperature_init=6; that is not the gain."
     assert verdict_lines(result_of(make_spec(), []))[0] == "No search trial of pairs is complete yet."
-
-
-def test_a_study_without_a_pair_to_compare_says_so(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    lost = [
-        dataclasses.replace(t, state="failed", outcome="failed", value=None) if t.kind == "confirm" else t
-        for t in whole_study
-    ]
-    lines = verdict_lines(result_of(make_spec(), lost, state="done"))
-    assert lines[0] == "No verdict: no pair of runs could be compared in the confirmation."
 
 
 def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
@@ -277,38 +221,6 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
     assert not any("interact" in line or "without one of its parts" in line for line in lines)
 
 
-def test_what_a_winner_is_made_of_and_the_simplest_plan_are_told(make_spec: Any, result_of: Any) -> None:
-    lines = told(make_spec, result_of, by_part)
-    at = lines.index("  the winner against itself without one of its parts:")
-    names = [line.partition(":")[0] for line in lines[at + 1 : at + 4]]
-    assert names == [
-        "    the schedule",
-        "    the level (the schedule divided by its mean, so that it averages 1)",
-        "    the length scaling",
-    ]
-    assert re.match(r"    the length scaling: \+(1\.0|0\.99)", lines[at + 3])
-    assert re.match(
-        r"  the winner with the length scaling alone \(.*\) is shown to keep 50 % of the gain or more; the "
-        r"winner against that: \+0\.",
-        lines[at + 4],
-    )
-
-
-def test_a_temperature_and_a_rate_that_stand_in_for_each_other_are_said_to_interact(
-    make_spec: Any, result_of: Any
-) -> None:
-    def worth(t: TicketRow) -> float:
-        # the winner's rate is a bad one at one, and nothing else matters
-        assert t.parameters is not None
-        noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
-        return float(noise - (t.kind == "confirm" and t.arm == "twin"))
-
-    lines = told(make_spec, result_of, worth)
-    assert lines[0].startswith("No gain shown: the gain of the winner of the search over τ = 1 in ")
-    assert " A gain of the winner above " in lines[1]
-    assert any(line.endswith(" in part or whole.") and "τ and lr interact." in line for line in lines)
-
-
 def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     make_spec: Any, result_of: Any
 ) -> None:
@@ -324,21 +236,6 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     todo = "change nothing: train and evaluate at τ = 1, with lr=0."
     assert lines[1].startswith(f"  What to do: {todo}") and "found nothing better" in lines[1]
     assert len(lines) == 4 and lines[3].startswith("  cost: ")
-
-
-def test_failed_runs_are_told_beside_the_mean(make_spec: Any, result_of: Any) -> None:
-    def worth(t: TicketRow) -> float:
-        return by_part(t) - 5.0 * (t.kind == "confirm" and "baseline" in t.arm and t.pair in (0, 1, 2))
-
-    lines = told(make_spec, result_of, worth, failure=-2.0)
-    some, none = (stats.binomtest(k, 8).proportion_ci(0.96, method="exact") for k in (3, 0))
-    [line] = [line for line in lines if "failed runs" in line]
-    assert line == (
-        "  failed runs (val_accuracy below -2, or diverged): the winner "
-        f"0 of 8 (0 to {100 * none.high:.0f} %), "
-        f"at τ = 1 3 of 8 ({100 * some.low:.0f} to {100 * some.high:.0f} %); p = 0.25 (exact McNemar test)."
-    )
-    assert not any("failed runs" in line for line in told(make_spec, result_of, worth))
 
 
 def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
@@ -372,12 +269,6 @@ def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: A
     assert lines[0].startswith("No verdict: no run with τ = 1 was begun")
 
 
-def test_what_checkpoints_cost_is_told(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    ticket = make_ticket("search", 0, 0.5, seconds=100.0, checkpoint_seconds=12.0)
-    cost = verdict_lines(result_of(make_spec(), [ticket]))[-1]
-    assert "1 min 40 s of training in 1 runs, 12 s of it to write checkpoints" in cost
-
-
 def test_what_runs_took_of_cards_is_told_where_they_took_any(
     make_spec: Any, make_ticket: Any, result_of: Any
 ) -> None:
@@ -389,48 +280,6 @@ def test_what_runs_took_of_cards_is_told_where_they_took_any(
     lines = verdict_lines(result_of(make_spec(), rows))
     assert lines[-1].endswith("; 2 min 15 s of GPUs, at most 8 GB of one in use.")
     assert "  ran out of GPU memory and needed a GPU of their own: search-1, search-2." in lines
-
-
-def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
-    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
-) -> None:
-    measured = measure_baseline(whole_study, {"test:winner": -0.1})
-    lines = verdict_lines(result_of(make_spec(), whole_study, measured))
-    assert "  inference only: models trained at τ = 1 are evaluated best at τ = 1." in lines
-    measured = measure_baseline(whole_study, {"validate:constant=0.5": 0.1, "test:constant=0.5": 0.2})
-    lines = verdict_lines(result_of(make_spec(), whole_study, measured))
-    (line,) = [line for line in lines if line.startswith("  inference only (models trained at τ = 1 and ")]
-    assert line.endswith(": 193 % of the winner's gain (96 % interval 189 to 197 %).")
-    todo = "What to do: train as before, at τ = 1, and evaluate at τ = 0.5 (the best of 18 tried on the "
-    assert f"{todo}validation data). That gains 0." in lines[1]
-    assert re.search(
-        r" The winner of the search gains 0\.1035, but is shown to be worse than this \(winner, at its own "
-        r"best temperature at inference, less this: −0\.\d+, 96 % interval −.*\)\. ",
-        lines[1],
-    )
-    assert lines[2].endswith("temperature_init (not to be widened, since training at τ = 1 is recommended)")
-    (line,) = [line for line in lines if "has the best mean of" in line]
-    assert line.startswith("    τ = 0.5 has the best mean of 18 on the validation data of these models: a ")
-    (line,) = [line for line in lines if line.startswith("  the winner against models trained at τ = 1")]
-    assert line.endswith(": inference alone is better.")
-
-
-def test_a_winner_that_is_better_at_another_temperature_is_compared_at_that(
-    make_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
-) -> None:
-    measured = measure(
-        whole_study,
-        baseline={"validate:winner": 0.03, "test:winner": 0.03},
-        search={"validate:constant=2": 0.1, "test:constant=2": 0.05},
-    )
-    lines = verdict_lines(result_of(make_spec(), whole_study, measured))
-    assert any(
-        line.startswith(
-            "  the winner, evaluated at τ = 2, against models trained at τ = 1, evaluated at the winner's "
-            "final temperature: +0.1235"
-        )
-        for line in lines
-    )
 
 
 def test_few_pairs_bound_no_interval_and_the_words_say_so(
@@ -452,24 +301,3 @@ def test_parameters_are_rounded_for_people() -> None:
     assert parameters_text({"temperature_init": 1.23456, "schedule": "cosine", "num_steps": 4}) == (
         "temperature_init=1.235, schedule=cosine, num_steps=4"
     )
-
-
-def test_a_study_that_searches_no_level_of_temperature_is_told(make_spec: Any, result_of: Any) -> None:
-    space = {"length_scaling": ["none", "log_n"], "n0": {"low": 4.0, "high": 64.0}}
-
-    def worth(t: TicketRow) -> float:
-        assert t.parameters is not None
-        return float(t.parameters["length_scaling"] == "log_n") + np.random.default_rng(t.seed).normal(
-            0, 0.01
-        )
-
-    found = Simulated(make_spec({"search": space}, trials=6), worth).run()
-    lines = verdict_lines(result_of(found.spec, found.rows, state="done"))
-    assert lines[0].startswith("Gain shown") and any("the winner is a constant" in line for line in lines)
-
-
-def test_what_would_keep_a_gain_that_is_not_shown_is_not_told(make_spec: Any, result_of: Any) -> None:
-    lines = told(make_spec, result_of, lambda t: by_part(t) / 1000 if t.kind == "confirm" else by_part(t),
-                 ablation="full")  # fmt: skip
-    shown = lines[0].startswith("Gain shown")
-    assert shown or not any("of the gain or more" in line for line in lines)

@@ -9,13 +9,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tempopt.cli import main
 from tempopt.errors import SpecError
 from tempopt.results.export import to_python, to_yaml
-from tempopt.results.study_result import StudyResult
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.study.api import load_study, search
@@ -23,14 +21,11 @@ from tempopt.temperature import (
     Schedule,
     TemperatureParameters,
     effective,
-    mean_level,
     same_training,
     schedule_class,
 )
-from tempopt.temperature.schedules import OWN
 from tempopt.testing import check_schedule
 from tempopt.workers.class_paths import load_schedule
-from tests import fake_worker
 from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in
 
 KNEE = '''
@@ -66,12 +61,6 @@ def package(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return name
-
-
-def fake_worker_search(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> StudyResult:
-    """Search with workers that train nothing."""
-    fake_worker.install(monkeypatch)
-    return search(spec, storage=URL, workers=1)
 
 
 def own_spec(package: str, **study: Any) -> dict[str, Any]:
@@ -112,87 +101,6 @@ def test_a_schedule_of_a_temporary_package_is_searched_and_its_winner_exported(
     whole = load_study(URL, "toy")
     assert to_yaml(whole)
     assert "Toy(" in to_python(whole)
-
-
-@pytest.mark.parametrize("sampler", ["knowledge_gradient", "random"])
-def test_fixed_numbers_are_of_those_schedules_alone_that_have_them(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
-) -> None:
-    work_in(tmp_path, monkeypatch)
-    other = textwrap.dedent(KNEE).replace("class Knee", "class Bend").replace("knee", "bend")
-    (tmp_path / package / "other.py").write_text(other)
-    names = [f"{package}.shapes:Knee", f"{package}.other:Bend"]
-    spec = own_spec(package, trials=6, sampler=sampler, candidates=2)
-    spec["search"]["schedule"] = ["cosine", *names]
-    del spec["search"]["schedule_args.knee"]
-    spec["model"]["init_args"] = {"schedule_args": {"knee": 0.25}}
-    result = fake_worker_search(spec, monkeypatch)
-    assert result.verdict is not None
-    runs = [t.parameters for t in tickets() if t.parameters is not None]
-    assert {each["schedule"] for each in runs} >= {"constant", *names}
-    for each in runs:
-        assert ("schedule_args.knee" in each) == (each["schedule"] == names[0]), each
-
-
-def test_a_verdict_is_shown_without_the_schedule_and_a_plot_says_what_to_type(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    work_in(tmp_path, monkeypatch)
-    spec = own_spec(package, candidates=1)
-    spec["search"]["schedule"] = [f"{package}.shapes:Knee"]
-    fake_worker_search(spec, monkeypatch)
-    for module in [name for name in sys.modules if name.startswith(package)]:
-        monkeypatch.delitem(sys.modules, module)
-    for name in [name for name in OWN if name.startswith(package)]:
-        monkeypatch.delitem(OWN, name)
-    (tmp_path / "imported").unlink()
-    assert main(["show", "toy"]) == 0
-    assert "winner of the search: " in capsys.readouterr().out
-    assert main(["show", "toy", "--json"]) == 0
-    capsys.readouterr()
-    code = main(["report", "toy", "-o", "page.html"])
-    said = capsys.readouterr().err + (Path("page.html").read_text() if code == 0 else "")
-    assert f"tempopt --import {package}.shapes " in said
-    assert not (tmp_path / "imported").exists()
-
-
-def test_it_is_attached_to_a_model_that_is_no_tempered_module(package: str) -> None:
-    from torch import nn
-
-    from tempopt.attention.attach import attach
-
-    class Attending(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.q_proj, self.k_proj, self.v_proj = (nn.Linear(4, 4) for _ in range(3))
-
-    parameters = {
-        "schedule": f"{package}.shapes:Knee",
-        "temperature_init": 4.0,
-        "temperature_final": 1.0,
-        "schedule_args.knee": 0.5,
-    }
-    attachment = attach(Attending(), parameters, layers=["q_proj"])
-    attachment.set_progress(0.25)
-    assert attachment.temperatures == pytest.approx((2.0,))
-
-
-def test_its_curve_is_known_where_it_is_imported(package: str) -> None:
-    name = f"{package}.shapes:Knee"
-    parameters = {
-        "schedule": name,
-        "temperature_init": 4.0,
-        "temperature_final": 1.0,
-        "schedule_args.knee": 0.5,
-    }
-    import_schedules(StudySpec.parse(own_spec(package), source="a test"))
-    schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
-    # a straight line on the logarithmic axis until the knee
-    for progress in (0.0, 0.1, 0.25, 0.5, 0.7, 1.0):
-        line = np.interp(progress, [0.0, 0.5, 1.0], [np.log(4.0), 0.0, 0.0])
-        assert schedule(progress) == pytest.approx(np.exp(line), rel=1e-12)
-    assert np.log(mean_level(parameters)) == pytest.approx(np.log(4.0) / 4, rel=0.02)
-    check_schedule(schedule_class(name))
 
 
 def test_equal_effects_are_seen(package: str) -> None:

@@ -9,7 +9,6 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from tempopt.errors import SpecError
-from tempopt.results.wording import temperature_text
 from tempopt.sampling.features import Features
 from tempopt.spec.study_spec import StudySpec
 from tests.specs import make
@@ -110,55 +109,9 @@ def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
     )
 
 
-def test_a_list_of_knots_is_one_of_the_sets_that_are_compared() -> None:
-    sets = [{"name": "A", "parameters": {}}, {"name": "B", "parameters": DRAWN}]
-    spec = make(search=None, compare=sets)
-    assert spec.compare is not None and spec.compare[1].parameters == DRAWN
-    sets[1] = {"name": "B", "parameters": {**DRAWN, "temperature_knots": [[0, 1.0], [1, -1.0]]}}
-    assert "compare.B.temperature_knots: temperature_knots[1] has the temperature -1.0" in refused(
-        search=None, compare=sets
-    )
-
-
 def test_a_named_temperature_whose_knots_alone_are_searched_has_a_level() -> None:
     named = {"contrast": {"value": "criterion.temperature", "as_found": 0.1}}
     search = {"contrast.schedule": ["piecewise"], "contrast.temperature_knot_1": {"low": 0.05, "high": 0.3}}
     spec = make(search=search, temperatures=named)
     space = spec.space("constant")
     assert space["contrast.temperature_init"] == FloatDistribution(0.05, 0.3, log=True)
-
-
-def test_the_surrogate_tells_schedules_apart_that_differ_at_one_knot() -> None:
-    hold = {"hold_fraction": [0.7], "temperature_init": [1.0]}
-    spec = make(search={**SEARCH, **hold, "temperature_knot_2": RANGE, "temperature_knot_3": RANGE})
-    features = Features(spec)
-
-    def of(*inner: float) -> np.ndarray:
-        knots = {f"temperature_knot_{number}": level for number, level in enumerate(inner, 1)}
-        fixed = {"schedule": "piecewise", "temperature_init": 1.0, "hold_fraction": 0.7}
-        return np.asarray(features({**fixed, **knots, "temperature_final": 0.5}))
-
-    # means over training see the sum of knots alone, to which each adds as much as any other
-    one, other = of(2.0, 1.0, 1.0), of(1.0, 2.0, 1.0)
-    assert np.abs(one[:3] - other[:3]).max() < 0.02
-    span = np.log(2.0) / np.log(16.0)
-    assert (one - other)[3:].tolist() == pytest.approx([span, -span, 0.0], abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        (
-            {
-                "schedule": "piecewise",
-                "temperature_init": 2.0,
-                "temperature_knot_1": 1.5,
-                "temperature_final": 1.0,
-            },
-            "τ 2 at first, 1.5 at 50 %, 1 at the end (piecewise)",
-        ),
-        (DRAWN, f"τ from 2 to 0.5 (piecewise), temperature_knots={KNOTS}"),
-    ],
-)
-def test_people_read_where_it_begins_and_ends_and_its_knots(parameters: dict[str, Any], text: str) -> None:
-    assert temperature_text(parameters) == text

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tempopt.spec.domains import UNSET, Choices, Range, as_written
+from tempopt.spec.domains import UNSET, as_written
 from tempopt.spec.search_space import (
     arm_parameters,
     arm_space,
@@ -18,7 +17,6 @@ from tempopt.spec.search_space import (
     parse_sets,
 )
 from tempopt.spec.yaml_source import FaultsError
-from tempopt.temperature.parameters import NEUTRAL
 
 
 def _parse(search: object, **model_args: Any) -> dict[str, Any]:
@@ -133,20 +131,9 @@ def test_a_search_of_nothing_is_refused(search: object) -> None:
         _parse(search)
 
 
-def test_a_name_below_an_argument_of_the_model_is_allowed() -> None:
-    search = {"encoder.depth": [1, 2]}
-    assert _parse(search, encoder={"class_path": "a.B"}) == {"encoder.depth": Choices(choices=(1, 2))}
-
-
 def test_a_prefix_that_could_mean_two_things_is_refused() -> None:
     with pytest.raises(FaultsError, match="could mean the data: section, or the init argument"):
         _parse({"data.x": [1, 2]}, data={"x": 3})
-
-
-def test_half_cycles_can_be_searched_in_steps() -> None:
-    assert _parse({"cycles": {"low": 0.5, "high": 2.5, "step": 1}})["cycles"] == Range(
-        low=0.5, high=2.5, step=1
-    )
 
 
 @pytest.mark.parametrize(
@@ -356,22 +343,3 @@ def test_sets_of_equal_effect_are_not_distinct() -> None:
     constant = {"lr": 0.1, "temperature_init": 2.0, "schedule": "constant", "temperature_final": None}
     assert distinct(flat) == distinct(constant)
     assert distinct(flat) != distinct({**flat, "lr": 0.2})
-
-
-def test_neutral_parameters_are_plain_data() -> None:
-    assert json.loads(json.dumps(NEUTRAL)) == NEUTRAL
-
-
-def test_an_entropy_schedule_that_may_stay_is_worth_searching() -> None:
-    space = parse_search(
-        {
-            "entropy_lambda": {"low": 0.01, "high": 0.1},
-            "entropy_lambda_final": {"low": 0.0, "high": 0.2},
-            "entropy_schedule": ["constant", "linear"],
-            "entropy_target": [None, 0.5],
-        },
-        model_args={},
-    )
-    assert idle(space, {}) == []
-    alone = parse_search({"entropy_target": [None, 0.5]}, model_args={})
-    assert idle(alone, {}) == ["entropy_target"]

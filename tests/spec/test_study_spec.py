@@ -15,7 +15,6 @@ from tempopt.errors import SpecError
 from tempopt.spec.identity import diff
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.yaml_source import read_sets
 from tests.specs import BASE, Write, changed, make
 
 
@@ -287,12 +286,6 @@ def test_a_direction_against_the_metrics_name_is_noted(metric: str, direction: s
     assert all(part in note for part, note in zip(said, notes, strict=True))
 
 
-def test_two_choices_that_look_like_a_range_are_noted() -> None:
-    [note] = make(search__temperature_init=[0.25, 4]).notes
-    assert "search.temperature_init is one of two choices" in note
-    assert "{low: 0.25, high: 4}" in note
-
-
 def test_a_spec_survives_json() -> None:
     spec = make(
         search__schedule=["constant", "cosine"],
@@ -378,20 +371,6 @@ def test_what_a_later_version_stored_is_refused_with_what_to_do() -> None:
         StudySpec.from_json(later)
 
 
-def test_what_runs_are_logged_to_is_no_change() -> None:
-    logged = make(trainer__logger={"class_path": "CSVLogger"}, trainer__log_every_n_steps=10)
-    assert diff(make(), logged) == []
-    assert logged.identity() == make().identity()
-
-
-def test_a_file_of_parameter_sets_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"nowhere\.yaml cannot be read: No such file or directory"):
-        read_sets(tmp_path / "nowhere.yaml")
-    (tmp_path / "bytes.yaml").write_bytes(b"\x80\xff")
-    with pytest.raises(SpecError, match=r"bytes\.yaml is not a text file in UTF-8"):
-        read_sets(tmp_path / "bytes.yaml")
-
-
 def test_more_tickets_and_another_name_are_no_change() -> None:
     more = make(study__trials=80, study__arms={"baseline": 9}, study__name="other", study__max_attempts=9)
     assert diff(make(), more) == []
@@ -413,12 +392,6 @@ def test_a_program_holds_what_a_trainer_needs(monkeypatch: pytest.MonkeyPatch) -
     assert program.data["init_args"]["batch_size"] == 8
     assert program.attach == {"layers": ["a.*"], "way": "query_rows"}
     assert (program.metric, program.validate_at, program.data_seed) == ("val_accuracy", "final", 7)
-
-
-def test_an_attached_module_keeps_its_own_arguments() -> None:
-    own = {"num_steps": 3, "schedule": "mine", "output_temperature": 2.0}
-    attached = make(model__init_args=own, attach={"layers": "auto"})
-    assert attached.parameters("baseline", {}) == {"temperature_init": 1.0, "output_temperature": 1.0}
 
 
 def test_the_arms_follow_from_themake() -> None:
@@ -472,9 +445,3 @@ def test_what_is_compiled_is_part_of_the_question(monkeypatch: pytest.MonkeyPatc
     assert (make().program().compile, compiled.program().compile) == (None, "default")
     with pytest.raises(SpecError, match=r"study\.compile: given 'fast'. Give true, false, or one of"):
         make(study__compile="fast")
-
-
-def test_the_way_of_attaching_is_part_of_the_question() -> None:
-    default = make(attach__layers="auto")
-    assert make(attach__way=default.attach.way).identity() == default.identity()  # type: ignore[union-attr]
-    assert make(attach__way="attention_interface").identity() != default.identity()

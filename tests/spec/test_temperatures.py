@@ -57,26 +57,6 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
-def test_rows_are_patterns_and_their_temperature_is_one_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATA_ROOT", "/data")
-    for given, patterns in (("experts.*.gate", ["experts.*.gate"]), (["gate", "head"], ["gate", "head"])):
-        spec = named(temperatures={"contrast": {"rows": given}})
-        assert spec.program().values == {
-            "contrast": {
-                "value": None,
-                "rows": patterns,
-                "transform": None,
-                "as_found": 1.0,
-                "evaluated": None,
-                "trained": None,
-            }
-        }
-        assert spec.fixed_temperatures == {"contrast.as_found": 1.0}
-        written = {"rows": given, "as_found": 1, "transform": None}
-        assert named(temperatures={"contrast": written}) == spec
-        assert named(temperatures={"contrast": {"rows": "other"}}).identity() != spec.identity()
-
-
 ROWS = {"contrast": {"rows": ["gate", "experts.*"]}}
 
 
@@ -283,13 +263,6 @@ def test_what_is_wrong_is_said_in_one_line(settings: dict[str, Any], message: st
     assert message in line
 
 
-@pytest.mark.parametrize(("section", "message"), SECTION, ids=[message[:40] for _, message in SECTION])
-def test_a_wrong_entry_is_not_said_to_be_missing_as_well(section: object, message: str) -> None:
-    # not that there is no temperature of the name that has the fault
-    (line,) = faults_of(temperatures=section)
-    assert f"temperatures{message}" in line
-
-
 def test_all_that_is_wrong_is_told_at_once() -> None:
     lines = faults_of(
         temperatures={"Contrast": CONTRAST, "gate": CONTRAST}, search={"temperature_init": RANGE}
@@ -352,11 +325,6 @@ def test_the_first_trial_is_at_the_temperature_as_found(found: float) -> None:
     assert is_neutral(spec.parameters("search", sampled))
 
 
-def test_a_first_trial_cannot_leave_the_range_that_is_searched() -> None:
-    spec = named(temperatures={"contrast": {**CONTRAST, "as_found": 3.0}})
-    assert RANGE["low"] <= first_trial(spec, "search", 0, seed=3)["contrast.temperature_init"] <= 1.0
-
-
 def test_constants_of_two_temperatures_cover_both() -> None:
     spec = make(
         temperatures={"contrast": FOUND, "gate": GATE},
@@ -387,14 +355,6 @@ def test_constants_of_two_temperatures_cover_both() -> None:
     )
 
 
-def test_constants_of_attention_are_what_they_were() -> None:
-    spec = make(study__arms={"constant": 7})
-    found = [each["temperature_init"] for each in spec.constants()]
-    assert all(each.keys() == {"temperature_init"} for each in spec.constants())
-    exponents = (0.5, 0.0, 1.0, 0.25, 0.75, 0.125, 0.625)
-    assert found == pytest.approx([0.25 * 16**each for each in exponents])
-
-
 def test_a_constant_is_searched_where_only_the_end_of_a_schedule_is() -> None:
     spec = named(
         search={"contrast.temperature_final": RANGE, "contrast.schedule": ["linear", "cosine"]},
@@ -415,16 +375,6 @@ def test_enqueued_trials_name_the_temperature() -> None:
 def comparing(*sets: Any, **settings: Any) -> StudySpec:
     given = make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
     return comparison_spec(given, sets)
-
-
-def test_sets_that_are_compared_name_the_temperature() -> None:
-    spec = comparing({}, {"contrast.temperature_init": 2, "contrast.num_steps": 3})
-    assert spec.compare is not None and spec.search == {}
-    assert spec.compare[1].parameters == {"contrast.temperature_init": 2.0, "contrast.num_steps": 3}
-    assert type(spec.compare[1].parameters["contrast.temperature_init"]) is float
-    assert StudySpec.from_json(spec.to_json()) == spec
-    known = spec.with_found({"contrast": 0.5})
-    assert known.identity() == spec.identity()
 
 
 @pytest.mark.parametrize(

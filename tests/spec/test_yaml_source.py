@@ -32,13 +32,6 @@ def test_numbers_are_read_as_yaml_1_2_reads_them(text: str, value: object) -> No
     assert type(found) is type(value)
 
 
-def test_infinity_and_nan_are_numbers() -> None:
-    data = parse("a: .inf\nb: -.inf\nc: .nan", source="s").data
-    assert data["a"] == float("inf")
-    assert data["b"] == float("-inf")
-    assert data["c"] != data["c"]
-
-
 def test_a_key_knows_its_line() -> None:
     document = parse("study:\n  name: x\n\nmodel:\n  init_args: {a: 1}\n", source="s.yaml")
     assert document.where("study.name") == "s.yaml:2"
@@ -65,11 +58,6 @@ def test_a_key_knows_its_line() -> None:
 def test_what_is_not_a_spec_is_refused_with_its_line(text: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         parse(text, source="s.yaml")
-
-
-def test_a_merged_key_may_be_written_again() -> None:
-    text = "base: &base {a: 1, b: 2}\nother:\n  <<: *base\n  a: 3\n"
-    assert parse(text, source="s").data["other"] == {"a": 3, "b": 2}
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
@@ -123,30 +111,10 @@ def test_null_takes_a_searched_name_and_a_guard_out() -> None:
         apply(data, [parse_override("study.guards.step_tim=null")])
 
 
-def test_nothing_is_no_value_of_an_override() -> None:
-    with pytest.raises(SpecError, match=r"with nothing behind the =\. Give a value; null stands for none"):
-        parse_override("study.guards.step_time= ")
-
-
 def test_the_quotes_of_a_guard_that_is_not_yaml_without_them_are_asked_for() -> None:
     with pytest.raises(SpecError, match=r'is written in quotes, as in ">= -2%"'):
         parse_override("study.guards.accuracy=>= -2%")
     assert parse_override('study.guards.accuracy=">= -2%"').value == ">= -2%"
-
-
-@pytest.mark.parametrize(
-    ("text", "local"),
-    [
-        ("data.root=/x", True),
-        ("data.class_path=a.B", False),
-        ("resources.workers=2", True),
-        ("trainer.accelerator=gpu", True),
-        ("trainer.max_steps=3", False),
-        ("study.trials=3", False),
-    ],
-)
-def test_what_belongs_to_the_machine_is_known(text: str, local: bool) -> None:
-    assert parse_override(text).local is local
 
 
 def test_the_environment_is_looked_up_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,12 +167,6 @@ def test_yaml_that_cannot_be_built_is_one_short_error(text: str, told: str) -> N
     with pytest.raises(SpecError) as caught:
         parse_override("study.x=" + "{" + text.replace("\n", ", ") + "}")
     assert len(str(caught.value)) < 2000
-
-
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_bytes("\ufeffstudy: {name: τ}\n".encode())
-    assert read(path).data == {"study": {"name": "τ"}}
 
 
 def test_a_key_that_was_set_is_named_as_it_was_typed() -> None:

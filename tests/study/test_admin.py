@@ -113,14 +113,6 @@ def test_a_study_is_paused_and_those_at_work_are_named(
     assert admin.pause(url, "pairs").before == "paused"
 
 
-def test_an_agent_that_died_here_or_lost_its_lease_is_not_at_work(
-    study: StudyRow, url: str, take: Callable[..., TicketRow]
-) -> None:
-    take(agent=NEAR)
-    take(agent=FAR, lease=-1.0)
-    assert admin.pause(url, "pairs").agents == []
-
-
 def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
     store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
 ) -> None:
@@ -342,13 +334,6 @@ def test_a_study_without_checkpoints_has_none_to_collect(
 ) -> None:
     store.create_study("new", make_spec().to_json(), "0")
     assert admin.collect(url) == [admin.Collected(study="new", files={}, left={})]
-
-
-def test_a_place_that_cannot_be_asked_is_named(store: Store, study: StudyRow, url: str) -> None:
-    store.set_checkpoints(study.id, "nonesuch://bucket")
-    [found] = admin.collect(url)
-    assert list(found.left) == ["nonesuch://bucket/pairs"]
-    assert "nonesuch" in found.left["nonesuch://bucket/pairs"]
 
 
 # ---- logs

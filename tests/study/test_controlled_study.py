@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tempopt.cli import main
 from tempopt.records.tickets import arms_of, usable
 from tempopt.results.export import to_python
 from tempopt.study.api import load_study, search
@@ -66,11 +65,3 @@ def test_the_exported_script_trains_under_control(there: Any) -> None:
     first = there.verdict.params["temperature_init"]
     assert tempered.temperatures != (first,) * len(tempered.temperatures)
     assert len(tempered.temperatures) == len(there.verdict.controlled)
-
-
-def test_what_people_read_names_it(there: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "toy", "--storage", URL]) == 0
-    assert "under control of the entropy: at the end of training τ of layer 0 = " in capsys.readouterr().out
-    assert main(["report", "toy", "--storage", URL, "-o", "page.html"]) == 0
-    page = Path("page.html").read_text()
-    assert "It follows a target of the entropy" in page

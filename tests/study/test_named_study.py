@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
-import os
 import runpy
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +15,6 @@ import yaml
 from tempopt.cli import main
 from tempopt.confirmation.recommendation import Action
 from tempopt.errors import SpecError
-from tempopt.forecast.runs import planned_runs
 from tempopt.records.tickets import arms_of
 from tempopt.report.headline import terms
 from tempopt.results.export import to_python, to_yaml
@@ -93,14 +90,6 @@ def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is
     assert tickets() == before
 
 
-def test_what_is_shown_can_be_read_by_machines(there: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "toy", "--storage", URL, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert "contrast.as_found" in json.dumps(shown)
-    assert main(["show", "toy", "--storage", URL]) == 0
-    assert "contrast." in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("winner", [False, True])
 def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, winner: bool) -> None:
     verdict = there.verdict
@@ -112,11 +101,6 @@ def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, wi
     own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1)
     expected = [own.temperatures(step / 23)[0] for step in range(24)]
     assert [each[0] for each in ran["model"].seen] == pytest.approx(expected, rel=1e-9)
-
-
-def test_what_a_study_will_take_is_known_before(there: Any) -> None:
-    spec = StudySpec.parse(named_spec(trials=4), source="the test").with_found({"contrast": 0.5})
-    assert planned_runs(spec).all().max
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -139,16 +123,6 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
     own = TemperatureParameters.from_mapping(own_parameters(result.verdict.params, "contrast")).plan(1)
     expected = [own.temperatures(step / 23)[0] for step in range(24)]
     assert [each for (each,) in ran["model"].seen] == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.usefixtures("toy_folder")
-def test_sets_of_a_named_temperature_are_compared() -> None:
-    sets = {"found": {}, "sharp": {"contrast.temperature_init": 0.1}}
-    result = compare(named_spec(seeds={"confirm": 2}), sets, storage=URL, workers=1, name="toy")
-    assert result.state == "done" and result.comparison is not None
-    assert result.comparison.reference_params == {"contrast.as_found": 0.5}
-    (variant,) = result.comparison.variants
-    assert variant.params["contrast.temperature_init"] == 0.1
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -209,39 +183,6 @@ def test_attention_and_a_named_temperature_are_searched_together() -> None:
 
 
 @pytest.mark.usefixtures("toy_folder")
-@pytest.mark.long
-def test_attentions_temperature_is_added_to_the_search_of_a_named_one() -> None:
-    spec = named_spec("Attending", trials=4)
-    assert search(spec, storage=URL, workers=1).state == "done"
-    old = {t.id: t for t in tickets()}
-    assert not any("temperature_init" in (t.sampled or {}) for t in old.values())
-    spec["search"]["temperature_init"] = {"low": 0.25, "high": 4.0}
-    result = search(spec, storage=URL, workers=1, amend=True)
-    assert result.state == "done" and result.verdict is not None and result.verdict.round == 1
-    new = [t for t in tickets() if t.id not in old]
-    (constant,) = [t for t in new if t.kind == "constant"]
-    levels = {"temperature_init", "contrast.temperature_init"}
-    assert constant.parameters is not None and levels <= constant.parameters.keys()
-    trials = [t for t in new if t.kind == "search"]
-    assert trials and all(t.sampled and t.sampled.keys() == spec["search"].keys() for t in trials)
-    # runs of before lie in the new space: attention was at 1
-    complete = [t for t in old.values() if t.kind == "search" and t.outcome == "complete"]
-    assert result.to_json()["amendments"][0]["kept"] == len(complete)
-
-
-@pytest.mark.usefixtures("toy_folder")
-@pytest.mark.long
-def test_the_range_of_a_named_temperature_is_amended() -> None:
-    search(named_spec(), storage=URL, workers=1)
-    wider = named_spec(space={**SPACE, "contrast.temperature_init": {"low": 0.01, "high": 2.0}})
-    result = search(wider, storage=URL, workers=1, amend=True)
-    assert result.state == "done"
-    constants = [t.parameters or {} for t in tickets() if t.kind == "constant"]
-    assert all(each["contrast.as_found"] == 0.5 for each in constants)
-    assert min(each["contrast.temperature_init"] for each in constants) < RANGE["low"]
-
-
-@pytest.mark.usefixtures("toy_folder")
 @pytest.mark.parametrize("compares", [False, True])
 def test_what_changes_the_temperature_as_found_is_refused_before_a_study_begins(compares: bool) -> None:
     with pytest.raises(SpecError, match="All runs of a study begin from one"):
@@ -254,33 +195,3 @@ def test_what_changes_the_temperature_as_found_is_refused_before_a_study_begins(
     if Path("tempopt.db").exists():
         with Store.open(URL, create=False) as store:
             assert store.list_studies() == []
-
-
-KNEE = """
-from dataclasses import dataclass
-from tempopt.temperature import Schedule, number
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knee(Schedule):
-    temperature_init: float
-    temperature_final: float
-    knee: float = number(0.5, low=0.01, high=1.0)
-
-    def _at(self, progress):
-        gone = min(progress / self.knee, 1.0)
-        return self.temperature_init ** (1.0 - gone) * self.temperature_final**gone
-"""
-
-
-@pytest.mark.usefixtures("toy_folder")
-@pytest.mark.long
-def test_a_named_temperature_follows_a_schedule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("knees_of_contrast.py").write_text(KNEE)
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}{os.pathsep}{os.environ['PYTHONPATH']}")
-    space = SPACE | {
-        "contrast.schedule": ["constant", "knees_of_contrast:Knee"],
-        "contrast.schedule_args.knee": {"low": 0.2, "high": 0.9},
-    }
-    assert search(named_spec(space=space, trials=6), storage=URL, workers=1).state == "done"
-    assert any("contrast.schedule_args.knee" in (t.parameters or {}) for t in tickets())

@@ -102,32 +102,6 @@ def test_a_module_is_seen_from_outside() -> None:
     assert json.loads(json.dumps(asdict(found))) == asdict(found)
 
 
-def test_data_that_is_imported_is_found_and_of_two_the_other_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    imported = "import lightning as L\n\n\nclass Far(L.LightningDataModule):\n    pass\n"
-    (tmp_path / "far_data_of_a_test.py").write_text(imported, encoding="utf-8")
-    model = "import lightning as L\nfrom far_data_of_a_test import Far\n\n\n"
-    model += "class Net(L.LightningModule):\n    pass\n"
-    (tmp_path / "one_data_of_a_test.py").write_text(model, encoding="utf-8")
-    both = f"{model}\n\nclass Near(L.LightningDataModule):\n    pass\n"
-    (tmp_path / "two_data_of_a_test.py").write_text(both, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert inspect_module("one_data_of_a_test:Net").data == "far_data_of_a_test.Far"
-    found = inspect_module("./two_data_of_a_test.py:Net")
-    assert (found.class_path, found.data) == ("two_data_of_a_test.Net", "two_data_of_a_test.Near")
-    assert found.other_data == ["far_data_of_a_test.Far"]
-    assert "  class_path: two_data_of_a_test.Near  # or: far_data_of_a_test.Far\n" in render(found)
-
-
-@pytest.mark.usefixtures("theirs")
-def test_temperature_parameters_are_no_arguments_to_fill_in() -> None:
-    found = inspect_module("their_classes.Silent")
-    assert found.tempered
-    assert [each.name for each in found.arguments] == ["width"]
-    assert found.metrics == []
-
-
 @pytest.mark.usefixtures("theirs")
 def test_what_is_no_lightning_module_is_refused() -> None:
     with pytest.raises(SpecError, match="not a LightningModule. Give one of Classifier, "):
@@ -198,18 +172,6 @@ def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) 
     assert named == ["study.metric", "study.direction", "model.init_args.classes", "data.class_path"]
     marked = [number for number, line in enumerate(text.splitlines(), 1) if "???" in line]
     assert [f"mine.yaml:{number}: " in str(caught.value) for number in marked] == [True] * 4
-
-
-def test_without_test_data_confirmation_is_on_validation(info: Callable[..., ModuleInfo]) -> None:
-    spec = _load(render(info(data=None, loaders=["train", "val"])))
-    assert spec.study.confirm_on == "validate"
-    assert spec.data is None
-
-
-def test_the_likeliest_metric_is_taken_and_the_others_are_named(info: Callable[..., ModuleInfo]) -> None:
-    text = render(info(metrics=["speed", "val_accuracy", "val_loss"]))
-    assert "metric: val_accuracy  # also logged: speed, val_loss" in text
-    assert _load(text).study.direction == "maximize"
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,24 +159,3 @@ def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
         transfer.load(there, FILE)
     with Store.open(there) as store:
         assert store.list_studies() == []
-
-
-@pytest.mark.parametrize("text", [b"no gzip at all", b"\x1f\x8b\x08\x00broken"])
-def test_what_is_no_file_of_a_study_is_refused(text: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "x.tempopt"
-    path.write_bytes(text)
-    with pytest.raises(UsageError, match="is no file of a study, or is damaged"):
-        transfer.load(URL, path)
-
-
-def test_a_row_that_is_none_is_refused_with_its_name(dumped: bytes) -> None:
-    lines = dumped.splitlines(keepends=True)
-    place = next(number for number, line in enumerate(lines) if line.startswith(b'{"ticket"'))
-    ticket = json.loads(lines[place])
-    ticket["ticket"]["attempt"] = "many"
-    lines[place] = json.dumps(ticket).encode() + b"\n"
-    body = b"".join(lines[:-1])
-    end = json.dumps({"end": {"sha256": hashlib.sha256(body).hexdigest()}}).encode() + b"\n"
-    FILE.write_bytes(gzip.compress(body + end))
-    with pytest.raises(UsageError, match="attempt"):
-        transfer.load("sqlite:///other.db", FILE)
