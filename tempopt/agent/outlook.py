@@ -68,7 +68,7 @@ class Outlook:
     def _tell(self, snapshot: Snapshot, rows: Sequence[TicketRow], *, with_time: bool) -> None:
         parts = []
         able, known = detectable(self._spec), known_of(rows, self._spec)
-        if able is not None and known is not None:
+        if known is not None:
             self._told = True
             parts.append(gain_text(able, known, self._spec.study.metric, baseline_name(self._spec)))
         workers = sum(not each.silent for each in snapshot.workers)

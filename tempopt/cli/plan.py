@@ -17,11 +17,6 @@ from tempopt.study import api
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import LABELS
 
-_AFTER = {
-    "baseline": "three baseline runs",
-    "choose": "the choosing runs",
-    "confirm": "the confirming runs",
-}
 _HOUR = 3600.0
 
 
@@ -59,11 +54,11 @@ def _table(found: StudyForecast, where: str) -> Table:
         table.add_row(LABELS[kind], *_cells(no_gain), *_cells(span))
     totals = [found.runs.total(gain=gain) for gain in (False, True)]
     table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
-    hours = [span for total in totals if (span := found.hours(total)) is not None]
+    hours = [known for total in totals if (known := found.hours(total))]
     if hours:
         cells = (lasting(each * _HOUR) for span in hours for each in (span.min, span.typical, span.max))
         table.add_row(f"time on {where}", *cells)
-    cards = [span for total in totals if (span := found.gpu_hours(total)) is not None]
+    cards = [known for total in totals if (known := found.gpu_hours(total))]
     if cards and found.run.gpus:
         cells = (f"{each:.3g}" for span in cards for each in (span.min, span.typical, span.max))
         table.add_row("GPU-hours", *cells)
@@ -78,13 +73,8 @@ def _lines(found: StudyForecast) -> list[str]:
     lines = [
         f"study.limits.{name} may end the search sooner, which is not counted here." for name in found.limited
     ]
-    able = found.detectable
-    if able is None:
-        return lines
     lines += ["", f"Power: {found.power_text}"]
-    if found.known is None:
-        lines.append(f"After {_AFTER[able.known_after]} the gain is known in units of {found.metric}.")
-    if able.comparisons > 1:
+    if found.detectable.comparisons > 1:
         lines.append(
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "
             "the baseline's temperature."

@@ -82,7 +82,6 @@ class Detectable:
         power: The chance.
         comparisons: Comparisons that have to show it: with the baseline, and with a twin that may differ.
         effect: The gain, in standard deviations of a pair's difference.
-        known_after: The first kind of runs of the study that tell how large such a deviation is.
     """
 
     pairs: int
@@ -90,7 +89,6 @@ class Detectable:
     power: float
     comparisons: int
     effect: float
-    known_after: Source
 
     @property
     def in_seeds(self) -> tuple[float, float]:
@@ -103,8 +101,8 @@ class Detectable:
         return self.effect * low, self.effect * high
 
 
-def detectable(spec: StudySpec) -> Detectable | None:
-    """Return the smallest gain that a study can show in its first verdict; None: it confirms nothing.
+def detectable(spec: StudySpec) -> Detectable:
+    """Return the smallest gain that a study can show in its first verdict.
 
     By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
     both have to show the gain, so that each is asked for half of the chance to miss it.
@@ -123,15 +121,7 @@ def detectable(spec: StudySpec) -> Detectable | None:
         power=POWER,
         comparisons=comparisons,
         effect=effect,
-        known_after=_known_after(spec),
     )
-
-
-def _known_after(spec: StudySpec) -> Source:
-    # runs at τ = 1 that tune a learning rate differ in more than their seed
-    if spec.other_names or spec.num_baseline <= _FEWEST:
-        return "choose"
-    return "baseline"
 
 
 def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
@@ -148,7 +138,8 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
     if gain and confirm.min < confirm.max:
         return _sequential_effect(confirm.min, confirm.max, level(1), POWER)[1]
     steps = [after - before for before, after in pairwise((0, *confirm.looks))]
-    return sum(step * math.comb(2 * look, look) / 4**look for look, step in enumerate(steps))
+    chances = (math.comb(2 * look, look) / float(4**look) for look in range(len(steps)))
+    return math.fsum(step * chance for step, chance in zip(steps, chances, strict=True))
 
 
 @lru_cache(maxsize=16)

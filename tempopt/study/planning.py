@@ -54,7 +54,7 @@ class StudyForecast:
         baseline: What the gain is over, as in ``τ = 1``.
         runs: Number of runs to the first verdict.
         run: What one run takes.
-        detectable: The smallest gain that the confirmation can show; None: the study confirms nothing.
+        detectable: The smallest gain that the confirmation can show.
         known: What earlier runs tell of a pair's difference; None as long as there are none.
         known_from: The study whose runs those are.
         limited: Limits of the spec that may end the search sooner.
@@ -65,7 +65,7 @@ class StudyForecast:
     baseline: str
     runs: PlannedRuns
     run: RunTime
-    detectable: Detectable | None
+    detectable: Detectable
     known: Known | None
     known_from: str | None
     limited: tuple[str, ...]
@@ -73,15 +73,11 @@ class StudyForecast:
     @property
     def smallest_gain(self) -> tuple[float, float] | None:
         """The range of the smallest gain that can be shown, in units of the metric; None: not known yet."""
-        if self.detectable is None or self.known is None:
-            return None
-        return self.detectable.range(self.known)
+        return None if self.known is None else self.detectable.range(self.known)
 
     @property
-    def power_text(self) -> str | None:
-        """What gain can be shown, in a sentence; None: the study confirms nothing."""
-        if self.detectable is None:
-            return None
+    def power_text(self) -> str:
+        """What gain can be shown, in a sentence."""
         if self.known is None:
             return f"{self.detectable.pairs} pairs show {effect_text(self.detectable)} with 80 % power."
         text = gain_text(self.detectable, self.known, self.metric, self.baseline)
@@ -125,9 +121,7 @@ class StudyForecast:
             "power_text": self.power_text,
         }
 
-    def _power_json(self) -> dict[str, Any] | None:
-        if self.detectable is None:
-            return None
+    def _power_json(self) -> dict[str, Any]:
         gain, known = self.smallest_gain, self.known
         return {
             **asdict(self.detectable),

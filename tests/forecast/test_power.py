@@ -45,7 +45,6 @@ def power(effect: float, pairs: int) -> float:
 
 def test_the_smallest_gain_has_the_power_that_is_said(make_spec: Any) -> None:
     found = detectable(make_spec(seeds={"confirm": 8}))
-    assert found is not None
     assert (found.pairs, found.alpha, found.comparisons) == (8, LEVEL, 1)
     assert power(found.effect, 8) == pytest.approx(0.8, abs=1e-6)
     assert found.in_seeds == pytest.approx((found.effect * math.sqrt(0.5), found.effect * math.sqrt(2)))
@@ -53,7 +52,6 @@ def test_the_smallest_gain_has_the_power_that_is_said(make_spec: Any) -> None:
 
 def test_where_two_comparisons_have_to_show_it_both_do_with_that_chance(make_spec: Any) -> None:
     found = detectable(make_spec(LR, seeds={"confirm": 8}))
-    assert found is not None
     assert found.comparisons == 2
     missed = 1 - power(found.effect, 8)
     # whatever the two have in common
@@ -62,7 +60,6 @@ def test_where_two_comparisons_have_to_show_it_both_do_with_that_chance(make_spe
 
 def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: Any) -> None:
     found = detectable(make_spec(seeds={"confirm": {"min": 4, "max": 12}}))
-    assert found is not None
     rng, studies = np.random.default_rng(3), 400
 
     def shown() -> bool:
@@ -82,7 +79,6 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
 def test_pairs_are_expected_as_simulated_confirmations_take_them(make_spec: Any, gain: bool) -> None:
     spec = make_spec(seeds={"confirm": {"min": 4, "max": 12}})
     able, rng, studies = detectable(spec), np.random.default_rng(4), 400
-    assert able is not None
 
     def pairs() -> int:
         drawn = rng.normal(able.effect * gain, 1.0, 12)
@@ -167,7 +163,6 @@ def test_confirmed_pairs_tell_their_differences(make_spec: Any, whole_study: Any
 def test_ranges_hold_the_smallest_gain_as_often_as_they_say(make_spec: Any, correlation: float) -> None:
     spec = make_spec(PLANS, trials=6)
     able, studies, difference = detectable(spec), 120, math.sqrt(2 * (1 - correlation))
-    assert able is not None
     held: dict[str, list[bool]] = {"baseline": [], "choose": [], "confirm": []}
     for number in range(studies):
 
