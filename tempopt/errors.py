@@ -7,8 +7,6 @@ TempoptError
 │  ├─ SpecError           a study spec, or a value in it, is wrong
 │  ├─ AttachError         a temperature cannot be put on this model
 │  ├─ AccessDenied        a server does not know the token, or the token does not allow this
-│  ├─ BundleRefused       a bundle of code is not as it has to be
-│  ├─ CodeNotAccepted     a study brings its code, and this agent was not started to run that
 │  ├─ StorageError        the database cannot be reached, read or written
 │  │  ├─ StoreUnreachable the database cannot be reached just now; trying again later may help
 │  │  │  └─ StoreBusy     it answers, and cannot serve: no connection free, no writes, no space
@@ -25,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class TempoptError(Exception):
@@ -56,14 +54,6 @@ class AttachError(UsageError):
 
 class AccessDenied(UsageError):
     """A server does not know the token, or the token does not allow what was asked."""
-
-
-class BundleRefused(UsageError):
-    """A bundle of code is not as it has to be: too large, damaged, or made to do harm."""
-
-
-class CodeNotAccepted(UsageError):
-    """A study brings its code, and this agent was not started to run that."""
 
 
 class StorageError(UsageError):
@@ -195,6 +185,23 @@ _SECRET_QUERY = re.compile(
 
 # What tempopt token create has made, whatever stands before it: its public id stays.
 _TOKEN = re.compile(r"(tempopt_[0-9a-f]{12}_)[A-Za-z0-9_-]{20,}")
+
+
+def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[str], use: str) -> UsageError:
+    """Return the error that a package of an extra is not installed.
+
+    Args:
+        error: What the import has raised.
+        extra: Name of the extra.
+        packages: Packages of the extra.
+        use: What needs them, as the beginning of a sentence.
+
+    Raises:
+        ModuleNotFoundError: Another package is missing.
+    """
+    if (error.name or "").partition(".")[0] not in packages:
+        raise error
+    return UsageError(f"{use}, and {error.name} is not installed. Run: pip install 'tempopt[{extra}]'")
 
 
 def masked(text: str) -> str:

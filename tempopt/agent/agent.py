@@ -29,6 +29,7 @@ from tempopt.errors import SpecError, StudyFailed, StudyNotFound, masked
 from tempopt.records.changes import Began
 from tempopt.records.liveness import host
 from tempopt.records.rows import Checkpoint, Measurement, Outcome, TicketRow
+from tempopt.records.run_code import RunCode
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.messages import (
     LOG,
@@ -284,7 +285,8 @@ class Agent:
         known, work.reports = work.reports, {}
         history = {int(step): value for step, value in message.reports}
         self._began(work, message, {step: value for step, value in history.items() if step in known})
-        if codes and message.code not in codes:
+        identities = {RunCode.parse(code).identity for code in codes}
+        if identities and RunCode.parse(message.code).identity not in identities:
             self._observer.note(
                 "The code, or a package it uses, has changed since this study began: it has runs of both."
             )

@@ -14,11 +14,6 @@ from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
 from tempopt.workers.secrets import refuse_secrets
 
-_CODE = (
-    "The code of a study is identified by study.code: runs of two versions are not comparable, and one "
-    "verdict cannot be about both. Give the code that it was begun with (--with-code DIR).\n"
-)
-
 
 def find(store: Store, name: str) -> StudyRow | None:
     """Return the study of that name, None if there is none."""
@@ -65,8 +60,6 @@ def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
     if found := differences(stored, begun_as(spec, stored)):
         listed = "\n".join(f"  {line}" for line in found.values())
         told = f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
-        if "study.code" in found:
-            told += _CODE
         if found.keys() <= amendable(stored, spec, found):
             raise StudyChanged(
                 f"{told}Only its search space differs, which can be amended: give this command --amend, or\n"

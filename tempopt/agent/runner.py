@@ -31,7 +31,6 @@ from tempopt.spec.amendments import changes
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.bundles import bundle_url, keep
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
@@ -56,7 +55,6 @@ class StudyRunner:
         observer: Who looks on.
         wake: Whether a study that was paused goes on; False: it is left at rest.
         gate: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
-        archive: The bundle of code that the study brings, which is in force; None: it brings none.
     """
 
     def __init__(
@@ -70,10 +68,8 @@ class StudyRunner:
         *,
         wake: bool = True,
         gate: Gate | None = None,
-        archive: bytes | None = None,
     ) -> None:
         self._gate = gate
-        self._archive = archive
         self._store = store
         self._spec = spec
         self._study = study
@@ -118,7 +114,6 @@ class StudyRunner:
             # what is refused has written nothing there
             spec = self._with_weights(spec, folder)
             self._spec, program = spec, spec.program()
-            self._keep_code()
             study = stand(
                 store,
                 spec,
@@ -129,11 +124,6 @@ class StudyRunner:
             )
             while not self._worked(study, program, workers, folder):
                 program = self._follow(study).program()
-
-    def _keep_code(self) -> None:
-        """Have the bundle lie where other agents look for it, which may be another place than before."""
-        if self._archive is not None and self._spec.study.code is not None:
-            keep(self._archive, bundle_url(self._checkpoints, self._spec.study.name, self._spec.study.code))
 
     def _with_weights(self, spec: StudySpec, folder: Path) -> StudySpec:
         earlier = None if self._study is None else self._study.checkpoints

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.agent.agent import Agent
-from tempopt.agent.code import AcceptCode, code_in_force
 from tempopt.agent.dry_run import checked, workers_of
 from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
@@ -20,7 +19,6 @@ from tempopt.agent.signals import terminable
 from tempopt.agent.start_weights import with_weights_fetched
 from tempopt.agent.store_connection import while_busy
 from tempopt.agent.study_cache import SpaceChanged
-from tempopt.bundle.archive import MOST_BYTES
 from tempopt.records.rows import StudyRow, StudyState
 from tempopt.remote.connection import ServerConnection
 from tempopt.remote.filesystem import SERVER, get_weights
@@ -44,7 +42,6 @@ def work_behind(
     token_file: str | Path | None = None,
     observer: Observer,
     gate: Gate | None = None,
-    accept: AcceptCode | None = None,
 ) -> StudyState:
     """Work on a study until nothing is left to do; return its state then.
 
@@ -56,7 +53,6 @@ def work_behind(
         token_file: File that workers read the token for checkpoints from; None: where this process has it.
         observer: Who looks on.
         gate: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
-        accept: Whether it runs code that studies bring; None: it does not.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -69,34 +65,7 @@ def work_behind(
     if study.state == "done":
         return study.state
     spec = StudySpec.stored(study)
-
-    def fetched(digest: str) -> bytes:
-        return connection.fetch(study_path(name, "code"), most=MOST_BYTES)
-
-    with code_in_force(spec, accept, fetched):
-        return _carried_on(
-            connection,
-            spec,
-            workers=workers,
-            folder=folder,
-            token_file=token_file,
-            observer=observer,
-            gate=gate,
-        )
-
-
-def _carried_on(
-    connection: ServerConnection,
-    spec: StudySpec,
-    *,
-    workers: Workers | Callable[[StudySpec], int] | None,
-    folder: str | Path | None,
-    token_file: str | Path | None,
-    observer: Observer,
-    gate: Gate | None,
-) -> StudyState:
     import_schedules(spec)
-    name = spec.study.name
     logs = Path(DEFAULT_FOLDER if folder is None else folder).absolute() / name
     # workers put and get checkpoints themselves
     os.environ[SERVER] = connection.url

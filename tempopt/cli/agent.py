@@ -12,7 +12,7 @@ from tempopt.agent.observer import Observer
 from tempopt.agent.server_runner import work_behind
 from tempopt.cli import DONE, INTERRUPTED
 from tempopt.cli.pool_agent import OF_LAUNCHER, pooled, store_url
-from tempopt.cli.search import accepted, how_to_go_on, to_verdict
+from tempopt.cli.search import how_to_go_on, to_verdict
 from tempopt.errors import UsageError
 from tempopt.remote.address import is_server, server_url
 from tempopt.remote.connection import ServerConnection
@@ -41,7 +41,6 @@ def agent(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
             observer=observer,
-            accept=accepted(arguments),
         )
 
     def interrupted() -> str:
@@ -65,7 +64,6 @@ def _agent_behind(arguments: argparse.Namespace) -> int:
                 workers=arguments.workers,
                 token_file=file,
                 observer=seen,
-                accept=accepted(arguments),
             )
     except KeyboardInterrupt:
         again = f"tempopt agent {shlex.quote(name)} --server {shlex.quote(url)}"

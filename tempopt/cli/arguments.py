@@ -81,26 +81,6 @@ LAUNCH = (
         help="start the agents and return; follow the study with `tempopt show`",
     ),
 )
-WITH_CODE = argument(
-    "--with-code",
-    metavar="DIR",
-    help="send the code in DIR with the study: the files that git lists there; only agents that were started "
-    "with --accept-code train it",
-)
-ACCEPT_CODE = argument(
-    "--accept-code",
-    metavar="DIR",
-    nargs="?",
-    const="tempopt-code",
-    help="run code that studies bring, unpacked below DIR (default: tempopt-code in the current folder); "
-    "everybody who may begin studies can then run any program here",
-)
-ENVIRONMENTS = argument(
-    "--environments",
-    choices=("uv",),
-    help="with --accept-code: have uv install what uv.lock or requirements.lock in the code names, for its "
-    "workers (default: they use what is installed here)",
-)
 IN_POOL = (
     argument(
         "--pool",

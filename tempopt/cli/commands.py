@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from tempopt.cli import values
 from tempopt.cli.arguments import (
-    ACCEPT_CODE,
     CHECKPOINTS,
     DASHBOARD,
-    ENVIRONMENTS,
     IN_POOL,
     JOBS,
     JSON,
@@ -24,7 +22,6 @@ from tempopt.cli.arguments import (
     SPEC,
     STORE,
     TOKEN_FILE,
-    WITH_CODE,
     WORKERS,
     argument,
 )
@@ -56,7 +53,6 @@ COMMANDS = {
             WORKERS,
             SET,
             argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
-            WITH_CODE,
             CHECKPOINTS,
             DASHBOARD,
             NO_REPORT,
@@ -136,7 +132,6 @@ COMMANDS = {
                 metavar="NAME",
                 help="name of the study (default: the spec's with a short hash of the sets)",
             ),
-            WITH_CODE,
             CHECKPOINTS,
             argument(
                 "--json",
@@ -208,8 +203,6 @@ COMMANDS = {
                 action="store_true",
                 help="train the runs again that failed on every attempt",
             ),
-            ACCEPT_CODE,
-            ENVIRONMENTS,
             WORKERS,
             CHECKPOINTS,
             DASHBOARD,
@@ -230,8 +223,6 @@ COMMANDS = {
                 "reached from here",
             ),
             TOKEN_FILE,
-            ACCEPT_CODE,
-            ENVIRONMENTS,
             WORKERS,
             CHECKPOINTS,
             *POOL,
@@ -440,7 +431,6 @@ COMMANDS = {
             ),
             WORKERS,
             SET,
-            WITH_CODE,
             argument(
                 "--earlier",
                 metavar="NAME",

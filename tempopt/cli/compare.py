@@ -44,7 +44,6 @@ def compare(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             max_runs=arguments.max_runs or MAX_RUNS,
             observer=observer,
-            with_code=arguments.with_code,
         )
 
     return to_verdict(spec.study.name, carry_out, arguments)

@@ -13,11 +13,9 @@ from tempopt.agent.observer import Observer, Snapshot
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
 from tempopt.cli.storage import read_private
-from tempopt.errors import StudyNotFound, TempoptError, UsageError, unknown
+from tempopt.errors import TempoptError, UsageError
 from tempopt.records.rows import TicketRow
-from tempopt.remote.address import is_server, server_url
-from tempopt.remote.connection import ServerConnection
-from tempopt.remote.credentials import token_for
+from tempopt.remote.address import is_server
 from tempopt.report.dashboard.access import Access, is_loopback
 from tempopt.report.dashboard.child import Beside
 from tempopt.store.store import Store
@@ -26,9 +24,12 @@ PASSWORD, TOKEN = "TEMPOPT_DASHBOARD_PASSWORD", "TEMPOPT_DASHBOARD_TOKEN"
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Serve the dashboard until it is interrupted; of a server, say where its own one is."""
+    """Serve the dashboard until it is interrupted."""
     if is_server(arguments.url):
-        return _of_server(arguments)
+        raise UsageError(
+            f"{arguments.url} is a tempopt server, and the dashboard reads a database. Open the server's "
+            "address in a browser for its pages, or give the database with --storage."
+        )
     access = _access(arguments)
     # only now: the rooms behind it are heavy, and what was typed wrong is told at once
     from tempopt.report.dashboard.dashboard import Dashboard
@@ -50,38 +51,6 @@ def dashboard(arguments: argparse.Namespace) -> int:
                 _warn("what is sent is not encrypted: who listens on the network reads it, the secret too.")
             print("Ctrl-C ends it; the studies continue.", flush=True)
             served.wait()
-    return DONE
-
-
-# What an option is if it was not given.
-_NOT_GIVEN = {"host": "127.0.0.1", "port": 8080}
-
-
-def _of_server(arguments: argparse.Namespace) -> int:
-    """Print where a server's own dashboard is; one of this machine would need the database.
-
-    Raises:
-        UsageError: An option is for a dashboard of this machine.
-        StudyNotFound: There is no such study.
-    """
-    for name in ("host", "port", "user", "password_file", "password", "token_file", "trusted_proxy"):
-        if getattr(arguments, name) != _NOT_GIVEN.get(name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for a dashboard of this machine, and {arguments.url} is a "
-                "tempopt server, which has its own. Take it out."
-            )
-    url = server_url(arguments.url)
-    connection = ServerConnection(url, lambda: token_for(url))
-    try:
-        studies = {each["name"]: each["id"] for each in connection.get("/dashboard/tempopt/studies")}
-    finally:
-        connection.close()
-    if arguments.name is not None and arguments.name not in studies:
-        raise StudyNotFound(unknown("study", arguments.name, studies or ["none yet"]))
-    print(f"Dashboard: {url}/dashboard/")
-    if arguments.name is not None:
-        print(f"Study:     {url}/dashboard/studies/{studies[arguments.name]}")
-    print("Open it in a browser, and sign in there with your token.")
     return DONE
 
 

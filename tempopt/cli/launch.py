@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tempopt.agent.code import AcceptCode, code_in_force, kept_with
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
+from tempopt.agent.start_weights import starting
 from tempopt.cli import DONE
 from tempopt.cli.jobs import launch_options
-from tempopt.cli.search import accepted, elsewhere, to_verdict
+from tempopt.cli.search import elsewhere, to_verdict
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.find import make_launcher
@@ -26,7 +26,6 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
 from tempopt.store.store import Store
 from tempopt.study import api
-from tempopt.study.code import bringing
 from tempopt.study.enlarge import grown, ordered
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
@@ -35,7 +34,7 @@ Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
     """Create or continue the study of a spec, with agents that a launcher starts."""
     api.refuse_comparison(spec)
-    with bringing(spec, arguments.with_code, print) as (spec, archive):
+    with starting(spec) as spec:
 
         def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
             trials = arguments.trials
@@ -49,29 +48,26 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
                 told=print,
             )
 
-        return _launch(arguments, spec, order, archive)
+        return _launch(arguments, spec, order)
 
 
 def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
     """Create or continue a comparison, with agents that a launcher starts."""
-    with bringing(spec, arguments.with_code, print) as (spec, archive):
+    with starting(spec) as spec:
         import_schedules(spec)
         check_comparison(spec, arguments.max_runs or MAX_RUNS)
-        return _launch(arguments, spec, lambda store: ordered(store, spec), archive)
+        return _launch(arguments, spec, lambda store: ordered(store, spec))
 
 
 def _launch(
     arguments: argparse.Namespace,
     spec: StudySpec,
     order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
-    archive: bytes | None,
 ) -> int:
     """Carry out the study of a spec, which agents are given."""
     with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
-        return _launched(
-            arguments, store, launcher, launch, lambda: order(store), by_value=True, archive=archive
-        )
+        return _launched(arguments, store, launcher, launch, lambda: order(store), by_value=True)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -92,11 +88,8 @@ def resume(arguments: argparse.Namespace) -> int:
             )
             return changed, study
 
-        with code_in_force(spec, accepted(arguments), kept_with(study)):
-            launch = Launch(
-                launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
-            )
-            return _launched(arguments, store, launcher, launch, order, by_value=False)
+        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
+        return _launched(arguments, store, launcher, launch, order, by_value=False)
 
 
 def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
@@ -118,19 +111,16 @@ def _launched(
     order: Order,
     *,
     by_value: bool,
-    archive: bytes | None = None,
 ) -> int:
     """Have a study ordered and its agents started, and look on to the verdict.
 
     Args:
         by_value: Whether the agents are given the spec; False: they find it in the store.
-        archive: The bundle of code that the study brings, sent from here; None: none is.
     """
     spec, study = order()
     name = spec.study.name
     over = study is not None and store.load_study(name).state == "done"
     notes: list[str] = []
-    accept = _accept(arguments, archive)
     if not over:
         with terminable(), _told_of_trials(arguments, study):
             notes = launch.start(
@@ -138,9 +128,6 @@ def _launched(
                 spec if by_value else None,
                 checkpoints_at=arguments.checkpoints,
                 overrides=[each for each in getattr(arguments, "set", ()) if parse_override(each).local],
-                archive=archive,
-                accept_code=None if accept is None else str(accept.folder),
-                environments=accept is not None and accept.environments,
             )
     if arguments.detach and not over:
         print(*notes, elsewhere(name, arguments), sep="\n")
@@ -162,13 +149,6 @@ def _launched(
 
     interrupted = (lambda: elsewhere(name, arguments)) if launcher.outlives else None
     return to_verdict(name, look_on, arguments, interrupted=interrupted)
-
-
-def _accept(arguments: argparse.Namespace, archive: bytes | None) -> AcceptCode | None:
-    """Return whether the agents run the study's code: what was sent from here may run there."""
-    if archive is not None:
-        return AcceptCode()
-    return accepted(arguments) if hasattr(arguments, "accept_code") else None
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tempopt.agent.store_connection import StoreLost
@@ -22,7 +21,6 @@ from tempopt.cli import DONE, NOT_SHOWN, WORSE, build_parsers, exit_code
 from tempopt.errors import StoreUnreachable
 
 if TYPE_CHECKING:
-    from tempopt.agent.code import AcceptCode
     from tempopt.agent.observer import Observer
     from tempopt.results.study_result import StudyResult
 
@@ -86,7 +84,6 @@ def _work(task: dict[str, Any]) -> int:
             checkpoints=arguments.checkpoints,
             overrides=arguments.set,
             observer=observer,
-            accept=_accepted(task),
         )
 
     code = to_verdict(task["study"], carry_out, arguments)
@@ -103,7 +100,6 @@ def _serve(task: dict[str, Any]) -> int:
         task["storage"],
         checkpoints=work.checkpoints,
         token_file=work.token_file,
-        accept=_accepted(task),
     ) as found:
         return serve(
             found,
@@ -113,18 +109,6 @@ def _serve(task: dict[str, Any]) -> int:
             idle=work.idle,
             launch=work.key,
         )
-
-
-def _accepted(task: dict[str, Any]) -> AcceptCode | None:
-    from tempopt.agent.code import AcceptCode
-
-    # a program of before this was known may have written the task
-    folder = task.get("accept_code")
-    return (
-        None
-        if folder is None
-        else AcceptCode(folder=Path(folder), environments=task.get("environments", False))
-    )
 
 
 def _arguments(task: dict[str, Any]) -> argparse.Namespace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tempopt.cli import DONE
-from tempopt.errors import UsageError
+from tempopt.errors import missing_extra
 
 
 def mcp(arguments: argparse.Namespace) -> int:
@@ -16,12 +16,8 @@ def mcp(arguments: argparse.Namespace) -> int:
     try:
         from tempopt.mcp_server.serving import serve
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types"):
-            raise
-        raise UsageError(
-            "tempopt mcp needs the Model Context Protocol's package, which is not installed. Install it: "
-            "pip install 'tempopt[mcp]'"
-        ) from error
+        packages = {"mcp", "mcp_types"}
+        raise missing_extra(error, "mcp", packages, "tempopt mcp speaks MCP by its package") from error
     budget = Budget(runs=arguments.runs, gpu_hours=arguments.gpu_hours)
     with Session(arguments.url, user=arguments.user, budget=budget, workers=arguments.workers) as session:
         serve(session)

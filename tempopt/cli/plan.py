@@ -29,7 +29,6 @@ def plan(arguments: argparse.Namespace) -> int:
         trials=arguments.trials,
         earlier=arguments.earlier,
         run_hours=arguments.run_hours,
-        with_code=arguments.with_code,
     )
     if arguments.json:
         print(json.dumps(found.to_json(), indent=2))

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tempopt.agent.code import AcceptCode
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE, INTERRUPTED
-from tempopt.cli.search import accepted
 from tempopt.errors import UsageError
 from tempopt.pool.agent import PoolWorker, own_gpus
 from tempopt.pool.behind_server import ServerSource
@@ -46,16 +44,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(
-    url: str, *, checkpoints: str | None, token_file: str | None, accept: AcceptCode | None = None
-) -> Iterator[Place]:
+def place(url: str, *, checkpoints: str | None, token_file: str | None) -> Iterator[Place]:
     """Open a database or a server for agents of the pool.
 
     Args:
         url: Of the database or the server.
         checkpoints: Where runs are saved; None: each study's own place.
         token_file: File with the token for the server; None: where this process has it.
-        accept: Whether code that studies bring is run; None: it is not.
 
     Raises:
         UsageError: One of the others was given that does not go with it.
@@ -66,14 +61,14 @@ def place(
                 "--token-file is for a server. Give its URL with --server, or take the option out."
             )
         with Store.open(url, create=False) as store:
-            source = DatabaseSource(store, checkpoints, accept)
+            source = DatabaseSource(store, checkpoints)
             yield Place(source=source, url=store.url, shown=store.url_shown, store=store)
         return
     api.refuse_place(checkpoints)
     file = None if token_file is None else Path(token_file)
     connection = ServerConnection(server_url(url), lambda: token_for(url, file))
     try:
-        behind = ServerSource(connection, file, accept)
+        behind = ServerSource(connection, file)
         yield Place(source=behind, url=connection.url, shown=connection.url)
     finally:
         connection.close()
@@ -100,7 +95,6 @@ def pooled(arguments: argparse.Namespace) -> int:
         store_url(arguments),
         checkpoints=arguments.checkpoints,
         token_file=arguments.token_file,
-        accept=accepted(arguments),
     ) as found:
         return serve(
             found,

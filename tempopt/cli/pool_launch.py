@@ -8,12 +8,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from tempopt.agent.code import AcceptCode
 from tempopt.agent.signals import interruptible
 from tempopt.cli import INTERRUPTED
 from tempopt.cli.jobs import launch_options
 from tempopt.cli.pool_agent import Place, kind, place, store_url, told
-from tempopt.cli.search import accepted
 from tempopt.errors import UsageError
 from tempopt.files import absolute
 from tempopt.launch.find import make_launcher
@@ -50,7 +48,6 @@ def launched(arguments: argparse.Namespace) -> int:
         gpus = int(launcher.has_gpus()) if arguments.gpus_per_agent is None else arguments.gpus_per_agent
         need = Need(gpus=float(gpus), cpus=arguments.cpus_per_agent or 1, memory=memory)
         most, note = _most(launcher, need, arguments.agents)
-        accept = accepted(arguments)
         work = PoolWork(
             key=_key(found, need, arguments),
             queues=tuple(arguments.queues),
@@ -59,7 +56,7 @@ def launched(arguments: argparse.Namespace) -> int:
             checkpoints=kept,
             token_file=token_file,
         )
-        task = _task(work, need, found, accept)
+        task = _task(work, need, found)
         scaler = Scaler(launcher, found.source, task, most=most, told=told)
         told(
             f"Keeps up to {most} agent{'s' * (most != 1)} of the pool of {found.shown} started on "
@@ -68,7 +65,7 @@ def launched(arguments: argparse.Namespace) -> int:
         return _kept(scaler, detach=arguments.detach, idle=work.idle)
 
 
-def _task(work: PoolWork, need: Need, found: Place, accept: AcceptCode | None) -> Task:
+def _task(work: PoolWork, need: Need, found: Place) -> Task:
     return Task(
         program=PROGRAM,
         pool=work,
@@ -79,8 +76,6 @@ def _task(work: PoolWork, need: Need, found: Place, accept: AcceptCode | None) -
         folder=str(Path.cwd()),
         environment=environment(),
         grace=_GRACE_SECONDS,
-        accept_code=None if accept is None else str(accept.folder),
-        environments=accept is not None and accept.environments,
     )
 
 

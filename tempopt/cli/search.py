@@ -12,12 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tempopt.agent.code import AcceptCode
 from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
-from tempopt.files import absolute
 from tempopt.remote.address import is_server
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.load import load_spec
@@ -57,7 +55,6 @@ def search(arguments: argparse.Namespace) -> int:
             amend=arguments.amend,
             pool=arguments.pool,
             observer=observer,
-            with_code=arguments.with_code,
         )
 
     def interrupted() -> str:
@@ -97,20 +94,9 @@ def resume(arguments: argparse.Namespace) -> int:
             amend=arguments.amend,
             retry_failed=arguments.retry_failed,
             observer=observer,
-            accept=accepted(arguments),
         )
 
     return to_verdict(arguments.name, carry_out, arguments)
-
-
-def accepted(arguments: argparse.Namespace) -> AcceptCode | None:
-    """Return whether this machine runs code that studies bring, and where it is unpacked."""
-    given, makes = arguments.accept_code, arguments.environments is not None
-    if given is None and makes:
-        raise UsageError("--environments is for code that studies bring. Give --accept-code with it.")
-    if given is None:
-        return None
-    return AcceptCode(folder=absolute(given, "The folder for code"), environments=makes)
 
 
 def by_launcher(arguments: argparse.Namespace) -> bool:

@@ -9,19 +9,21 @@ from pathlib import Path
 
 from tempopt.cli import DONE
 from tempopt.cli.storage import storage_option
-from tempopt.errors import UsageError
+from tempopt.errors import UsageError, missing_extra
 from tempopt.remote.address import is_server
-from tempopt.server.auth import access_of
-from tempopt.server.serving import Listening
-from tempopt.server.serving import serve as serve_store
 from tempopt.server.tokens import first_token
-from tempopt.server.webhooks.endpoints import read_endpoints
 from tempopt.store import urls
 from tempopt.store.store import Store
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve a database until Ctrl-C; the first token is made, and shown once, where there is none."""
+    try:
+        from tempopt.server.serving import Listening
+        from tempopt.server.serving import serve as serve_store
+    except ModuleNotFoundError as error:
+        packages = {"fastapi", "h11", "prometheus_client", "starlette", "uvicorn"}
+        raise missing_extra(error, "server", packages, "tempopt serve answers by FastAPI") from error
     if not (arguments.storage or arguments.storage_file or os.environ.get("TEMPOPT_STORAGE")):
         # whoever has logged in to a server may serve a database of their own all the same
         arguments.url = urls.DEFAULT_STORAGE
@@ -38,7 +40,6 @@ def serve(arguments: argparse.Namespace) -> int:
         certificate=None if arguments.certificate is None else Path(arguments.certificate),
         key=None if arguments.key is None else Path(arguments.key),
     )
-    webhooks = () if arguments.webhooks is None else read_endpoints(Path(arguments.webhooks))
     with Store.open(arguments.url, create=True) as store:
         if not listening.is_loopback and not store.tokens():
             raise UsageError(
@@ -60,8 +61,7 @@ def serve(arguments: argparse.Namespace) -> int:
             store,
             checkpoints=arguments.checkpoints,
             listening=listening,
-            access=access_of(arguments.trust_proxy, arguments.proxy_scope),
-            webhooks=webhooks,
+            proxies=arguments.trust_proxy,
             told=told,
         )
     return DONE

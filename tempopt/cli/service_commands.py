@@ -97,22 +97,9 @@ SERVICE = {
                 "--trust-proxy",
                 metavar="NETWORK",
                 action="append",
+                type=values.network,
                 default=[],
-                help="network of a proxy that signs people in, such as oauth2-proxy, whose headers are "
-                "believed; repeatable",
-            ),
-            argument(
-                "--proxy-scope",
-                metavar="WHO=SCOPE",
-                action="append",
-                default=[],
-                help="what people that the proxy signs in may do: user:NAME=SCOPE, group:NAME=SCOPE or "
-                "*=SCOPE; repeatable",
-            ),
-            argument(
-                "--webhooks",
-                metavar="FILE",
-                help="YAML file with the endpoints that are told of what happens to studies",
+                help="address or network of a proxy whose X-Forwarded-For and -Proto count; repeatable",
             ),
         ),
     ),
@@ -173,24 +160,6 @@ SERVICE = {
             argument(
                 "--expires", metavar="TIME", help="how long it is valid, as in 30d (default: until revoked)"
             ),
-            *STORE,
-            JSON,
-        ),
-    ),
-    "webhook": Command(
-        "make a secret for webhooks, try or forget endpoints, list messages or send them again",
-        "tempopt.cli.webhook:webhook",
-        (
-            argument(
-                "action",
-                metavar="ACTION",
-                choices=("secret", "test", "list", "retry", "forget"),
-                help="secret, test, list, retry or forget",
-            ),
-            argument(
-                "name", metavar="NAME", nargs="?", help="with test, retry or forget: name of the endpoint"
-            ),
-            argument("--webhooks", metavar="FILE", help="with test: YAML file with the endpoints"),
             *STORE,
             JSON,
         ),

@@ -18,6 +18,7 @@ from tempopt.cli.output import shown, write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
+from tempopt.records.run_code import run_codes
 from tempopt.results import export as exports
 from tempopt.results import study_result
 from tempopt.results.heads_text import map_lines
@@ -97,10 +98,11 @@ def show(arguments: argparse.Namespace) -> int:
         print(json.dumps(told, indent=2, allow_nan=False))
         return DONE
     print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
-    if result.spec.study.code is not None:
-        print(f"code: brought by the study, SHA-256 {result.spec.study.code}")
     if (start := result.spec.study.start_from) is not None:
         print(f"runs start from: {start.path}, SHA-256 {start.sha256}")
+    codes = run_codes(run.code for run in result.runs)
+    for code, count in codes if len(codes) > 1 else ():
+        print(shown(f"mixture of code: {count} runs by {code.words}"))
     _print_jobs(jobs)
     print()
     _print(_tickets(result))

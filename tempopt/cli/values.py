@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from ipaddress import ip_network
 from typing import NamedTuple
 
 
@@ -87,6 +88,14 @@ def label(text: str) -> str:
 def port(text: str) -> int:
     """Return a TCP port, 0 for any that is free."""
     return _whole(text, 0, 65_535)
+
+
+def network(text: str) -> str:
+    """Return an IP address or network."""
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}. Give an address or a network, as in 10.0.0.0/8") from None
 
 
 def seconds(text: str) -> float:

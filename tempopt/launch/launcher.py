@@ -73,8 +73,6 @@ class Task:
         folder: Folder that it works in, where there is such a folder.
         environment: Variables that are set for it, as in ``{"PYTHONPATH": "..."}``.
         grace: Seconds that it is given to checkpoint and leave.
-        accept_code: Folder in which it unpacks, and runs, code that studies bring; None: it runs none.
-        environments: Whether it makes environments of that code's lock files.
 
     Raises:
         ValueError: It is of a study and of the pool, or of neither.
@@ -93,8 +91,6 @@ class Task:
     folder: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     grace: float = 20.0
-    accept_code: str | None = None
-    environments: bool = False
 
     def __post_init__(self) -> None:
         if (self.study is None) == (self.pool is None):

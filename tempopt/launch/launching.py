@@ -22,7 +22,6 @@ from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import checkpoints
-from tempopt.store.bundles import bundle_url, keep
 from tempopt.store.store import Store
 from tempopt.study.watch import Watch
 
@@ -84,9 +83,6 @@ class Launch:
         *,
         checkpoints_at: str | Path | None,
         overrides: Sequence[str] = (),
-        archive: bytes | None = None,
-        accept_code: str | None = None,
-        environments: bool = False,
     ) -> list[str]:
         """Start the agents, and return what a person should know of that.
 
@@ -95,9 +91,6 @@ class Launch:
             spec: What the agents are to begin; None: they find it in the store.
             checkpoints_at: Folder or URL for checkpoints; None: where they were, or ``tempopt-runs`` here.
             overrides: ``a.b=c`` settings that hold on the agents' machines.
-            archive: The bundle of code that the spec names; None: it brings none, or that is kept already.
-            accept_code: Folder in which the agents unpack code that the study brings; None: they run none.
-            environments: Whether they make environments of that code's lock files.
 
         Raises:
             TempoptError: They cannot be started.
@@ -114,11 +107,7 @@ class Launch:
             folder=str(Path.cwd()),
             environment=environment(),
             grace=self._grace,
-            accept_code=accept_code,
-            environments=environments,
         )
-        if archive is not None and spec is not None and spec.study.code is not None:
-            keep(archive, bundle_url(place, self._name, spec.study.code))
         if spec is not None:
             keep_weights(spec, place)
         split = self._launcher.split(self._need, self.workers)

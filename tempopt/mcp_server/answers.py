@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tempopt.mcp_server.budget import Part, Standing
 from tempopt.records.rows import StudyStanding, StudyState
-from tempopt.results.answer import AnswerKind, study_answer
+from tempopt.results.answer import AnswerKind, verdict_json
 from tempopt.results.not_shown import not_shown
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
@@ -31,15 +30,6 @@ Settings = Annotated[
         description='Keys of the spec to set, each KEY=VALUE, as in "study.trials=10".',
     ),
 ]
-WithCode = Annotated[
-    str | None,
-    Field(
-        min_length=1,
-        description="Folder, where this program runs, of the code that the study brings, sent with it: the "
-        "files that git lists there. Only agents that accept code train it. null: agents import what they "
-        "have installed.",
-    ),
-]
 
 
 class Arguments(BaseModel):
@@ -53,7 +43,6 @@ class PlanArguments(Arguments):
 
     spec: Spec
     set: Settings
-    with_code: WithCode = None
 
 
 class SearchArguments(PlanArguments):
@@ -95,7 +84,6 @@ class CompareArguments(Arguments):
         str | None, Field(description="Name of its study; null: the spec's with a hash of the sets.")
     ] = None
     set: Settings
-    with_code: WithCode = None
 
 
 class StudyArguments(Arguments):
@@ -294,10 +282,4 @@ def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str])
 
 def verdict_answer(result: StudyResult) -> VerdictAnswer:
     """Return what a study has found."""
-    data = result.to_json()
-    return VerdictAnswer(
-        study=result.name,
-        done=result.state == "done",
-        details={name: data[name] for name in ("verdict", "comparison")},
-        **asdict(study_answer(result)),
-    )
+    return VerdictAnswer.model_validate(verdict_json(result))

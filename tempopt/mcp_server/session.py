@@ -17,8 +17,7 @@ from tempopt.agent.beginning import stand
 from tempopt.agent.continuation import find
 from tempopt.agent.observer import Unobserved
 from tempopt.agent.runner import optimizers
-from tempopt.agent.start_weights import keep_weights
-from tempopt.bundle.folder import DEFAULT_FOLDER
+from tempopt.agent.start_weights import keep_weights, starting
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import AccessDenied, StorageError, StudyFailed, UsageError
 from tempopt.launch.launching import PROGRAM, Launch
@@ -29,11 +28,9 @@ from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import checkpoints
-from tempopt.store.bundles import bundle_url, keep
 from tempopt.store.store import Store, behind_server
 from tempopt.study import admin, remote
 from tempopt.study.admin import Told
-from tempopt.study.code import bringing
 from tempopt.study.enlarge import ordered
 from tempopt.study.planning import StudyForecast, forecast
 from tempopt.study.pool import pool
@@ -98,8 +95,6 @@ class Session:
         self._launcher = LocalLauncher({})
         self._launches: dict[str, Launch] = {}
         self._beginning = threading.Lock()
-        # what code of a study is in force is so for every thread of this process
-        self._importing = threading.RLock()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
@@ -128,15 +123,12 @@ class Session:
 
     # ---- begin
 
-    def begin(
-        self, spec: StudySpec, *, max_runs: int | None = None, with_code: str | None = None
-    ) -> list[str]:
+    def begin(self, spec: StudySpec, *, max_runs: int | None = None) -> list[str]:
         """Begin a study or a comparison, or go on with it, and return at once what there is to say of it.
 
         Args:
             spec: Its spec.
             max_runs: Most runs that a comparison may take; None: as many as it needs.
-            with_code: Folder of the code that the study brings; None: agents import what they have installed.
 
         Raises:
             AccessDenied: The token may not begin studies, or none of that name.
@@ -146,7 +138,7 @@ class Session:
         """
         self._check_token(spec.study.name)
         notes = Notes()
-        with self._bringing(spec, with_code, notes) as (spec, archive):
+        with starting(spec) as spec:
             import_schedules(spec)
             if spec.compare is not None:
                 check_comparison(spec, max_runs)
@@ -154,26 +146,17 @@ class Session:
             with self._beginning:
                 study = find(self.store, spec.study.name)
                 if study is not None:
-                    self._go_on(spec, study, notes, archive)
+                    self._go_on(spec, study, notes)
                 else:
-                    self._begin_new(spec, notes, archive)
+                    self._begin_new(spec, notes)
         return notes.lines
 
-    def plan(self, spec: StudySpec, *, with_code: str | None = None) -> StudyForecast:
+    def plan(self, spec: StudySpec) -> StudyForecast:
         """Return what a study takes and what it can show; arguments as for :meth:`begin`."""
-        with self._bringing(spec, with_code, Notes()) as (spec, _):
+        with starting(spec) as spec:
             import_schedules(spec)
             optimizers(spec)
             return forecast(spec, storage=self.store.url)
-
-    @contextlib.contextmanager
-    def _bringing(
-        self, spec: StudySpec, folder: str | None, notes: Notes
-    ) -> Iterator[tuple[StudySpec, bytes | None]]:
-        """Yield a spec that says which code its study brings, and that code, which is in force meanwhile."""
-        alone = contextlib.nullcontext() if folder is None else self._importing
-        with alone, bringing(spec, folder, notes.note) as brought:
-            yield brought
 
     def refusal(self, spec: StudySpec, found: StudyForecast) -> str | None:
         """Return why a study could not be begun by this session, given its forecast; None: it could."""
@@ -190,7 +173,7 @@ class Session:
             return Need(runs=most_runs(spec))
         return _need(spec, forecast(spec, storage=self.store.url, workers=self._workers))
 
-    def _begin_new(self, spec: StudySpec, notes: Notes, archive: bytes | None) -> None:
+    def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
         queue, name = spec.study.queue, spec.study.name
         limited = self.ledger.limited()
         if limited:
@@ -202,21 +185,19 @@ class Session:
             standing.check(need, queue=queue, name=name)
             spec = _limited(spec, need, standing.left_gpu_hours(queue))
         if self._server is not None:
-            remote.submit(self._server, spec, observer=notes, archive=archive)
+            remote.submit(self._server, spec, observer=notes)
         else:
-            self._stand(spec, notes, archive)
+            self._stand(spec, notes)
         if limited:
             self._settle(spec)
         if self._server is None:
             self._launch(spec, self.store.load_study(name), notes)
 
-    def _stand(self, spec: StudySpec, notes: Notes, archive: bytes | None) -> None:
+    def _stand(self, spec: StudySpec, notes: Notes) -> None:
         """Write a new study into the database, after a dry run, for agents that are started next."""
         spec, _ = ordered(self.store, spec)
         spec = remote.rehearsed(spec, notes)
         place = checkpoints.location(checkpoints.DEFAULT_FOLDER)
-        if archive is not None and spec.study.code is not None:
-            keep(archive, bundle_url(place, spec.study.name, spec.study.code))
         keep_weights(spec, place)
         stand(self.store, spec, None, checkpoints=place, owner=self.user, told=notes.note)
 
@@ -243,7 +224,7 @@ class Session:
             f"at the same moment. {left}"
         )
 
-    def _go_on(self, spec: StudySpec, study: StudyRow, notes: Notes, archive: bytes | None) -> None:
+    def _go_on(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
         if study.owner != self.user:
             raise UsageError(
                 f'The study "{study.name}" was begun by {study.owner or "somebody else"}, and this session '
@@ -254,7 +235,7 @@ class Session:
         if study.state != "done" and self.ledger.limited():
             self._refuse_used_up(study.name)
         if self._server is not None:
-            remote.submit(self._server, spec, observer=notes, archive=archive)
+            remote.submit(self._server, spec, observer=notes)
             return
         spec, _ = ordered(self.store, spec, told=notes.note)
         if study.state != "done":
@@ -287,8 +268,6 @@ class Session:
             None,
             checkpoints_at=None,
             overrides=spec.local_overrides,
-            # a spec that names code was given with that code
-            accept_code=None if spec.study.code is None else DEFAULT_FOLDER,
         )
         self._launches[name] = launch
         notes.note("They leave when this session ends; calling the tool again goes on with the study.")

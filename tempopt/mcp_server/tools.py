@@ -81,7 +81,7 @@ def _faults(tool: Tool, error: ValidationError) -> str:
 
 def _plan(session: Session, asked: answers.PlanArguments) -> answers.Planned:
     spec = _spec(asked)
-    found = session.plan(spec, with_code=asked.with_code)
+    found = session.plan(spec)
     refusal, runs = session.refusal(spec, found), found.runs.all()
     hours = found.hours(runs)
     return answers.Planned(
@@ -103,7 +103,7 @@ def _plan(session: Session, asked: answers.PlanArguments) -> answers.Planned:
 def _search(session: Session, asked: answers.SearchArguments) -> answers.Begun:
     spec = _spec(asked)
     api.refuse_comparison(spec)
-    return _begun(session, spec, session.begin(spec, with_code=asked.with_code))
+    return _begun(session, spec, session.begin(spec))
 
 
 def _compare(session: Session, asked: answers.CompareArguments) -> answers.Begun:
@@ -116,7 +116,7 @@ def _compare(session: Session, asked: answers.CompareArguments) -> answers.Begun
         pairs=asked.pairs,
         overrides=tuple(asked.set),
     )
-    return _begun(session, spec, session.begin(spec, max_runs=asked.max_runs, with_code=asked.with_code))
+    return _begun(session, spec, session.begin(spec, max_runs=asked.max_runs))
 
 
 def _begun(session: Session, spec: StudySpec, notes: list[str]) -> answers.Begun:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import secrets
 import threading
@@ -17,7 +16,6 @@ from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.store_connection import StoreLost
 from tempopt.errors import (
     AccessDenied,
-    CodeNotAccepted,
     SpecError,
     StorageError,
     StoreUnreachable,
@@ -197,10 +195,6 @@ class PoolWorker:
         except (StoreUnreachable, StoreLost, AccessDenied) as error:
             self._wait(error)
             why = "the store was away"
-        except CodeNotAccepted as error:
-            # said once: this agent will not accept it later either
-            self._cannot(id, str(error), until=math.inf)
-            why = f"it cannot be served here: {error}"
         except (SpecError, UsageError, StudyFailed, StorageError) as error:
             if self._is_there():
                 self._cannot(id, str(error), until=time.monotonic() + _UNABLE_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tempopt.agent.code import AcceptCode
 from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.server_runner import work_behind
@@ -24,17 +23,14 @@ class ServerSource:
     Args:
         connection: The server.
         token_file: File that workers read the token for checkpoints from; None: where this process has it.
-        accept: Whether code that studies bring is run; None: it is not.
     """
 
     def __init__(
         self,
         connection: ServerConnection,
         token_file: str | Path | None,
-        accept: AcceptCode | None = None,
     ) -> None:
         self._connection = connection
-        self._accept = accept
         self._token_file = token_file
 
     def hear(self, agent: PoolAgent, *, known: Told | None, wait: float) -> Told:
@@ -66,7 +62,6 @@ class ServerSource:
             token_file=self._token_file,
             observer=observer,
             gate=gate,
-            accept=self._accept,
         )
 
     def shortage(self, agent: PoolAgent, *, most: int) -> Shortage:

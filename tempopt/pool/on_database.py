@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tempopt.agent.code import AcceptCode, code_in_force, kept_with
 from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.runner import StudyRunner
@@ -39,14 +38,10 @@ class DatabaseSource:
     Args:
         store: The database.
         checkpoints: As for :func:`tempopt.search`; None: each study's own place.
-        accept: Whether code that studies bring is run; None: it is not.
     """
 
-    def __init__(
-        self, store: Store, checkpoints: str | Path | None, accept: AcceptCode | None = None
-    ) -> None:
+    def __init__(self, store: Store, checkpoints: str | Path | None) -> None:
         self._store = store
-        self._accept = accept
         self._checkpoints = checkpoints
         self._dispatcher = Dispatcher(store)
 
@@ -65,20 +60,18 @@ class DatabaseSource:
         if study.state != "running":
             return
         spec = StudySpec.stored(study)
-        with code_in_force(spec, self._accept, kept_with(study)) as archive:
-            import_schedules(spec)
-            runner = StudyRunner(
-                self._store,
-                spec,
-                study,
-                workers_for(spec, gpus),
-                self._checkpoints,
-                observer,
-                wake=False,
-                gate=gate,
-                archive=archive,
-            )
-            runner.work()
+        import_schedules(spec)
+        runner = StudyRunner(
+            self._store,
+            spec,
+            study,
+            workers_for(spec, gpus),
+            self._checkpoints,
+            observer,
+            wake=False,
+            gate=gate,
+        )
+        runner.work()
 
     def shortage(self, agent: PoolAgent, *, most: int) -> Shortage:
         """Return what the pool lacks of agents like this one; see :class:`tempopt.pool.scaling.Pool`."""

@@ -184,7 +184,7 @@ class TicketRow:
         seconds: Training seconds over all attempts.
         steps: Optimizer steps done, of a running attempt as it was told last; total_steps: steps it would
             have taken to the end.
-        code: Identity of the code that ran it.
+        code: The code that ran it, as :attr:`tempopt.records.run_code.RunCode.text`.
         started: When it was last taken.
         failures: Attempts that the infrastructure lost; those given back in good order do not count.
         round: Verdict that it belongs to, from 0; more search tickets after a verdict open the next round.

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-import httpx
-
 from tempopt.errors import (
     AccessDenied,
     CheckpointNotFound,
@@ -29,6 +27,7 @@ from tempopt.errors import (
 )
 from tempopt.remote.address import is_server as is_server
 from tempopt.remote.address import server_url as server_url
+from tempopt.remote.http import httpx
 from tempopt.remote.wire import PROTOCOL
 from tempopt.version import __version__
 
@@ -62,22 +61,24 @@ ERRORS: dict[str, type[TempoptError]] = {
 _AWAY = (500, 502, 503, 504)
 
 
-class _Bearer(httpx.Auth):
-    """Shows the token; one that is not accepted is read anew, and shown if it is another by then."""
+def _bearer(source: Callable[[], str | None]) -> httpx.Auth:
+    """Return what shows the token; a refused one is read again, and shown if it has changed by then."""
 
-    def __init__(self, source: Callable[[], str | None]) -> None:
-        self._source = source
-        self._token = source()
+    class Bearer(httpx.Auth):
+        def __init__(self) -> None:
+            self._token = source()
 
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        shown = self._token
-        if shown is not None:
-            request.headers["authorization"] = f"Bearer {shown}"
-        answer = yield request
-        if answer.status_code == httpx.codes.UNAUTHORIZED and (token := self._source()) not in (None, shown):
-            self._token = token
-            request.headers["authorization"] = f"Bearer {token}"
-            yield request
+        def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+            shown = self._token
+            if shown is not None:
+                request.headers["authorization"] = f"Bearer {shown}"
+            answer = yield request
+            if answer.status_code == httpx.codes.UNAUTHORIZED and (token := source()) not in (None, shown):
+                self._token = token
+                request.headers["authorization"] = f"Bearer {token}"
+                yield request
+
+    return Bearer()
 
 
 class ServerConnection:
@@ -89,7 +90,7 @@ class ServerConnection:
             more, so that a token in a file can be replaced. None: nothing that asks for a token.
 
     Raises:
-        UsageError: It is no URL of a server.
+        UsageError: It is no URL of a server, or httpx is not installed.
     """
 
     def __init__(self, url: str, token: str | Callable[[], str | None] | None) -> None:
@@ -97,7 +98,7 @@ class ServerConnection:
         headers = {"user-agent": f"tempopt/{__version__}", "tempopt-protocol": str(PROTOCOL)}
         verify: Any = os.environ.get("TEMPOPT_SERVER_CA") or True
         timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-        auth = None if token is None else _Bearer(token if callable(token) else lambda: token)
+        auth = None if token is None else _bearer(token if callable(token) else lambda: token)
         self.client = httpx.Client(
             base_url=self.url, headers=headers, timeout=timeout, verify=verify, auth=auth
         )
@@ -120,27 +121,6 @@ class ServerConnection:
     def send(self, path: str, parameters: Mapping[str, Any], content: bytes) -> Any:
         """Return what the server answers to bytes that are put under a path."""
         return self.request("PUT", path, params=parameters, content=content)
-
-    def fetch(self, path: str, *, most: int) -> bytes:
-        """Return the bytes that the server has under a path; at most one more than ``most`` are read.
-
-        Raises:
-            TempoptError: As :meth:`request`.
-        """
-        some = bytearray()
-        try:
-            with self.client.stream("GET", path) as answer:
-                if not answer.is_success:
-                    answer.read()
-                    raise refusal(self.url, answer)
-                for each in answer.iter_bytes(65536):
-                    some += each
-                    if len(some) > most:
-                        break
-        except httpx.HTTPError as error:
-            why = str(error) or type(error).__name__
-            raise StoreUnreachable(f"The server {self.url} cannot be reached ({why}).") from error
-        return bytes(some[: most + 1])
 
     def request(
         self,

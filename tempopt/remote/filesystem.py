@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import httpx
 from fsspec import AbstractFileSystem
 
 from tempopt.errors import CheckpointNotFound, StudyNotFound, TempoptError, UsageError
 from tempopt.remote.connection import ServerConnection, refusal
 from tempopt.remote.credentials import token_for
+from tempopt.remote.http import httpx
 
 T = TypeVar("T")
 PROTOCOL = "tempopt"
@@ -37,7 +37,7 @@ _CHUNK = 1024 * 1024
 PIECE = 4 * 1024 * 1024
 """Bytes of a piece: small enough to come in time over a slow line."""
 # a signed request goes to an object store, which answers once it has all
-_SIGNED = httpx.Timeout(60.0, read=600.0, write=600.0)
+_SIGNED_SECONDS = (60.0, 600.0, 600.0, 60.0)
 # not the global generator: waiting must not move anybody's random numbers
 _JITTER = random.SystemRandom()
 
@@ -153,7 +153,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     _told(lambda: _fetch(server.client, path, target), self._url)
                     return
                 urls = _urls(where, lambda: _where(server, "get", study, run, file, 0))
-                with httpx.Client(timeout=_SIGNED) as client:
+                with httpx.Client(timeout=httpx.Timeout(_SIGNED_SECONDS)) as client:
                     _told(lambda: _fetch(client, next(urls), target), self._url)
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def _put_signed(url: str, path: Path, size: int) -> None:
                 yield some
 
     headers = {"content-length": str(size)}
-    with httpx.Client(timeout=_SIGNED) as client:
+    with httpx.Client(timeout=httpx.Timeout(_SIGNED_SECONDS)) as client:
         answer = client.put(url, content=chunks(), headers=headers)
     _checked(answer)
 

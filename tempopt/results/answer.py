@@ -1,8 +1,8 @@
-"""What a study has found as a few values: what programs are told of it, by a tool or by a webhook."""
+"""What a study has found as a few values, for the REST and the tools of MCP."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tempopt.results.not_shown import not_shown
@@ -52,6 +52,17 @@ def study_answer(result: StudyResult) -> StudyAnswer:
         words=words,
         not_shown=not_shown(result),
     )
+
+
+def verdict_json(result: StudyResult) -> dict[str, Any]:
+    """Return what a study has found as plain data, with the parts of ``tempopt show --json`` on it."""
+    data = result.to_json()
+    return {
+        "study": result.name,
+        "done": result.state == "done",
+        **asdict(study_answer(result)),
+        "details": {name: data[name] for name in ("verdict", "comparison")},
+    }
 
 
 def _kind(result: StudyResult) -> AnswerKind:

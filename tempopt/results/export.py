@@ -19,7 +19,6 @@ from tempopt.results.export_notes import (
     ROWS,
     START,
     VALUE,
-    code_note,
     comment,
     constants,
     has,
@@ -104,7 +103,7 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     wanted = _wanted(result, winner=winner)
     config, plan = _merged(result, wanted.parameters)
     attaching = _attaching(result, plan, wanted.at_inference)
-    notes = [*wanted.header, *_left_out(result), *code_note(result)]
+    notes = [*wanted.header, *_left_out(result)]
     if callbacks := _callbacks(result, wanted, attaching):
         given = _listed(config["trainer"].get("callbacks"))
         config["trainer"]["callbacks"] = [*given, *callbacks]
@@ -176,7 +175,6 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     notes = [
         *wanted.header,
         *_left_out(result),
-        *code_note(result),
         *start_note(callbacks),
         *constants(callbacks),
     ]

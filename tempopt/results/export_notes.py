@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tempopt.temperature import TemperatureParameters
 
 if TYPE_CHECKING:
-    from tempopt.results.study_result import StudyResult
+    pass
 
 ATTACH = "tempopt.AttachCallback"
 VALUE = "tempopt.ValueCallback"
@@ -43,14 +43,6 @@ def in_weights(callbacks: Sequence[Mapping[str, Any]]) -> str:
         f"Checkpoints have {what} in their weights. A Python number that {VALUE} sets is beside them: "
         "tempopt.load_checkpoint(model, path) sets it."
     )
-
-
-def code_note(result: StudyResult) -> list[str]:
-    """Return which code a study brought that this is to run with; empty: it brought none."""
-    code = result.spec.study.code
-    if code is None:
-        return []
-    return [f"The study brought its code, SHA-256 {code}: run this in the folder that it was sent from."]
 
 
 def start_note(callbacks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -30,6 +30,7 @@ from tempopt.records.rows import (
     StudyStanding,
     TicketRow,
 )
+from tempopt.records.run_code import run_codes_json
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
 from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import rounds_json
@@ -201,7 +202,7 @@ class StudyResult:
             "comparison": self.comparison and comparison_json(self.comparison),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
-            "code": self.spec.study.code,
+            "codes": run_codes_json(run.code for run in self.runs),
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
             **rounds_json(self),

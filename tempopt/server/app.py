@@ -8,9 +8,7 @@ from tempopt.pool.dispatcher import Dispatcher
 from tempopt.server import (
     agents,
     audit,
-    bundles,
     errors,
-    events,
     me,
     operations,
     pool_admin,
@@ -25,23 +23,24 @@ from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server.app_state import State
 from tempopt.server.app_state import state_of as state_of
 from tempopt.server.audit import Audit
-from tempopt.server.auth import Access, Guard
+from tempopt.server.auth import Guard
 from tempopt.server.desks import Desks
 from tempopt.server.limits import BodyLimits, check_query
-from tempopt.server.pages import site
+from tempopt.server.pages import routes
+from tempopt.server.pages.study_list import StudyList
+from tempopt.server.reports import Reports
 from tempopt.store.store import Store
 from tempopt.version import __version__
 
 
-def create_app(store: Store, *, checkpoints: str, access: Access | None = None) -> FastAPI:
+def create_app(store: Store, *, checkpoints: str) -> FastAPI:
     """Return the application that serves the studies of a store.
 
     Args:
         store: Where they are; closed by whoever opened it.
         checkpoints: URL of the folder under which checkpoints lie, absolute.
-        access: Whom to believe beside those who have a token; None: nobody.
     """
-    # the usual /docs runs scripts of another site, beside the cookie of whoever is signed in
+    # FastAPI's /docs loads scripts of another site
     app = FastAPI(
         title="tempopt",
         version=__version__,
@@ -52,10 +51,11 @@ def create_app(store: Store, *, checkpoints: str, access: Access | None = None) 
     app.state.tempopt = State(
         store=store,
         checkpoints=checkpoints,
-        guard=Guard(store, access or Access()),
+        guard=Guard(store),
         desks=Desks(store, checkpoints=checkpoints),
         dispatcher=Dispatcher(store),
         metrics=operations.Metrics(store),
+        reports=Reports(store),
     )
     errors.install(app)
     app.add_middleware(BodyLimits)
@@ -63,7 +63,6 @@ def create_app(store: Store, *, checkpoints: str, access: Access | None = None) 
     for each in (
         agents,
         audit,
-        bundles,
         checkpoint_routes,
         me,
         pool_admin,
@@ -73,10 +72,10 @@ def create_app(store: Store, *, checkpoints: str, access: Access | None = None) 
         studies,
         study_writes,
         weights,
-        events,
     ):
         app.include_router(each.router)
-    site.install(app, app.state.tempopt)
+    app.state.study_list = StudyList(store)
+    app.include_router(routes.router)
     operations.install(app)
 
     return app

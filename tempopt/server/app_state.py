@@ -15,6 +15,7 @@ from tempopt.store.store import Store
 if TYPE_CHECKING:
     from tempopt.server.auth import Guard
     from tempopt.server.operations import Metrics
+    from tempopt.server.reports import Reports
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class State:
         desks: The studies that agents are at work on.
         dispatcher: Tells agents of the pool which study to serve.
         metrics: What Prometheus reads.
+        reports: The pages of studies.
         leaving: Set once the server is to end: nobody is made to wait any more.
     """
 
@@ -37,6 +39,7 @@ class State:
     desks: Desks
     dispatcher: Dispatcher
     metrics: Metrics
+    reports: Reports
     leaving: threading.Event = field(default_factory=threading.Event)
 
 

@@ -49,15 +49,6 @@ def _seen(
     return _study(name, principal, shared, study)
 
 
-def _brought(
-    name: Name,
-    principal: Annotated[Principal, Depends(require("view", "agent"))],
-    shared: Shared,
-    study: Known = None,
-) -> StudyRow:
-    return _study(name, principal, shared, study)
-
-
 def _worked(
     name: Name,
     principal: Annotated[Principal, Depends(require("agent"))],
@@ -75,8 +66,6 @@ def _meant(
 
 Seen = Annotated[StudyRow, Depends(_seen)]
 """The study in the path, for whoever may see it."""
-Brought = Annotated[StudyRow, Depends(_brought)]
-"""The same, and for whoever may work on it."""
 Worked = Annotated[StudyRow, Depends(_worked)]
 """The study in the path, for whoever may work on it alone."""
 Meant = Annotated[StudyRow, Depends(_meant)]

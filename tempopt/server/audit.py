@@ -15,7 +15,7 @@ from tempopt.errors import StorageError, masked
 from tempopt.records.access import AuditRow
 from tempopt.remote.protocol import WITHOUT_NUL
 from tempopt.server.app_state import State, state_of
-from tempopt.server.auth import READS, Principal, require
+from tempopt.server.auth import READS, Principal, client_address, require
 from tempopt.server.documented import REFUSALS
 
 LOGGER = logging.getLogger("tempopt.server")
@@ -26,8 +26,6 @@ _SAID = (
     "/api/pool/demand",
     "/api/checkpoints/",
     "/api/check",
-    "/api/plan",
-    "/submit/check",
 )
 
 router = APIRouter(prefix="/api/audit", tags=["access"], responses=REFUSALS)
@@ -86,7 +84,6 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
         return None
     if principal is not None and not changes and status != 403:
         return None
-    state: State = scope["app"].state.tempopt
     path: dict[str, str] = scope.get("path_params", {})
     study, detail = told.get("about", (path.get("name") or path.get("study") or "", ""))
     if unwritten:
@@ -96,7 +93,7 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
         moment=datetime.now(UTC),
         name="" if principal is None else principal.name,
         token="" if principal is None else principal.id,
-        address=state.guard.address(Request(scope)),
+        address=client_address(Request(scope)),
         action=masked(f"{scope['method']} {scope['path']}"),
         status=status,
         study=study,

@@ -1,6 +1,6 @@
-"""What studies bring, code and weights: where it belongs while, and after, a study is begun with it.
+"""The weights that studies bring: where they belong while, and after, a study is begun with it.
 
-It comes before the study is begun, and lies beside its checkpoints, by its hash.
+They come before the study is begun, and lie beside its checkpoints, by their hash.
 """
 
 from __future__ import annotations

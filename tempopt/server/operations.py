@@ -80,7 +80,6 @@ class _OfStore(Collector):
             hours[used.user] += used.seconds / 3600.0  # type: ignore[assignment]
         yield _gauge("gpu_hours", "GPU-hours that a user's studies have used", "user", hours)
         yield _budgets(seen)
-        yield from _webhooks(self._store)
 
 
 _STATES = ("running", "waiting", "paused", "done")
@@ -101,16 +100,6 @@ def _budgets(seen: Picture) -> GaugeMetricFamily:
         # nothing is left of a budget of nothing
         family.add_metric([quota.queue, quota.user], hours / quota.gpu_hours if quota.gpu_hours else 1.0)
     return family
-
-
-def _webhooks(store: Store) -> Iterator[GaugeMetricFamily]:
-    rows = store.webhooks.backlog()
-    for name, about, values in (
-        ("waiting", "Messages that are to be delivered", {to: each.waiting for to, each in rows.items()}),
-        ("oldest_seconds", "Age of the oldest of them", {to: each.oldest for to, each in rows.items()}),
-        ("given_up", "Messages that are not sent again", {to: each.given_up for to, each in rows.items()}),
-    ):
-        yield _gauge(f"webhook_{name}", about, "endpoint", values)
 
 
 class Timed:

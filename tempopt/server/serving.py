@@ -15,10 +15,7 @@ import uvicorn
 from tempopt.errors import UsageError
 from tempopt.server.app import create_app
 from tempopt.server.app_state import State
-from tempopt.server.auth import Access
 from tempopt.server.lines import Line
-from tempopt.server.webhooks.deliveries import Deliveries
-from tempopt.server.webhooks.endpoints import Endpoint
 from tempopt.store.checkpoints import location, reason
 from tempopt.store.store import Store
 
@@ -58,8 +55,7 @@ def serve(
     *,
     checkpoints: str,
     listening: Listening,
-    access: Access | None = None,
-    webhooks: Sequence[Endpoint] = (),
+    proxies: Sequence[str] = (),
     told: Callable[[str], None],
 ) -> None:
     """Serve the studies of a store until SIGINT or SIGTERM.
@@ -68,8 +64,7 @@ def serve(
         store: Where they are.
         checkpoints: Folder, or URL such as ``s3://bucket/folder``, under which checkpoints lie.
         listening: Where to listen.
-        access: Whom to believe beside those who have a token; None: nobody.
-        webhooks: Who is told of what happens to studies.
+        proxies: Addresses and networks of proxies whose X-Forwarded-For and -Proto are believed.
         told: Called with the URL once the server listens.
 
     Raises:
@@ -79,7 +74,7 @@ def serve(
     _check_certificate(listening)
     sock = _bound(listening)
     with sock:
-        app = create_app(store, checkpoints=location(checkpoints), access=access)
+        app = create_app(store, checkpoints=location(checkpoints))
         config = uvicorn.Config(
             app,
             http=Line,
@@ -91,23 +86,19 @@ def serve(
             timeout_graceful_shutdown=_GRACE_SECONDS,
             ssl_certfile=listening.certificate,
             ssl_keyfile=listening.key,
-            # a proxy's headers are believed only where a person has said so, by auth
-            proxy_headers=False,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
         )
         shared: State = app.state.tempopt
         server = _Server(config, leaving=shared.leaving.set)
-        deliveries = Deliveries(store, webhooks, picture=shared.dispatcher.picture, leaving=shared.leaving)
         scheme = "http" if listening.certificate is None else "https"
         host, port = sock.getsockname()[:2]
         told(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         logging.getLogger("tempopt.server").setLevel(logging.INFO)
-        deliveries.start()
         try:
             server.run(sockets=[sock])
         finally:
             shared.leaving.set()
-            deliveries.join()
-            app.state.dashboard.close()
 
 
 class _Server(uvicorn.Server):

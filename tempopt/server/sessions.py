@@ -7,7 +7,6 @@ knows a session, and whoever ends one ends it everywhere.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 import secrets
 import threading
@@ -22,11 +21,9 @@ from tempopt.store.store import Store
 
 LIFE = timedelta(days=7)
 """A session is over after so long, whatever happens; before if its token is."""
-CSRF_FIELD, CSRF_HEADER = "csrf", "x-csrf-token"
-"""Where a change that a page asks for carries the proof that the page is ours."""
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
 _MOST_KNOWN = 4096
-_MOST_DIGITS = 5
+_MAX_DIGITS = 5
 
 
 class Sessions:
@@ -95,49 +92,35 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def csrf_token(secret: str) -> str:
-    """Return what a page of this session proves with that it is ours; it tells nothing of the session."""
-    return hmac.new(secret.encode(), b"tempopt: changes of a page", hashlib.sha256).hexdigest()
-
-
-def is_csrf_token(given: str, secret: str) -> bool:
-    """Return whether a page of this session has given this, in a time that tells nothing of it."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), csrf_token(secret).encode())
-
-
-def _cookie(request: Request, *, secure: bool) -> str:
+def _cookie(request: Request) -> str:
     # browsers tell no ports apart, and there may be another server at another port of this machine
-    told = request.headers.get("host", "").rpartition(":")[2]
-    # whatever else a client calls this server has no port
-    known = told.isascii() and told.isdecimal() and len(told) <= _MOST_DIGITS
-    port = told if known else "443" if secure else "80"
-    return f"{'__Host-' if secure else ''}tempopt-{port}"
+    port = request.headers.get("host", "").rpartition(":")[2]
+    is_secure = request.url.scheme == "https"
+    if not (port.isascii() and port.isdecimal() and len(port) <= _MAX_DIGITS):
+        port = "443" if is_secure else "80"
+    return f"{'__Host-' if is_secure else ''}tempopt-{port}"
 
 
-def held(request: Request, *, secure: bool) -> str | None:
-    """Return what the browser holds, None if it holds nothing.
-
-    Args:
-        secure: Whether the browser has asked over TLS.
-    """
-    return request.cookies.get(_cookie(request, secure=secure))
+def read_cookie(request: Request) -> str | None:
+    """Return the session that the browser holds, which may have ended; None if it holds none."""
+    return request.cookies.get(_cookie(request))
 
 
-def hold(request: Request, answer: Response, secret: str, expires: datetime, *, secure: bool) -> None:
-    """Have the browser hold a session; no script can read it, and no other site has it sent."""
-    answer.set_cookie(
-        _cookie(request, secure=secure),
+def set_cookie(request: Request, response: Response, secret: str, expires: datetime) -> None:
+    """Give the browser a session; no script can read it, and no other site's form or script sends it."""
+    response.set_cookie(
+        _cookie(request),
         secret,
         expires=expires,
         path="/",
-        secure=secure,
+        secure=request.url.scheme == "https",
         httponly=True,
-        samesite="strict",
+        samesite="lax",
     )
 
 
-def forget(request: Request, answer: Response, *, secure: bool) -> None:
-    """Have the browser hold nothing any more."""
-    answer.delete_cookie(
-        _cookie(request, secure=secure), path="/", secure=secure, httponly=True, samesite="strict"
+def delete_cookie(request: Request, response: Response) -> None:
+    """Delete the session in the browser."""
+    response.delete_cookie(
+        _cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax"
     )

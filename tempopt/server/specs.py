@@ -1,4 +1,4 @@
-"""Specs before their study begins: what is wrong with one, what it would cost, and what it could show.
+"""Check a spec before its study begins: each error with its line and column.
 
 Nothing of what a spec names is imported, no file of the server is read, and nothing is written.
 """
@@ -9,12 +9,11 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from tempopt.errors import SpecError
 from tempopt.records.rows import StudyState
 from tempopt.remote.protocol import Body
 from tempopt.server.app_state import State
@@ -23,18 +22,14 @@ from tempopt.server.auth import Principal
 from tempopt.server.documented import REFUSALS
 from tempopt.server.errors import ApiError
 from tempopt.spec.checked_text import CheckedText
-from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.validation_errors import listed
 from tempopt.study import checking
-from tempopt.study.planning import StudyForecast, forecast_in
 
 router = APIRouter(prefix="/api", tags=["specs"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
 
 LONGEST = 200_000
 """Characters of a spec's text at the most."""
-# A check takes a core for tenths of a second, a price for seconds. Agents are not to wait for them, nor for a
-# thread that waits for its turn.
+# A check takes a core for tenths of a second; agents do not wait for it.
 _THINKING, _WAITING = threading.BoundedSemaphore(2), threading.BoundedSemaphore(8)
 _TEXT = """study:
   name: max_retrieval
@@ -54,21 +49,6 @@ class SpecText(Body):
     """A spec as text."""
 
     text: Yaml
-
-
-class PlanRequest(Body):
-    """What a study is planned with.
-
-    Args:
-        run_hours: Hours of one run; null: those of an earlier study.
-        earlier: Study whose runs tell of the time and the noise; null: this one, or one of its warm_start.
-        workers: Runs side by side; null: as the spec says, else one.
-    """
-
-    text: Yaml
-    run_hours: Annotated[float | None, Field(gt=0, le=1e6, allow_inf_nan=False)] = None
-    earlier: str | None = None
-    workers: Annotated[int | None, Field(ge=1, le=10_000)] = None
 
 
 class Message(Body):
@@ -145,49 +125,7 @@ def checked(text: str, principal: Principal, shared: State) -> tuple[CheckedText
     )
 
 
-def planned(
-    spec: StudySpec,
-    principal: Principal,
-    shared: State,
-    *,
-    run_hours: float | None = None,
-    earlier: str | None = None,
-    workers: int | None = None,
-) -> StudyForecast:
-    """Return what a spec's study takes and can show, for whoever asks."""
-    with _turn():
-        return forecast_in(
-            spec,
-            shared.store,
-            may_see=principal.may_see,
-            run_hours=run_hours,
-            earlier=earlier,
-            workers=workers,
-        )
-
-
 @router.post("/check", summary="Check a spec")
 def check(body: SpecText, principal: Submitting, shared: Shared) -> Checked:
     """Return what is wrong with a spec, as `tempopt check` tells it, apart from the classes that it names."""
     return checked(body.text, principal, shared)[1]
-
-
-@router.post("/plan", summary="Plan a study", response_model=dict[str, Any])
-def plan(body: PlanRequest, principal: Submitting, shared: Shared) -> dict[str, Any]:
-    """Return how many runs a study takes, for how long, and what it can show, as `tempopt plan --json`."""
-    found, _ = checked(body.text, principal, shared)
-    if found.spec is None:
-        lines = [
-            ": ".join(filter(None, (f"line {each.line}" if each.line else "", each.path, each.text)))
-            for each in found.messages
-            if each.severity == "error"
-        ]
-        raise SpecError(listed("This study spec has", lines))
-    return planned(
-        found.spec,
-        principal,
-        shared,
-        run_hours=body.run_hours,
-        earlier=body.earlier,
-        workers=body.workers,
-    ).to_json()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
@@ -20,6 +19,7 @@ from tempopt.records.rows import JobRow, Kind, LogRow, RunRow, StudyRow, StudySu
 from tempopt.remote.protocol import WITHOUT_NUL
 from tempopt.remote.wire import measurements_to_plain, run_to_plain, to_plain
 from tempopt.results import export as exports
+from tempopt.results.answer import verdict_json
 from tempopt.results.study_result import load
 from tempopt.results.summary import summary_json
 from tempopt.server.asked import LARGEST, VIEW, Seen, Shared
@@ -41,8 +41,6 @@ Since = Annotated[
     Query(description="`KIND:NUMBER`: the tickets of a kind from a number on.", examples=["search:12"]),
 ]
 
-# Rendering takes a core for seconds; agents are not to wait for it.
-_RENDERING = threading.BoundedSemaphore(2)
 _KINDS: tuple[str, ...] = get_args(Kind)
 _SUMMARY = {
     "study": "max_retrieval",
@@ -121,12 +119,14 @@ def show(study: Seen, shared: Shared) -> Response:
 )
 def report(study: Seen, shared: Shared, plotlyjs: Literal["inline", "cdn"] = "inline") -> Response:
     """Return a study as one HTML page, which opens offline, as `tempopt report` writes it."""
-    # plotly takes a while to load
-    from tempopt.report.page.html import render_report
-
-    with _RENDERING:
-        page = render_report(load(shared.store, study.name, whole=True), plotlyjs=plotlyjs)
+    page = shared.reports.page(study, plotlyjs=plotlyjs)
     return HTMLResponse(page, headers={"x-content-type-options": "nosniff"})
+
+
+@router.get("/studies/{name}/verdict", summary="The verdict", response_model=dict[str, Any])
+def verdict(study: Seen, shared: Shared) -> Response:
+    """Return what the confirmation shows and what to do, as the tool `verdict` of `tempopt mcp`."""
+    return _plain(verdict_json(load(shared.store, study.name)))
 
 
 @router.get(

@@ -23,7 +23,6 @@ from tempopt.server import weights
 from tempopt.server.app_state import State
 from tempopt.server.asked import LARGEST, SUBMIT, Meant, Shared
 from tempopt.server.auth import Principal, about
-from tempopt.server.bundles import refuse_missing
 from tempopt.server.documented import REFUSALS
 from tempopt.server.pool_admin import check_priority
 from tempopt.spec.own_schedules import check_schedules
@@ -237,7 +236,6 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
     """Do what a submission asks for, of whoever may submit."""
     spec = _checked(body, principal)
     about(request, study=spec.study.name)
-    refuse_missing(spec, shared)
     weights.refuse_missing(spec, shared)
     notes: list[str] = []
     spec, study = ordered(

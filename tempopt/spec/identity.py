@@ -58,9 +58,8 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
     for name in ("name", *_CARE):
         del data["study"][name]
     del data["study"]["not_learned"]
-    for name in ("code", "start_from"):
-        if data["study"][name] is None:
-            del data["study"][name]
+    if data["study"]["start_from"] is None:
+        del data["study"]["start_from"]
     if (start := data["study"].get("start_from")) and start["sha256"] is not None:
         # the same weights, wherever they lie
         del start["path"]

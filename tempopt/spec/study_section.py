@@ -95,8 +95,6 @@ class StudySection(Section):
         priority: Priority that it is begun with; the pool serves studies with a higher one first.
         labels: Labels that an agent of the pool must have, all of them, to serve it.
         start_from: Trained weights that each run begins from; None: those of the module's ``__init__``.
-        code: SHA-256 of the bundle of code that the study brings, which ``--with-code`` sets; None: agents
-            import what they have installed.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -164,12 +162,6 @@ class StudySection(Section):
         Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
     ] = None
     start_from: Annotated[StartFrom | None, Field(description="the path of a checkpoint, or null")] = None
-    code: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[0-9a-f]{64}$", description="the SHA-256 of a bundle, which --with-code sets, or null"
-        ),
-    ] = None
     compile: str | None = None
     queue: Annotated[Label, Field(description=_LABEL)] = DEFAULT_QUEUE
     priority: Annotated[int, Field(ge=-1000, le=1000, description="a whole number from -1000 to 1000")] = 0

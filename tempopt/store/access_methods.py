@@ -9,7 +9,6 @@ from tempopt.records.access import AuditRow, TokenRow
 from tempopt.store import access
 from tempopt.store.database import Database
 from tempopt.store.sessions import Sessions
-from tempopt.store.webhooks import Webhooks
 
 
 class AccessMethods:
@@ -54,8 +53,3 @@ class AccessMethods:
     def sessions(self) -> Sessions:
         """The browsers that people have signed in with a token."""
         return Sessions(self._database)
-
-    @property
-    def webhooks(self) -> Webhooks:
-        """What receivers of webhooks are told."""
-        return Webhooks(self._database)

@@ -1,6 +1,6 @@
 """Files that lie beside a study's checkpoints by their hash: looked for, listed, written whole or not at all.
 
-What is in them is known to ``tempopt.store.bundles`` and ``tempopt.store.weights``.
+What is in them is known to ``tempopt.store.weights``.
 """
 
 from __future__ import annotations

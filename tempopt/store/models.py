@@ -279,24 +279,3 @@ USAGE = Table(
     Column("seconds", Double, nullable=False),
     **OPTIONS,
 )
-
-# What receivers of webhooks are told, and what they were told: an event is added once for each endpoint.
-WEBHOOK = Table(
-    "tempopt_webhook",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("id", String(MAX_NAME), nullable=False),
-    Column("endpoint", String(MAX_NAME), nullable=False),
-    Column("event", String(MAX_NAME), nullable=False),
-    Column("key", String(MAX_NAME), nullable=False),
-    Column("body", LongText, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("due", Double, nullable=False, comment="epoch seconds of the database's clock, as is created"),
-    Column("created", Double, nullable=False),
-    Column("error", LongText, nullable=False),
-    UniqueConstraint("endpoint", "key", name="tempopt_webhook_key"),
-    Index("tempopt_webhook_id", "id"),
-    Index("tempopt_webhook_due", "endpoint", "state", "due"),
-    **OPTIONS,
-)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.records.liveness import at_work, machine, shown
 from tempopt.records.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
-from tempopt.store import bundles, checkpoints, urls, weights
+from tempopt.store import checkpoints, urls, weights
 from tempopt.store.store import Store, behind_server
 from tempopt.workers.messages import LOG
 
@@ -189,8 +189,7 @@ def _cleared(folder: str) -> checkpoints.Removed:
         return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
     own = [url for url in lying if _is_own(*_place(folder, url))]
     removed = checkpoints.remove(own)
-    beside = (bundles.FOLDER, weights.FOLDER)
-    runs = [each for each in folders if checkpoints.RUN.fullmatch(each.name) or each.name in beside]
+    runs = [each for each in folders if checkpoints.RUN.fullmatch(each.name) or each.name == weights.FOLDER]
     for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
         # one that holds something else stays
         with contextlib.suppress(OSError):
@@ -213,7 +212,7 @@ def _place(folder: str, url: str) -> tuple[str, str]:
 
 def _is_own(name: str, rest: str) -> bool:
     """Return whether tempopt wrote a file of a study's folder, given its place in it."""
-    if any(name == each.FOLDER and each.FILE.fullmatch(rest) for each in (bundles, weights)):
+    if name == weights.FOLDER and weights.FILE.fullmatch(rest):
         return True
     if not rest:
         return _UNDELIVERED.fullmatch(name) is not None

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.agent.beginning import stand
-from tempopt.agent.code import AcceptCode, code_in_force, kept_at, kept_with
 from tempopt.agent.continuation import find, same_question
 from tempopt.agent.dry_run import class_faults, rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
@@ -32,13 +31,11 @@ from tempopt.spec.remaining_faults import all_faults, check_request, with_classe
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError, faulty
-from tempopt.store.bundles import bundle_url, keep
 from tempopt.store.checkpoints import DEFAULT_FOLDER, location
 from tempopt.store.store import Store, behind_server
 from tempopt.store.urls import DEFAULT_STORAGE
 from tempopt.study import remote
 from tempopt.study.admin import Storage, opened
-from tempopt.study.code import bringing
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast, forecast
 from tempopt.study.watch import look_on
@@ -59,16 +56,11 @@ def search(
     amend: bool = False,
     pool: bool = False,
     observer: Observer | None = None,
-    with_code: str | Path | None = None,
 ) -> StudyResult:
-    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`.
-
-    Args:
-        with_code: Folder of the code that the study brings; None: agents import what they have installed.
-    """
+    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
     spec, seen = _loaded(spec), observer or Unobserved()
     refuse_comparison(spec)
-    with bringing(spec, with_code, seen.note) as (spec, archive):
+    with starting(spec) as spec:
         import_schedules(spec)
         with opened(storage, create=True) as store:
             if server := behind_server(store):
@@ -82,23 +74,15 @@ def search(
                     amend=amend,
                     workers=workers,
                     observer=seen,
-                    archive=archive,
                 )
-                return remote.carried_out(
-                    server, spec.study.name, workers=workers, observer=seen, accept=_own(archive)
-                )
+                return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
             spec, study = ordered(
                 store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend, told=seen.note
             )
             if pool:
-                return _left_to_pool(store, spec, study, checkpoints, seen, archive)
-            runner = StudyRunner(store, spec, study, workers, checkpoints, seen, archive=archive)
+                return _left_to_pool(store, spec, study, checkpoints, seen)
+            runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
             return runner.carry_out()
-
-
-def _own(archive: bytes | None) -> AcceptCode | None:
-    """Return that this machine runs the code which was sent from it."""
-    return None if archive is None else AcceptCode()
 
 
 def _left_to_pool(
@@ -107,7 +91,6 @@ def _left_to_pool(
     study: StudyRow | None,
     checkpoints: str | Path | None,
     observer: Observer,
-    archive: bytes | None,
 ) -> StudyResult:
     """Begin a study, or have it go on, and look on while agents of the pool train."""
     optimizers(spec)
@@ -118,8 +101,6 @@ def _left_to_pool(
     kept = None if study is None else study.checkpoints
     place = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
     place = kept if kept and checkpoints is None else place
-    if archive is not None and spec.study.code is not None:
-        keep(archive, bundle_url(place, spec.study.name, spec.study.code))
     keep_weights(spec, place)
     row = stand(
         store,
@@ -146,23 +127,20 @@ def compare(
     all_pairs: bool = False,
     max_runs: int = MAX_RUNS,
     observer: Observer | None = None,
-    with_code: str | Path | None = None,
 ) -> StudyResult:
     """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
     spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
     seen = observer or Unobserved()
-    with bringing(spec, with_code, seen.note) as (spec, archive):
+    with starting(spec) as spec:
         import_schedules(spec)
         check_comparison(spec, max_runs)
         with opened(storage, create=True) as store:
             if server := behind_server(store):
                 refuse_place(checkpoints)
-                remote.submit(server, spec, workers=workers, observer=seen, archive=archive)
-                return remote.carried_out(
-                    server, spec.study.name, workers=workers, observer=seen, accept=_own(archive)
-                )
+                remote.submit(server, spec, workers=workers, observer=seen)
+                return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
             spec, study = ordered(store, spec)
-            return StudyRunner(store, spec, study, workers, checkpoints, seen, archive=archive).carry_out()
+            return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
 
 
 def refuse_place(checkpoints: str | Path | None) -> None:
@@ -202,13 +180,8 @@ def resume(
     amend: Sequence[str] = (),
     retry_failed: bool = False,
     observer: Observer | None = None,
-    accept: AcceptCode | None = None,
 ) -> StudyResult:
-    """Continue a study from the database alone; all is as for :func:`tempopt.resume`.
-
-    Args:
-        accept: Whether code that the study brings is run; None: it is not.
-    """
+    """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
     with opened(storage) as store:
         seen = observer or Unobserved()
         if server := behind_server(store):
@@ -222,17 +195,15 @@ def resume(
                 retry_failed=retry_failed,
                 workers=workers,
                 observer=seen,
-                accept=accept,
             )
-            return remote.carried_out(server, name, workers=workers, observer=seen, accept=accept)
+            return remote.carried_out(server, name, workers=workers, observer=seen)
         study = store.load_study(name)
-        with code_in_force(StudySpec.stored(study), accept, kept_with(study)) as archive:
-            spec = grown(
-                store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
-            )
-            if more:
-                seen.note(_added(spec, more))
-            return StudyRunner(store, spec, study, workers, checkpoints, seen, archive=archive).carry_out()
+        spec = grown(
+            store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
+        )
+        if more:
+            seen.note(_added(spec, more))
+        return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
 
 
 def join(
@@ -242,7 +213,6 @@ def join(
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     observer: Observer | None = None,
-    accept: AcceptCode | None = None,
 ) -> StudyResult:
     """Work on a study that is being worked on, until it ends; arguments and errors as for :func:`resume`.
 
@@ -256,19 +226,14 @@ def join(
     def work() -> StudyResult:
         with Store.open(storage, create=False) as store:
             if server := behind_server(store):
-                return remote.joined(
-                    server, name, workers=workers, folder=checkpoints, observer=seen, accept=accept
-                )
+                return remote.joined(server, name, workers=workers, folder=checkpoints, observer=seen)
             study = store.load_study(name)
             if study.state == "paused":
                 raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
             spec = StudySpec.stored(study)
-            with code_in_force(spec, accept, kept_with(study)) as archive:
-                import_schedules(spec)
-                runner = StudyRunner(
-                    store, spec, study, workers, checkpoints, seen, wake=False, archive=archive
-                )
-                return runner.carry_out()
+            import_schedules(spec)
+            runner = StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False)
+            return runner.carry_out()
 
     return while_busy(work, note=seen.note)
 
@@ -282,7 +247,6 @@ def take_part(
     checkpoints: str | Path | None = None,
     overrides: Sequence[str] = (),
     observer: Observer | None = None,
-    accept: AcceptCode | None = None,
 ) -> StudyResult:
     """Work on a study as one of the agents that somebody has launched; arguments and errors as for `search`.
 
@@ -293,7 +257,6 @@ def take_part(
         spec: The spec; None: the study is in the store.
         name: Name of the study.
         overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
-        accept: Whether code that the study brings is run; None: it is not.
     """
     with Store.open(storage, create=spec is not None) as store:
         study = store.load_study(name) if spec is None else find(store, name)
@@ -301,12 +264,10 @@ def take_part(
             spec = StudySpec.stored(study) if spec is None else same_question(study, spec)
         assert spec is not None
         spec = spec.with_overrides(overrides)
-        kept = study.checkpoints if study is not None and study.checkpoints else str(checkpoints or "")
-        with code_in_force(spec, accept, kept_at(kept or None, name)) as archive:
-            import_schedules(spec)
-            seen = observer or Unobserved()
-            runner = StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False, archive=archive)
-            return runner.carry_out()
+        import_schedules(spec)
+        seen = observer or Unobserved()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False)
+        return runner.carry_out()
 
 
 def load_study(storage: Storage, name: str) -> StudyResult:
@@ -387,13 +348,12 @@ def plan(
     trials: int | None = None,
     earlier: str | None = None,
     run_hours: float | None = None,
-    with_code: str | Path | None = None,
 ) -> StudyForecast:
     """Return what a study costs and what gain it can show; all is as for :func:`tempopt.plan`."""
     spec = _loaded(spec)
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
-    with bringing(spec, with_code, lambda text: None) as (spec, _):
+    with starting(spec) as spec:
         import_schedules(spec)
         optimizers(spec)
         return forecast(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tempopt.agent.code import AcceptCode, code_in_force
 from tempopt.agent.continuation import find, same_question
 from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import optimizers, places_here
 from tempopt.agent.server_runner import work_behind
 from tempopt.agent.start_weights import weights_of
-from tempopt.bundle.archive import MOST_BYTES
 from tempopt.errors import AccessDenied
 from tempopt.remote.filesystem import put_weights
 from tempopt.remote.paths import STUDIES, study_path
@@ -48,7 +46,6 @@ def submit(
     amend: bool = False,
     workers: Workers | None = None,
     observer: Observer | None = None,
-    archive: bytes | None = None,
 ) -> None:
     """Have a study begun, or go on and grow, after a dry run on this machine if it is new.
 
@@ -58,7 +55,6 @@ def submit(
         trials: As for :func:`tempopt.study.enlarge.ordered`, and so ``more``, ``enqueue`` and ``amend``.
         workers: Trials side by side that this machine is to train then; None: none.
         observer: Who is told what there is to say of it.
-        archive: The bundle of code that the study brings, which is in force; None: it brings none.
 
     Raises:
         AccessDenied: This machine is to train, and the token is none of an agent.
@@ -79,8 +75,6 @@ def submit(
         same_question(study, spec)
     if study is not None and (more or enqueue):
         asked["version"] = study.version
-    if archive is not None and spec.study.code is not None:
-        store.server.send(study_path(spec.study.name, "code", spec.study.code), {}, archive)
     if spec.start_at is not None and (file := weights_of(spec)) is not None:
         put_weights(store.server, study_path(spec.study.name, "weights", file), spec.start_at)
     _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **asked}), seen)
@@ -96,7 +90,6 @@ def resume(
     retry_failed: bool = False,
     workers: Workers | None = None,
     observer: Observer | None = None,
-    accept: AcceptCode | None = None,
 ) -> None:
     """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
     _check_agent(store, workers)
@@ -110,9 +103,8 @@ def resume(
     if amend and study.spec.get("compare") is None and not pairs:
         stored = StudySpec.stored(study)
         changed = with_changes(stored, amend)
-        with code_in_force(stored, accept, _fetched(store, name)):
-            HERE.schedules(changed)
-            asked["defaults"] = _defaults(stored, changed)
+        HERE.schedules(changed)
+        asked["defaults"] = _defaults(stored, changed)
     if more or pairs:
         asked["version"] = study.version
     _tell(store.ask(name, "resume", asked), observer or Unobserved())
@@ -124,7 +116,6 @@ def carried_out(
     *,
     workers: Workers | None = None,
     observer: Observer | None = None,
-    accept: AcceptCode | None = None,
 ) -> StudyResult:
     """Return the result of a study once it is done or paused.
 
@@ -133,7 +124,6 @@ def carried_out(
         name: Name of the study.
         workers: Trials side by side that this machine trains as one of its agents; None: none.
         observer: Who looks on.
-        accept: Whether code that the study brings is run here; None: it is not.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -141,7 +131,7 @@ def carried_out(
     """
     seen = observer or Unobserved()
     if workers is not None:
-        return joined(store, name, workers=workers, folder=None, observer=seen, accept=accept)
+        return joined(store, name, workers=workers, folder=None, observer=seen)
     look_on(store, name, seen)
     return load(store, name, whole=True)
 
@@ -153,17 +143,11 @@ def joined(
     workers: Workers | None,
     folder: str | Path | None,
     observer: Observer,
-    accept: AcceptCode | None = None,
 ) -> StudyResult:
     """Work on a study as one of its agents, and return its result; as :func:`tempopt.study.api.join`."""
     with _shown_to_workers(store.given_token):
-        work_behind(store.server, name, workers=workers, folder=folder, observer=observer, accept=accept)
+        work_behind(store.server, name, workers=workers, folder=folder, observer=observer)
     return load(store, name, whole=True)
-
-
-def _fetched(store: RemoteStore, name: str) -> Callable[[str], bytes]:
-    """Return what fetches the bundle of a study from its server."""
-    return lambda digest: store.server.fetch(study_path(name, "code"), most=MOST_BYTES)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import gzip
@@ -26,7 +25,6 @@ from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store, behind_server
 from tempopt.store.transfer import WholeStudy
 from tempopt.study.admin import Storage, opened
-from tempopt.study.code import brought, put_beside
 from tempopt.version import __version__
 
 FORMAT = "tempopt study"
@@ -45,7 +43,6 @@ class Dumped:
         tickets: Number of its tickets.
         measurements: Number of its measurements.
         file: Size of the file in bytes.
-        no_code: Why the code that the study brings is not in the file; empty: it is, or there is none.
         no_weights: Why the weights that its runs start from are not to be had; of a file that was written,
             which they are. Empty: they are to be had, or it starts from none.
     """
@@ -54,7 +51,6 @@ class Dumped:
     tickets: int
     measurements: int
     file: int
-    no_code: str = ""
     no_weights: str = ""
 
 
@@ -80,8 +76,7 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
     try:
         with opened(storage) as store:
             study = store.load_study(name)
-            code, no_code = _code(store, study)
-            counts = _write(store, study, temporary, code)
+            counts = _write(store, study, temporary)
         temporary.replace(path)
     except OSError as error:
         raise UsageError(
@@ -97,20 +92,11 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
         tickets=counts[0],
         measurements=counts[1],
         file=size,
-        no_code=no_code,
         no_weights="" if start is None else f"{start.path}, SHA-256 {start.sha256}",
     )
 
 
-def _code(store: Store, study: StudyRow) -> tuple[bytes | None, str]:
-    """Return the code that a study brings, and why it cannot be had."""
-    try:
-        return brought(store, study), ""
-    except UsageError as error:
-        return None, str(error)
-
-
-def _write(store: Store, study: StudyRow, path: Path, code: bytes | None) -> tuple[int, int]:
+def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
     digest, written = hashlib.sha256(), 0
     # the tickets first: of what becomes of them meanwhile, measurements tell more than is needed, never less
     tickets = store.tickets(study.id)
@@ -127,8 +113,6 @@ def _write(store: Store, study: StudyRow, path: Path, code: bytes | None) -> tup
         line("study", to_plain(_portable(study)))
         if kept := store.warm_start(study.id):
             line("warm_start", kept)
-        if code is not None:
-            line("code", base64.b64encode(code).decode())
         for ticket in tickets:
             line("ticket", to_plain(_moved(ticket)))
         for start in range(0, len(ids), _MANY):
@@ -181,7 +165,7 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
                 "A study is loaded into a database itself. Type this where the database is reached, with its "
                 "URL as --storage."
             )
-        whole, code = read(path, name=name)
+        whole = read(path, name=name)
         study, spec = whole.study, StudySpec.stored(whole.study)
         try:
             store.load_study(study.name)
@@ -192,12 +176,7 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
                 f'The store {store.url_shown} has a study "{study.name}" already. Load it under another '
                 "name: --name NAME"
             )
-        no_code = ""
-        if spec.study.code is not None and code is not None:
-            whole = dataclasses.replace(whole, study=put_beside(study, code, spec.study.code))
-        elif spec.study.code is not None:
-            no_code = "it was not there when the file was written"
-        study, no_weights = _started(whole.study, spec)
+        study, no_weights = _started(study, spec)
         whole = dataclasses.replace(whole, study=study)
         section = spec.study
         make_study(store.url, name=study.name, direction=section.direction, metric=section.metric)
@@ -207,7 +186,6 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
             tickets=len(whole.tickets),
             measurements=len(whole.measurements),
             file=path.stat().st_size,
-            no_code=no_code,
             no_weights=no_weights,
         )
 
@@ -224,8 +202,8 @@ def _started(study: StudyRow, spec: StudySpec) -> tuple[StudyRow, str]:
     return dataclasses.replace(study, checkpoints=place), ""
 
 
-def read(path: Path, *, name: str | None = None) -> tuple[WholeStudy, bytes | None]:
-    """Return the study that a file holds, and the bundle of code that it brings if that is in there.
+def read(path: Path, *, name: str | None = None) -> WholeStudy:
+    """Return the study that a file holds.
 
     Args:
         path: The file.
@@ -246,7 +224,6 @@ def read(path: Path, *, name: str | None = None) -> tuple[WholeStudy, bytes | No
         tickets: list[TicketRow] = from_plain(list[TicketRow], found.get("ticket", []))
         logs: list[LogRow] = from_plain(list[LogRow], found.get("log", []))
         measured = [each for part in found.get("measurements", []) for each in measurements_from_plain(part)]
-        code = [base64.b64decode(each, validate=True) for each in found.get("code", [])]
         maps = {int(each["ticket_id"]): each["maps"] for each in found.get("map", [])}
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
@@ -256,7 +233,7 @@ def read(path: Path, *, name: str | None = None) -> tuple[WholeStudy, bytes | No
     told = {each.ticket_id for each in measured} | {each.ticket_id for each in logs} | maps.keys()
     if not told <= ids or len(ids) < len(tickets):
         raise _damaged(path, "it tells of tickets that are not in it")
-    whole = WholeStudy(
+    return WholeStudy(
         study=study,
         tickets=tickets,
         measurements=measured,
@@ -269,7 +246,6 @@ def read(path: Path, *, name: str | None = None) -> tuple[WholeStudy, bytes | No
             if each.trial_number is not None
         },
     )
-    return whole, code[0] if code else None
 
 
 def _renamed(study: StudyRow, name: str) -> StudyRow:

@@ -7,14 +7,20 @@ import functools
 import hashlib
 import inspect
 import json
+import os
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import lightning as L
 
+from tempopt.records.run_code import RunCode
 from tempopt.workers.messages import Program, RunRequest, encode
 
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
+_SHOWN_PACKAGES = ("tempopt", "torch", "lightning", "optuna")
+_GIT_SECONDS = 10.0
 
 
 @functools.cache
@@ -28,13 +34,14 @@ def _source(module: str) -> str:
 
 @functools.cache
 def _versions() -> str:
-    found = []
-    for name in _PACKAGES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            found.append(f"{name} from source")
-    return ", ".join(found)
+    return ", ".join(f"{name} {_version(name) or 'from source'}" for name in _PACKAGES)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> str:
@@ -43,6 +50,51 @@ def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule |
     if datamodule is not None:
         text += _source(type(datamodule).__module__)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def run_code(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> RunCode:
+    """Return the code that trains a run: its identity, the commit of the module, package versions."""
+    file = getattr(sys.modules[type(module).__module__], "__file__", None)
+    commit, is_dirty = (None, False) if file is None else git_commit(Path(file))
+    return RunCode(
+        identity=code_identity(module, datamodule),
+        commit=commit,
+        is_dirty=is_dirty,
+        packages={name: text for name in _SHOWN_PACKAGES if (text := _version(name))},
+    )
+
+
+@functools.cache
+def git_commit(file: Path) -> tuple[str | None, bool]:
+    """Return the commit of the repository of a source file, and whether files differ from it.
+
+    The commit is None where git is missing, the file is in no repository, or the repository ignores it.
+    """
+    commit = _git(file.parent, "rev-parse", "HEAD")
+    if commit is None or _git(file.parent, "check-ignore", "-q", str(file)) is not None:
+        return None, False
+    changes = _git(file.parent, "status", "--porcelain", "--untracked-files=no")
+    is_new = _git(file.parent, "ls-files", "--error-unmatch", str(file)) is None
+    return commit, bool(changes) or is_new
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git prints in a folder; None: it failed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def run_identity(request: RunRequest) -> str:

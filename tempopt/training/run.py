@@ -38,7 +38,7 @@ from tempopt.training.checkpoint_callback import KeepCallback
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.data import NoTestDataError, not_divided, seed_data, tested
 from tempopt.training.entropy_callback import ObserveCallback
-from tempopt.training.identity import code_identity, run_identity
+from tempopt.training.identity import run_code, run_identity
 from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
@@ -107,7 +107,7 @@ class Run:
         self._bake()
         self.learned = learned_of(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
-        self._code = code_identity(self.module, self.datamodule)
+        self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
         self.wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
@@ -367,7 +367,7 @@ class Run:
                 device=gpu_memory.named(self._device, self._ranks.size),
                 precision=str(self.trainer.precision),
                 layers=[*self.tempered.layers, *self.values.places],
-                code=self._code,
+                code=self._code.text,
                 reports=list(self._callback.reports),
                 notes=self._notes,
             )

@@ -20,7 +20,6 @@ from types import ModuleType
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.own_schedules import own_numbers
 from tempopt.temperature.schedules import Schedule
-from tempopt.workers.code_folder import code_folder
 
 _BUNDLED = "lightning_modules"
 
@@ -143,14 +142,14 @@ def find_modules_in(folder: str) -> None:
 
 
 def _find_here() -> None:
-    find_modules_in(str(code_folder()))
+    find_modules_in(str(Path.cwd()))
 
 
 def _missing(name: str) -> str:
     """Return the message for a module that is not there, with those that are."""
     parent = name.rpartition(".")[0]
     if not parent:
-        folder = code_folder()
+        folder = Path.cwd()
         here = {path.stem for path in folder.glob("*.py")} | {
             p.parent.name for p in folder.glob("*/__init__.py")
         }

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_OTHER = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 _RUN = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 
 
-def interpreter(module: str, *arguments: str, python: Path | None = None) -> list[str]:
+def interpreter(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of tempopt as a program.
 
     As ``python -m``, but that the current folder is not searched from the beginning: a person's own
@@ -18,11 +17,7 @@ def interpreter(module: str, *arguments: str, python: Path | None = None) -> lis
     Args:
         module: Name of the module.
         arguments: Its arguments.
-        python: A Python that has tempopt itself; None: the one that runs this process.
     """
-    if python is not None:
-        # what this process has installed is not for it
-        return [str(python), "-P", "-c", _OTHER.format(module), *arguments]
     # where this package was found, which may have been by the folder alone
     here = str(Path(__file__).resolve().parents[2])
     return [sys.executable, "-P", "-c", _RUN.format(here, module), *arguments]

@@ -224,6 +224,7 @@ class Started:
             may have missed the newest.
         device: What it trains on, for a person: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
         precision: Lightning's name of the precision that is in force, as in ``bf16-mixed``.
+        code: As :attr:`tempopt.records.run_code.RunCode.text`.
         notes: What a person should know: a checkpoint that was damaged, one that is not there.
     """
 

@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
 
-from tempopt.workers.code_folder import code_folder, code_python
 from tempopt.workers.interpreter import interpreter
 from tempopt.workers.zygote import NUMBER, ZygoteError, zygote_for
 
@@ -50,7 +49,7 @@ def start_rank(environment: Mapping[str, str], store: Path | None = None) -> Ran
         store: The file at which the ranks of a worker meet; None for a worker of one process.
     """
     # the parent of the forked ones has the packages of this process
-    if sys.platform == "linux" and COLD not in os.environ and code_python() is None:
+    if sys.platform == "linux" and COLD not in os.environ:
         with contextlib.suppress(ZygoteError):
             return ForkedRank(environment, store)
     return ColdRank(environment, store)
@@ -62,12 +61,11 @@ class ColdRank:
     def __init__(self, environment: Mapping[str, str], store: Path | None = None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = interpreter("tempopt.training.worker", str(theirs.fileno()), python=code_python())
+            command = interpreter("tempopt.training.worker", str(theirs.fileno()))
             self._process = subprocess.Popen(
                 command if store is None else [*command, str(store)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                cwd=code_folder(),
                 env=environment,
                 # Ctrl-C in the terminal is the agent's to handle
                 start_new_session=True,

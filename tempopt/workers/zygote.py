@@ -19,7 +19,6 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tempopt.workers.code_folder import code_folder
 from tempopt.workers.interpreter import interpreter
 
 NUMBER = struct.Struct("=i")
@@ -92,7 +91,7 @@ class Zygote:
         """
         request = {
             "environment": dict(environment),
-            "folder": str(code_folder()),
+            "folder": str(Path.cwd()),
             "store": store and str(store),
         }
         data = json.dumps(request).encode()

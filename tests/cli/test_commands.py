@@ -20,23 +20,20 @@ FLAGS = {
     "search": STORE
     | LAUNCH
     | LOOKING
-    | {"--pool", "--queue", "--priority", "--label", "--with-code"}
+    | {"--pool", "--queue", "--priority", "--label"}
     | {"SPEC", "--trials", "--enqueue", "--amend", "--workers", "--set", "--name", "--checkpoints"},
     "compare": STORE
     | LAUNCH
     | LOOKING
-    | {"--with-code"}
     | {"SPEC", "SET", "--pairs", "--max-runs", "--workers", "--set", "--name", "--checkpoints", "--json"}
     | {"--vary", "--all-pairs", "--from", "--top", "--without", "--from-storage"},
     "evaluate": STORE | {"SPEC", "--weights", "--trials", "--set", "--name", "--json"},
     "resume": STORE
     | LAUNCH
     | LOOKING
-    | {"--accept-code", "--environments"}
     | {"NAME", "--trials", "--pairs", "--amend", "--retry-failed", "--workers", "--checkpoints"},
     "agent": STORE
     | {"NAME", "--server", "--token-file", "--workers", "--checkpoints"}
-    | {"--accept-code", "--environments"}
     | {"--pool", "--queue", "--label", "--gpus-per-agent", "--idle"}
     | LAUNCH
     | {"--agents", "--cpus-per-agent", "--memory-per-agent"},
@@ -53,9 +50,7 @@ FLAGS = {
         "--priority",
         "--json",
     },
-    "serve": STORE
-    | {"--checkpoints", "--host", "--port", "--certificate", "--key", "--trust-proxy", "--proxy-scope"}
-    | {"--webhooks"},
+    "serve": STORE | {"--checkpoints", "--host", "--port", "--certificate", "--key", "--trust-proxy"},
     "token": STORE | {"ACTION", "ID", "--name", "--scope", "--studies", "--user", "--expires", "--json"},
     "mcp": STORE | {"--gpu-hours", "--runs", "--user", "--workers"},
     "list": STORE | {"--json"},
@@ -82,10 +77,8 @@ FLAGS = {
     "gc": STORE | {"NAME", "--dry-run"},
     "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},
-    "plan": STORE
-    | {"--with-code", "SPEC", "--trials", "--workers", "--set", "--earlier", "--run-hours", "--json"},
+    "plan": STORE | {"SPEC", "--trials", "--workers", "--set", "--earlier", "--run-hours", "--json"},
     "init": {"IMPORT_PATH", "--scenario", "-o", "--output"},
-    "webhook": STORE | {"ACTION", "NAME", "--webhooks", "--json"},
     "login": {"URL", "--token-file"},
     "logout": {"URL"},
     "completion": {"SHELL", "WORD"},

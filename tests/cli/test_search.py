@@ -72,7 +72,6 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "enqueue": [],
         "amend": False,
         "pool": False,
-        "with_code": None,
     }
     assert capsys.readouterr().out == (
         "a note\n"

@@ -26,7 +26,6 @@ from tempopt.errors import AccessDenied, StudyNotFound, UsageError
 from tempopt.remote import credentials
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store, urls
-from tempopt.store.optuna_calls import make_study
 from tempopt.study import watch
 from tests.report.made_study import World, make, write
 from tests.server.conftest import Served
@@ -285,20 +284,9 @@ def test_what_needs_the_database_is_refused_in_one_sentence(
     assert served.store.list_studies() == []
 
 
-def test_a_server_has_a_dashboard_of_its_own_and_the_command_says_where(
-    served: Served, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = StudySpec.parse(toy_spec(), source="the test")
-    served.store.create_study("toy", spec.to_json(), spec.identity())
-    make_study(served.store.url, name="toy", direction="minimize", metric="val_loss")
-    _, text, _ = said(["dashboard"], served.url, capsys, code=0)
-    assert "Dashboard: STORE/dashboard/\n" in text
-    _, text, _ = said(["dashboard", "toy"], served.url, capsys, code=0)
-    assert "Study:     STORE/dashboard/studies/1\n" in text
-    _, text, _ = said(["dashboard", "tot"], served.url, capsys, code=2)
-    assert "toy" in text
-    served.app.state.dashboard.close()
-    served.app.state.dashboard.close()
+def test_a_dashboard_needs_the_database(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dashboard", "--storage", served.url]) == 2
+    assert "the dashboard reads a database" in capsys.readouterr().err
 
 
 # ---- tokens and logins

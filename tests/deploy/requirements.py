@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "requirements-server.txt"
 COMMANDS = ("serve", "token", "storage", "transfer")
 """Modules of the commands that the image of the server is for."""
-DRIVERS = ("postgresql", "mysql", "s3")
-"""Extras that are loaded by name, when the URL of a database or of a bucket asks for them."""
+EXTRAS = ("server", "postgresql", "mysql", "s3")
+"""Extra of the server, and those that are loaded by name when a URL asks for them."""
 _HEAD = """\
 # What `tempopt serve` needs, without torch and Lightning: computed from its imports and constraints.txt by
 #   python -m tests.deploy.requirements > deploy/requirements-server.txt
@@ -49,7 +49,7 @@ def roots() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = imported()
     asked = [each for each in map(Requirement, project["dependencies"]) if normal(each.name) in needed]
-    for extra in DRIVERS:
+    for extra in EXTRAS:
         asked += map(Requirement, project["optional-dependencies"][extra])
     return asked
 

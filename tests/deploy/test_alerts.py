@@ -14,7 +14,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tempopt.records.pool import Quota
-from tempopt.records.webhooks import Message
 from tests.server.conftest import Served, served
 
 __all__ = ["served"]
@@ -30,7 +29,6 @@ def rules() -> list[dict[str, Any]]:
 def test_every_metric_of_the_alerts_is_exported_with_the_labels_that_are_asked_for(served: Served) -> None:
     served.store.pool.set_quota(Quota(user="ada", gpu_hours=2.0))
     served.store.create_study("mine", {}, "hash")
-    served.store.webhooks.add([Message(id="msg_1", endpoint="chat", event="study.done", key="1")])
     httpx.get(f"{served.url}/readyz", timeout=300.0)
     headers = {"authorization": f"Bearer {served.token}"}
     answer = httpx.get(f"{served.url}/metrics", headers=headers, timeout=300.0)

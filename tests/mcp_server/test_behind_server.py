@@ -18,10 +18,7 @@ from tempopt.records.pool import PoolAgent, Quota
 from tempopt.server.tokens import made
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
-from tempopt.store.bundles import bundle_url
 from tempopt.study import remote
-from tests.bundle.conftest import Clone
-from tests.bundle.conftest import clone as clone
 from tests.mcp_server.rows import begun, state_after
 from tests.server.conftest import Served
 from tests.server.conftest import served as served
@@ -144,10 +141,10 @@ def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> Non
         ["It waits for an agent. The pool has no agents."],
     )
     id = served.store.load_study("mine").id
-    why = 'The study "mine" brings its own code, and this agent was not started to run that.'
+    why = "The study spec names the module toy_modules, and it is not there."
     served.app.state.tempopt.dispatcher.hear(PoolAgent(name="box:1:m:1.1", unable={id: why}))
     [trouble] = ask(coder, "show", study="mine")["troubles"]
-    assert "No agent can serve it" in trouble and "brings its own code" in trouble
+    assert "No agent can serve it" in trouble and "it is not there" in trouble
 
 
 def test_a_token_that_views_reads_and_does_no_more(served: Served, opened: Opened) -> None:
@@ -216,27 +213,3 @@ def test_a_token_for_some_studies_sees_and_begins_no_others(
     # there is something to go on with, so that nothing is tried
     assert ask(coder, "search", spec=spec_of("coder-1"))["study"] == "coder-1"
     assert sorted(names(served.store)) == ["coder-1", "secret"]
-
-
-def test_code_is_sent_with_a_study_and_is_needed_to_go_on_with_it(
-    served: Served, opened: Opened, clone: Clone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "rehearsed", lambda spec, observer: spec)
-    folder = clone({"mine.py": "A = 1\n"})
-    coder = opened()
-    answer = ask(coder, "search", spec=spec_of("mine"), with_code=str(folder))
-    assert any(each.startswith("Sends the code: 1 file") for each in answer["notes"]), answer["notes"]
-    code = StudySpec.stored(served.store.load_study("mine")).study.code
-    assert code is not None
-    kept = Path(bundle_url(served.checkpoints.as_uri(), "mine", code).removeprefix("file://"))
-    assert b"A = 1" in kept.read_bytes()
-    # the same again, and then with other code, and with none
-    assert ask(coder, "search", spec=spec_of("mine"), with_code=str(folder))["state"] == "running"
-    with pytest.raises(UsageError, match=r"study\.code"):
-        ask(coder, "search", spec=spec_of("mine"))
-    (folder / "mine.py").write_text("A = 2\n")
-    with pytest.raises(UsageError, match=r"study\.code"):
-        ask(coder, "search", spec=spec_of("mine"), with_code=str(folder))
-    sets = {"sets": ["{}", "{temperature_init: 2}"], "name": "sets"}
-    ask(coder, "compare", spec=spec_of("mine"), with_code=str(folder), **sets)
-    assert StudySpec.stored(served.store.load_study("sets")).study.code not in (None, code)

@@ -18,8 +18,6 @@ from tempopt.results.verdict_text import verdict_lines
 from tempopt.server.tokens import made
 from tempopt.store import Store
 from tempopt.study.allowance import allowance
-from tests.bundle.conftest import Clone
-from tests.bundle.conftest import clone as clone
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.studies import environment, tempopt
 from tests.mcp_server.asker import Asker, run, session
@@ -28,22 +26,29 @@ from tests.toy_study import REPOSITORY, SMALL, TOYS, toy_spec
 pytestmark = pytest.mark.long
 
 PREFIX = "coder-"
-# What a study trains comes with it, and is installed nowhere.
+# What a study trains: importable wherever it runs.
 CODE = {
     "toy_modules.py": (TOYS / "toy_modules.py").read_text(),
     "paced_modules.py": (REPOSITORY / "tests" / "cluster" / "paced_modules.py").read_text(),
 }
-INSTALLED = {"PYTHONPATH": str(REPOSITORY)}
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """Return the environment in which what the studies train is found, written into a folder."""
+    folder.mkdir(exist_ok=True)
+    for name, text in CODE.items():
+        (folder / name).write_text(text)
+    return {"PYTHONPATH": f"{REPOSITORY}:{folder}"}
 
 
 @dataclass(frozen=True)
 class Team:
-    """A server on a database, with an agent of the pool that runs code which is sent.
+    """A server on a database, with an agent of the pool.
 
     Args:
         folder: Where the server's files lie.
         desk: An empty folder, where a coding agent works.
-        code: Folder of the code that it sends.
+        modules: Environment in which what its studies train is found.
         url: Of the server.
         storage: URL of its database.
         agent: Folder in which the agent of the pool works.
@@ -51,7 +56,7 @@ class Team:
 
     folder: Path
     desk: Path
-    code: str
+    modules: dict[str, str]
     url: str
     storage: str
     agent: Path
@@ -85,15 +90,15 @@ class Team:
 
 
 @contextmanager
-def _pool_agent(folder: Path, servers: HttpServers) -> Iterator[None]:
+def _pool_agent(folder: Path, servers: HttpServers, modules: dict[str, str]) -> Iterator[None]:
     folder.mkdir()
     said = folder.with_suffix(".txt")
     where = ("--server", servers.url, "--token-file", str(servers.token_file))
     with said.open("wb") as output:
         process = subprocess.Popen(
-            tempopt("agent", "--pool", *where, "--accept-code"),
+            tempopt("agent", "--pool", *where),
             cwd=folder,
-            env=environment(**INSTALLED, PACE=str(folder.parent / "pace")),
+            env=environment(**modules, PACE=str(folder.parent / "pace")),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -106,7 +111,7 @@ def _pool_agent(folder: Path, servers: HttpServers) -> Iterator[None]:
 
 
 @pytest.fixture
-def team(tmp_path: Path, clone: Clone) -> Iterator[Team]:
+def team(tmp_path: Path) -> Iterator[Team]:
     folder, desk, agent = tmp_path / "server", tmp_path / "desk", tmp_path / "agent"
     folder.mkdir()
     desk.mkdir()
@@ -115,8 +120,9 @@ def team(tmp_path: Path, clone: Clone) -> Iterator[Team]:
         pass
     servers = HttpServers(folder, storage, 1)
     try:
-        with _pool_agent(agent, servers):
-            yield Team(folder, desk, str(clone(CODE)), servers.url, storage, agent)
+        modules = installed(tmp_path / "code")
+        with _pool_agent(agent, servers, modules):
+            yield Team(folder, desk, modules, servers.url, storage, agent)
     finally:
         servers.close()
 
@@ -132,14 +138,13 @@ def _paced(name: str) -> dict[str, Any]:
 
 async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
     spec = _spec("coder-toy")
-    planned = await coder.ask("plan", spec=spec, with_code=team.code)
+    planned = await coder.ask("plan", spec=spec)
     assert planned["fits"] and planned["gpu_hours_at_most"] > 0
     assert planned["budget"]["user"] == "coder"
-    begun = await coder.ask("search", spec=spec, with_code=team.code)
+    begun = await coder.ask("search", spec=spec)
     assert begun["state"] == "running"
-    assert any(each.startswith("Sends the code: 2 files") for each in begun["notes"])
     shown = await coder.until_done("coder-toy")
-    assert shown["runs_done"] > 0 and len(shown["details"]["code"]) == 64
+    assert shown["runs_done"] > 0
     found = await coder.ask("verdict", study="coder-toy")
     with Store.open(team.storage) as store:
         result = study_result.load(store, "coder-toy")
@@ -148,14 +153,12 @@ async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
     assert result.verdict is not None
     assert found["answer"] == ("gain_shown" if result.verdict.total.significant else "not_shown")
     text = (await coder.ask("export", study="coder-toy"))["text"]
-    assert text == result.export() and shown["details"]["code"] in text
+    assert text == result.export()
 
 
 async def _compare(coder: Asker, team: Team) -> None:
     sets = ["{}", "{temperature_init: 2}"]
-    await coder.ask(
-        "compare", spec=_spec("coder-toy"), sets=sets, pairs=2, name="coder-sets", with_code=team.code
-    )
+    await coder.ask("compare", spec=_spec("coder-toy"), sets=sets, pairs=2, name="coder-sets")
     await coder.until_done("coder-sets")
     found = await coder.ask("verdict", study="coder-sets")
     assert found["details"]["comparison"]["reference"]["name"] == "A"
@@ -170,7 +173,7 @@ async def _nothing_is_left(coder: Asker, team: Team) -> None:
     team.set_quota(used)
     before = team.begun_runs()
     for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 3}"]})):
-        told = await coder.refused(tool, spec=_spec("coder-more"), with_code=team.code, **more)
+        told = await coder.refused(tool, spec=_spec("coder-more"), **more)
         assert "would exceed the budget of coder" in told
         assert "GPU-hours are left by the quota of coder for 7 days" in told
     listed = await coder.ask("list")
@@ -181,7 +184,7 @@ async def _nothing_is_left(coder: Asker, team: Team) -> None:
 
 def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_quota_is_used_up(team: Team) -> None:
     team.set_quota(5.0)
-    where = {"folder": team.desk, **INSTALLED}
+    where = {"folder": team.desk, **team.modules}
 
     async def codes() -> None:
         async with session("--storage", team.url, **where, **team.token("submit", "view")) as coder:
@@ -193,19 +196,18 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_quota_is_use
     async def looks() -> None:
         async with session("--storage", team.url, **where, **team.token("view")) as viewer:
             assert (await viewer.ask("verdict", study="coder-toy"))["done"]
-            told = await viewer.refused("search", spec=_spec("coder-new"), with_code=team.code)
+            told = await viewer.refused("search", spec=_spec("coder-new"))
             assert "may view" in told and "takes the scope submit" in told and "\n" not in told
 
     run(codes)
     run(looks)
-    assert list(team.agent.glob("tempopt-code/*/toy_modules.py"))
 
 
 def test_a_quota_that_is_used_up_meanwhile_ends_the_trainings_until_there_is_more(team: Team) -> None:
     team.set_quota(5.0)
     team.pace.write_text("0.3")
-    where = {"folder": team.desk, **INSTALLED, **team.token("submit", "view")}
-    given: dict[str, Any] = {"spec": _paced("coder-paced"), "with_code": team.code}
+    where = {"folder": team.desk, **team.modules, **team.token("submit", "view")}
+    given: dict[str, Any] = {"spec": _paced("coder-paced")}
 
     async def begins() -> None:
         async with session("--storage", team.url, **where) as coder:
@@ -234,19 +236,15 @@ def test_a_quota_that_is_used_up_meanwhile_ends_the_trainings_until_there_is_mor
 
 
 @pytest.mark.nightly
-def test_on_a_database_this_machine_trains_the_code_that_was_given(clone: Clone, tmp_path: Path) -> None:
-    desk, code = tmp_path / "desk", str(clone(CODE))
+def test_on_a_database_this_machine_trains(tmp_path: Path) -> None:
+    desk = tmp_path / "desk"
     desk.mkdir()
-    given: dict[str, Any] = {"spec": _spec("toy"), "with_code": code}
+    given: dict[str, Any] = {"spec": _spec("toy")}
 
     async def codes() -> None:
-        async with session("--workers", "1", folder=desk, **INSTALLED) as coder:
+        async with session("--workers", "1", folder=desk, **installed(tmp_path / "code")) as coder:
             await coder.ask("search", **given)
-            shown = await coder.until_done("toy")
-            with Store.open(f"sqlite:///{desk / 'tempopt.db'}", create=False) as store:
-                code = store.load_study("toy").spec["study"]["code"]
-            assert len(code) == 64 and shown["details"]["code"] == code
-            assert (desk / "tempopt-code" / code / "toy_modules.py").is_file()
+            await coder.until_done("toy")
             assert (await coder.ask("search", **given))["state"] == "done"
 
     run(codes)

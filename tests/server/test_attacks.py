@@ -58,7 +58,7 @@ def test_a_study_of_others_cannot_be_read_changed_or_told_from_one_that_is_not_t
     served: Served, secret: int, team: httpx.Client
 ) -> None:
     paths = ("", "/row", "/tickets", "/measurements", "/logs", "/maps", "/warm-start", "/jobs", "/news")
-    paths += ("/report", "/export", "/events", f"/runs/{secret}")
+    paths += ("/report", "/export", "/verdict", f"/runs/{secret}")
     for path in paths:
         there, not_there = (
             team.get(f"/api/studies/{name}{path}") for name in ("speech-secret", "speech-none")
@@ -128,7 +128,6 @@ def test_a_study_that_is_not_there_is_refused_without_the_names_of_others(
         agent.http.put(file, params=upload, content=b"x"),
         agent.http.post("/api/checkpoints/where", json=wanted),
         team.post("/api/studies", json={"spec": spec}),
-        team.post("/api/plan", json={"spec": spec}),
         team.post("/api/check", json={"text": json.dumps(spec)}),
     ]
     agent.http.close()

@@ -27,7 +27,7 @@ from tests.server.conftest import Served
 from tests.server.guarded import code_of, guard_of, request_of
 from tests.toy_study import toy_spec
 
-OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs"}
+OPEN = {"/healthz", "/readyz", "/openapi.json"}
 OPEN |= {"/sign-in", "/assets/{name}"}
 IMPLIED = {"view": {"view"}, "submit": {"view", "submit"}, "agent": {"agent"}, "admin": set(SCOPES)}
 

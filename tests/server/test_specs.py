@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from tempopt.server import specs
-from tests.report.made_study import World, make, write
 from tests.server.conftest import Served
 from tests.server.test_studies import asking, code
 from tests.toy_study import toy_spec
@@ -49,14 +48,6 @@ def text_of(spec: dict[str, Any]) -> str:
 def check(client: httpx.Client, text: str) -> dict[str, Any]:
     """Return what there is to say of a text."""
     answer = client.post("/api/check", json={"text": text})
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
-
-
-def plan(client: httpx.Client, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the price of a spec's study."""
-    answer = client.post("/api/plan", json={"text": text_of(spec), **more})
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told
@@ -169,7 +160,6 @@ def test_a_check_writes_nothing_and_has_no_line_in_the_audit_log(
     served: Served, client: httpx.Client
 ) -> None:
     check(client, text_of(toy_spec()))
-    plan(client, toy_spec())
     assert served.store.list_studies() == []
     assert served.store.audited() == []
 
@@ -203,40 +193,3 @@ def test_a_temperature_that_nobody_looked_up_is_asked_for(served: Served, client
     # what was found is in the study that is there
     del spec["temperatures"]["scale"]["as_found"]
     assert check(client, text_of(spec))["valid"]
-
-
-# ---- prices
-
-
-def test_without_any_run_the_number_of_runs_is_told_and_the_time_is_asked_for(client: httpx.Client) -> None:
-    told = plan(client, toy_spec())
-    assert "How long a run takes is not known" in told["rests_on"]
-    assert told["run_seconds"] is None and told["hours"] == {"no_gain": None, "gain": None}
-    assert told["runs"]["gain"]["min"] <= told["runs"]["gain"]["typical"] <= told["runs"]["gain"]["max"]
-    assert told["by_kind"]["gain"]["search"]["max"] == 8
-    assert told["power"]["pairs"] == 2
-
-
-def test_hours_of_a_run_are_given_or_those_of_an_earlier_study_that_may_be_seen(
-    served: Served, client: httpx.Client
-) -> None:
-    spec = toy_spec()
-    told = plan(client, spec, run_hours=2.0, workers=4)
-    assert told["hours"]["gain"]["max"] == pytest.approx(told["runs"]["gain"]["max"] / 2)
-    write(served.storage, make(World(trials=6, study={"name": "earlier"}, cards=True)))
-    earlier = served.store.load_study("earlier")
-    later = {**earlier.spec, "study": {**earlier.spec["study"], "name": "later"}}
-    assert plan(client, later)["run_seconds"] is None
-    told = plan(client, later, earlier="earlier")
-    assert "complete runs of earlier" in told["rests_on"] and told["run_seconds"] > 0
-    assert told["power"]["from"]["study"] == "earlier" and told["gpu_hours"]["gain"]["max"] > 0
-    # of a study that may not be seen, nothing is used
-    with asking(served, served.new_token("submit", studies="later")) as theirs:
-        refused = theirs.post("/api/plan", json={"text": text_of(later), "earlier": "earlier"})
-    assert refused.status_code == 404
-
-
-def test_a_wrong_spec_is_not_planned(client: httpx.Client) -> None:
-    wrong = client.post("/api/plan", json={"text": TWO_FAULTS})
-    assert (wrong.status_code, code(wrong)) == (422, "spec")
-    assert "line 4: study.direction" in wrong.json()["error"]["message"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ import httpx
 import pytest
 
 from tempopt.errors import StudyFailed
-from tempopt.server import events
-from tempopt.store import Store
 from tests.report.made_study import World, make, write
 from tests.server.conftest import Served
-from tests.store.scenes import HOUR, ended, taken
+from tests.store.scenes import taken
 from tests.toy_study import toy_spec
 
 TRAP = """
@@ -229,7 +226,7 @@ def test_a_study_at_work_is_deleted_by_force_alone(served: Served, client: httpx
 
 
 READS = ["", "/row", "/tickets", "/measurements", "/logs", "/maps?ids=1", "/warm-start", "/news?since=none"]
-READS += ["/runs/1", "/report", "/export", "/events"]
+READS += ["/runs/1", "/report", "/export", "/verdict"]
 WRITES = ["pause", "stop", "resume", "enqueue", "gc"]
 
 
@@ -332,123 +329,6 @@ def test_every_route_is_documented_with_what_it_refuses(client: httpx.Client) ->
             assert route["summary"], (path, method)
             assert route["description"], (path, method)
             assert {"401", "403", "404", "422", "503"} <= route["responses"].keys(), (path, method)
-
-
-class _Listener:
-    """Reads the events of a study in a thread."""
-
-    def __init__(self, served: Served, headers: dict[str, str] | None = None) -> None:
-        self._client = asking(served, served.token)
-        self._headers = headers or {}
-        self._found = threading.Condition()
-        self._got: list[tuple[str, str, Any]] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            with self._client.stream("GET", "/api/studies/toy/events", headers=self._headers) as answer:
-                assert answer.headers["content-type"].startswith("text/event-stream")
-                name = id = ""
-                for line in answer.iter_lines():
-                    key, _, value = line.partition(": ")
-                    name, id = (value if key == "event" else name), (value if key == "id" else id)
-                    if key == "data":
-                        with self._found:
-                            self._got.append((name, id, json.loads(value)))
-                            self._found.notify_all()
-        except httpx.HTTPError:
-            return
-
-    def wait(self, name: str, **data: Any) -> tuple[str, Any]:
-        """Return id and data of the first event of a name that says this."""
-
-        def there() -> tuple[str, Any] | None:
-            for each, id, told in self._got:
-                if each == name and data.items() <= told.items():
-                    return id, told
-            return None
-
-        with self._found:
-            found = self._found.wait_for(there, 60)
-        assert found is not None, (name, data, self._got)
-        return found
-
-    def __enter__(self) -> _Listener:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._client.close()
-
-
-def _end_one(store: Store) -> None:
-    study = store.load_study("toy")
-    ticket = taken(store, study)
-    store.write(study.id, [ended(ticket)], agent="agent", lease=HOUR)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 0.02)
-    monkeypatch.setattr(events, "HEARTBEAT", 0.05)
-
-
-def test_events_tell_of_state_and_of_each_ticket_that_ends(
-    served: Served, client: httpx.Client, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(client)
-    with _Listener(served) as one, _Listener(served) as two:
-        for each in (one, two):
-            each.wait("state", state="running")
-            each.wait("counts")
-        _end_one(served.store)
-        for each in (one, two):
-            id, told = each.wait("ticket", run="baseline-0")
-            assert told["outcome"] == "complete"
-        _end_one(served.store)
-        one.wait("ticket", run="baseline-1")
-        client.post("/api/studies/toy/pause")
-        one.wait("state", state="paused")
-    with _Listener(served, {"last-event-id": id}) as late:
-        late.wait("ticket", run="baseline-1")
-        client.delete("/api/studies/toy?force=true")
-        late.wait("state", state="deleted")
-
-
-def test_a_study_is_asked_of_the_store_once_however_many_listen(
-    served: Served, client: httpx.Client, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(client)
-    made: list[object] = []
-    from tempopt.study.watch import Watch
-
-    def counted(*given: Any) -> Any:
-        made.append(given)
-        return Watch(*given)
-
-    monkeypatch.setattr(events, "Watch", counted)
-    with _Listener(served) as one, _Listener(served) as two, _Listener(served) as three:
-        for each in (one, two, three):
-            each.wait("state", state="running")
-        assert len(made) == 1
-
-
-def test_no_more_listen_than_may(
-    served: Served, client: httpx.Client, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(client)
-    monkeypatch.setattr(events, "MOST_OF_ONE", 1)
-    with _Listener(served) as one:
-        one.wait("state", state="running")
-        refused = client.get("/api/studies/toy/events")
-        assert (refused.status_code, code(refused)) == (429, "too_many_listeners")
-    channels = served.app.state.channels
-    # whoever has gone is noticed, and makes room
-    waiting = threading.Event()
-    while channels.listeners.total():
-        waiting.wait(0.01)
-    with _Listener(served) as again:
-        again.wait("state", state="running")
 
 
 def test_what_fails_in_a_study_is_told_as_such(client: httpx.Client) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
+from tempopt.records.run_code import run_codes
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
@@ -30,6 +31,7 @@ from tempopt.results.wording import (
 from tempopt.statistics.paired_tests import ALPHA
 
 _MOST_TILES = 4
+_MAX_CODES = 5
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "optuna", "numpy")
 
 
@@ -256,10 +258,9 @@ def _reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
     text = without_passwords(text)
     yield Code(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
     name = shlex.quote(result.name)
-    brought = " --with-code DIR" if result.spec.study.code is not None else ""
     lines = [
         "# ask the same question again, in another database",
-        f"tempopt {command} {shlex.quote(f'{result.name}.yaml')}{brought} --storage sqlite:///again.db",
+        f"tempopt {command} {shlex.quote(f'{result.name}.yaml')} --storage sqlite:///again.db",
         "# look at this study",
         f"tempopt show {name}{storage}",
         f"tempopt report {name}{storage}",
@@ -280,13 +281,11 @@ def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
 
 def _environment(result: StudyResult) -> Iterator[tuple[str, str]]:
     yield "study begun", f"{result.created:%Y-%m-%d %H:%M} UTC"
-    codes = Counter(run.code for run in result.runs if run.code is not None)
-    told = ", ".join(f"{code} ({count} runs)" for code, count in codes.most_common(5))
-    more = f" and {len(codes) - 5} more" if len(codes) > 5 else ""
-    mixed = "; more than one, so runs differ in code or packages" if len(codes) > 1 else ""
-    yield "identity of the code that trained", f"{told}{more}{mixed}" if codes else "not recorded"
-    if result.spec.study.code is not None:
-        yield "SHA-256 of the code that the study brings", result.spec.study.code
+    codes = run_codes(run.code for run in result.runs)
+    for code, count in codes[:_MAX_CODES]:
+        yield "trained by", f"{code.words} ({count} runs)"
+    if len(codes) > 1:
+        yield "mixture", f"runs were trained by {len(codes)} versions of the code or its packages"
     if (start := result.spec.study.start_from) is not None:
         yield "weights that runs start from", f"{start.path}, SHA-256 {start.sha256}"
     devices = Counter(run.device for run in result.runs if run.device is not None)

@@ -1,1 +1,1 @@
-"""The pages for people: HTML that the server renders, and a little script; nothing comes from elsewhere."""
+"""The two pages: the list of studies, and a study, which is its report; and the form to sign in."""

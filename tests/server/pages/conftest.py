@@ -1,8 +1,7 @@
-"""A server with studies to show, and people who are signed in to it."""
+"""A server with studies to show, and browsers that ask for its pages."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,11 +24,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def site(filled: Path, tmp_path: Path) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def site(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server on a copy of that database."""
-    shutil.copy(filled, tmp_path / "studies.db")
-    storage, checkpoints = f"sqlite:///{tmp_path / 'studies.db'}", tmp_path / "checkpoints"
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(filled, folder / "studies.db")
+    storage, checkpoints = f"sqlite:///{folder / 'studies.db'}", folder / "checkpoints"
     with Store.open(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
         token, _ = made(store, name="ada", scopes=["admin"])
@@ -37,12 +37,8 @@ def site(filled: Path, tmp_path: Path) -> Iterator[Served]:
             yield Served(url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token)
 
 
-class Person(httpx.Client):
-    """Somebody at a browser: asks for pages, and sends forms from pages of the server.
-
-    Args:
-        site: The server.
-    """
+class Browser(httpx.Client):
+    """Asks for pages as a browser does, and sends the form to sign in."""
 
     def __init__(self, site: Served) -> None:
         super().__init__(base_url=site.url, headers={"accept": "text/html"}, timeout=60)
@@ -52,41 +48,24 @@ class Person(httpx.Client):
         """Send the form that asks for a token."""
         return self.post("/sign-in", data={"token": token, "then": then}, headers=self.origin)
 
-    def csrf(self) -> str:
-        """Return what the forms of this person's pages carry."""
-        found = re.search(r'name="csrf" value="([0-9a-f]{64})"', self.get("/pool").text)
-        assert found is not None, "nobody is signed in"
-        return found[1]
 
-    def submit(self, path: str, **fields: str) -> httpx.Response:
-        """Send a form of a page."""
-        return self.post(path, data={"csrf": self.csrf(), **fields}, headers=self.origin)
+@pytest.fixture
+def visitor(site: Served) -> Iterator[Browser]:
+    """A browser without a session."""
+    with Browser(site) as browser:
+        yield browser
 
 
 @pytest.fixture
-def visitor(site: Served) -> Iterator[Person]:
-    """Somebody who has not signed in."""
-    with Person(site) as person:
-        yield person
+def sign_in(site: Served) -> Iterator[Callable[..., Browser]]:
+    """Sign in with a new token of some scopes, on studies whose names begin so."""
+    browsers: list[Browser] = []
 
-
-@pytest.fixture
-def ada(visitor: Person, site: Served) -> Person:
-    """Somebody who may do everything, signed in."""
-    assert visitor.sign_in(site.token).status_code == 303
-    return visitor
-
-
-@pytest.fixture
-def sign_in(site: Served) -> Iterator[Callable[..., Person]]:
-    """Signs somebody in with a new token of some scopes, on studies whose names begin so."""
-    people: list[Person] = []
-
-    def signed_in(*scopes: str, studies: str = "") -> Person:
-        people.append(Person(site))
-        assert people[-1].sign_in(site.new_token(*scopes, studies=studies)).status_code == 303
-        return people[-1]
+    def signed_in(*scopes: str, studies: str = "") -> Browser:
+        browsers.append(Browser(site))
+        assert browsers[-1].sign_in(site.new_token(*scopes, studies=studies)).status_code == 303
+        return browsers[-1]
 
     yield signed_in
-    for each in people:
-        each.close()
+    for browser in browsers:
+        browser.close()

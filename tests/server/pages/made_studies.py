@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import create_engine, delete, insert, update
 
-from tempopt.records.pool import PoolAgent, Quota
 from tempopt.store import Store
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
 from tests.report.made_study import Made, World, make, write
@@ -134,29 +133,3 @@ def fill(url: str) -> None:
         free,
     )
     break_runs(url, "losing")
-
-
-def fill_pool(store: Store) -> None:
-    """Have the pool of a store hold agents, each of another kind, and quotas."""
-    study = store.load_study("searching")
-    agents = [
-        PoolAgent(name="node-a:11:0:0.1", machine="node-a", started_by="cluster", gpus=8, study_id=study.id),
-        PoolAgent(
-            name="node-b:12:0:0.1",
-            machine="node-b",
-            started_by="cluster",
-            gpus=8,
-            leaving=True,
-            study_id=study.id,
-        ),
-        PoolAgent(
-            name="laptop:13:0:0.1",
-            machine="laptop",
-            queues=frozenset({"vision", "default"}),
-            unable={store.load_study("losing").id: f"ModuleNotFoundError: {MARKUP}"},
-        ),
-    ]
-    for each in agents:
-        store.pool.hear(each)
-    store.pool.set_quota(Quota(queue="vision", user="grace", weight=3.0, priority=10, agents=4))
-    store.pool.set_quota(Quota(user="ada", gpu_hours=120.0, days=30.0))

@@ -36,7 +36,6 @@ def upgrade() -> None:
     _create_audit()
     _create_session()
     _create_pool()
-    _create_webhook()
 
 
 def _create_study() -> None:
@@ -254,33 +253,8 @@ def _create_session() -> None:
     )
 
 
-def _create_webhook() -> None:
-    op.create_table(
-        "tempopt_webhook",
-        sa.Column("number", sa.Integer, primary_key=True),
-        sa.Column("id", sa.String(255), nullable=False),
-        sa.Column("endpoint", sa.String(255), nullable=False),
-        sa.Column("event", sa.String(255), nullable=False),
-        sa.Column("key", sa.String(255), nullable=False),
-        sa.Column("body", _TEXT, nullable=False),
-        sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column(
-            "due", sa.Double, nullable=False, comment="epoch seconds of the database's clock, as is created"
-        ),
-        sa.Column("created", sa.Double, nullable=False),
-        sa.Column("error", _TEXT, nullable=False),
-        sa.UniqueConstraint("endpoint", "key", name="tempopt_webhook_key"),
-        sa.Index("tempopt_webhook_id", "id"),
-        sa.Index("tempopt_webhook_due", "endpoint", "state", "due"),
-        sqlite_autoincrement=True,
-        **_OPTIONS,
-    )
-
-
 def downgrade() -> None:
     """Drop the tables."""
-    op.drop_table("tempopt_webhook")
     op.drop_table("tempopt_session")
     for table in ("tempopt_usage", "tempopt_quota", "tempopt_agent", "tempopt_audit", "tempopt_token"):
         op.drop_table(table)

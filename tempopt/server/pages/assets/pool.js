@@ -1,2 +1,0 @@
-"use strict";
-pages.live(document.querySelector("[data-live]"));

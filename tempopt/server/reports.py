@@ -1,0 +1,69 @@
+"""Reports of studies as HTML pages, rendered once until a run begins or ends."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Literal
+
+from tempopt.records.rows import StudyRow
+from tempopt.results.study_result import load
+from tempopt.store.store import Store
+
+if TYPE_CHECKING:
+    from tempopt.report.page.html import Site
+
+_MAX_PAGES = 16
+# Rendering takes a core for seconds; agents are not to wait for it.
+_MAX_RENDERING = 2
+
+
+class Reports:
+    """The reports that were rendered last; threads may share it.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._rendering = threading.BoundedSemaphore(_MAX_RENDERING)
+        self._pages: OrderedDict[tuple[str, ...], str] = OrderedDict()
+
+    def page(
+        self, study: StudyRow, *, plotlyjs: Literal["inline", "cdn"] = "inline", site: Site | None = None
+    ) -> str:
+        """Return the report of a study.
+
+        Args:
+            study: Its row, as it was just read.
+            plotlyjs: As for :func:`tempopt.report.page.html.render_report`.
+            site: Parts that a page of the server has; None: the page is a file.
+
+        Raises:
+            StudyNotFound: It was deleted.
+        """
+        # plotly takes a while to load
+        from tempopt.report.page.html import render_report
+
+        key = (self._mark(study), plotlyjs, repr(site))
+        # a client that comes while the page is rendered waits for it
+        with self._rendering:
+            with self._lock:
+                text = self._pages.get(key)
+            if text is None:
+                text = render_report(load(self._store, study.name, whole=True), plotlyjs=plotlyjs, site=site)
+            with self._lock:
+                self._pages[key] = text
+                self._pages.move_to_end(key)
+                while len(self._pages) > _MAX_PAGES:
+                    self._pages.popitem(last=False)
+        return text
+
+    def _mark(self, study: StudyRow) -> str:
+        """Return what changes whenever a run of a study begins or ends."""
+        runs = [(row.id, row.state, row.attempt) for row in self._store.tickets(study.id)]
+        facts = repr((study.id, study.spec_hash, study.state, study.version, runs))
+        return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()

@@ -1,1 +1,0 @@
-"""Webhooks: signed messages to endpoints that an operator names, sent until they are delivered."""
