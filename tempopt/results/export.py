@@ -51,11 +51,7 @@ Format = Literal["yaml", "python"]
 
 _TRAINED = "trained.ckpt"
 _DEPLOYED = "deployed.ckpt"
-_CHECKPOINT = ".ckpt"
-_STATE = "deployed.pt"
-_FOLDER = "deployed"
 _LOADING = "tempopt.LoadCallback"
-_PRETRAINED = "tempopt.attention.attach.weights.pretrained_model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +167,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
             body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
-    body += _saving(result, wanted, attaching, code, callbacks)
+    body += _saving(attaching, callbacks)
     notes = [
         *wanted.header,
         *_left_out(result),
@@ -240,20 +236,12 @@ def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _saving(
-    result: StudyResult,
-    wanted: _Wanted,
-    attaching: Mapping[str, Any] | None,
-    code: Code,
-    callbacks: Sequence[Mapping[str, Any]],
-) -> list[str]:
+def _saving(attaching: Mapping[str, Any] | None, callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines that save what is to be served, as far as there is something new to save."""
     save = f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)"
-    if attaching is None and has(callbacks, ROWS):
-        return [*comment([in_weights(callbacks)]).splitlines()[:-1], save]
-    if attaching is None:
-        return []
-    return [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
+    if attaching is not None:
+        return [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
+    return [*comment([in_weights(callbacks)]).splitlines()[:-1], save] if has(callbacks, ROWS) else []
 
 
 def _beside(attaching: Mapping[str, Any]) -> list[str]:
