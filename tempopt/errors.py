@@ -13,7 +13,6 @@ TempoptError
 │  │  ├─ StudyNotFound    no study of that name is in the store
 │  │  └─ CheckpointNotFound a server has no such checkpoint
 │  └─ StudyChanged        the stored study was begun with another spec
-│     └─ SpaceAmended     its search space was amended meanwhile
 ├─ NothingToPlot          a study has not measured what a plot would show
 └─ StudyFailed            the study ran and failed (exit code 1)
    └─ StaleAttempt        the ticket was given to somebody else meanwhile
@@ -82,10 +81,6 @@ class CheckpointNotFound(StorageError):
 
 class StudyChanged(UsageError):
     """The stored study was begun with another spec."""
-
-
-class SpaceAmended(StudyChanged):
-    """The search space of the stored study was amended since it was read."""
 
 
 class NothingToPlot(TempoptError, ValueError):

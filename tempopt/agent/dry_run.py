@@ -90,8 +90,7 @@ def checked(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> St
         SpecError: The spec cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    specs = [spec, *(each.spec for each in spec.amendments)]
-    key = json.dumps([dataclasses.asdict(worker.place), *(each.to_json() for each in specs)], sort_keys=True)
+    key = json.dumps([dataclasses.asdict(worker.place), spec.to_json()], sort_keys=True)
     if again or key not in _CHECKED:
         _CHECKED[key] = rehearse(spec, worker, task="check")[0]
         while len(_CHECKED) > _MOST_CHECKED:
@@ -114,18 +113,6 @@ def class_faults(request: RunRequest) -> str | None:
             if isinstance(message, Finished):
                 return None
     return None
-
-
-def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
-    """Check a spec, and return by searched name the value that the argument has where nobody sets it.
-
-    Temperature parameters, and arguments whose default is no plain data, are left out.
-
-    Raises:
-        SpecError: The spec cannot be carried out.
-        StudyFailed: The worker died over it.
-    """
-    return _checked(spec, worker, "check")[1].defaults
 
 
 def timed(spec: StudySpec, worker: WorkerProcess) -> Times:

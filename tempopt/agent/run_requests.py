@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tempopt.agent.programs import Programs
 from tempopt.agent.study_cache import StudyCache
 from tempopt.confirmation.evaluations import OBSERVED, evaluations
 from tempopt.confirmation.timing import timed_against
@@ -40,7 +39,7 @@ class Requests:
         checkpoints: str,
     ) -> None:
         self._spec = spec
-        self._programs = Programs(spec, program)
+        self._program = program
         self._study = study
         self._cache = cache
         self._folder = folder
@@ -57,8 +56,9 @@ class Requests:
             memory_share: Share of its card's memory that the run may take; None: all of it.
         """
         assert ticket.parameters is not None
-        # a run that was begun before the search space was amended goes on as it was begun
-        cache, spec, study = self._cache, self._spec.in_space(ticket.space), self._study
+        if self._program is None:
+            self._program = self._spec.program()
+        cache, spec, study = self._cache, self._spec, self._study
         winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in CREDITED}
         timing = ticket.kind == "timing"
@@ -68,7 +68,7 @@ class Requests:
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,
-            program=self._programs.of(ticket),
+            program=self._program,
             parameters=ticket.parameters,
             seed=ticket.seed,
             evaluations=[]

@@ -19,7 +19,6 @@ from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.agent.start_weights import with_weights
-from tempopt.agent.study_cache import SpaceChanged
 from tempopt.agent.ticket_client import TicketClient
 from tempopt.errors import SpecError, UsageError
 from tempopt.files import removed_if_empty
@@ -27,8 +26,6 @@ from tempopt.records.liveness import user
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.optuna_strategies import try_strategies
-from tempopt.spec.amendments import changes
-from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
@@ -122,53 +119,39 @@ class StudyRunner:
                 owner=user(),
                 told=self._observer.note,
             )
-            while not self._worked(study, program, workers, folder):
-                program = self._follow(study).program()
+            self._train(study, program, workers, folder)
 
     def _with_weights(self, spec: StudySpec, folder: Path) -> StudySpec:
         earlier = None if self._study is None else self._study.checkpoints
         return with_weights(spec, [self._checkpoints, *([earlier] if earlier else [])], folder)
 
-    def _worked(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> bool:
-        """Work on a study until nothing is left to do; False: its search space was amended meanwhile."""
+    def _train(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> None:
+        """Work on a study until nothing is left to do."""
+        place = join(self._checkpoints, study.name)
+        client = TicketClient(
+            spec=self._spec,
+            program=program,
+            study=study,
+            store=self._store,
+            folder=folder,
+            workers=len(workers),
+            checkpoints=place,
+            observer=self._observer,
+        )
+        agent = Agent(
+            spec=self._spec,
+            client=client,
+            workers=workers,
+            folder=folder,
+            checkpoints=place,
+            observer=self._observer,
+            new=self._study is None,
+            gate=self._gate,
+        )
         try:
-            place = join(self._checkpoints, study.name)
-            client = TicketClient(
-                spec=self._spec,
-                program=program,
-                study=study,
-                store=self._store,
-                folder=folder,
-                workers=len(workers),
-                checkpoints=place,
-                observer=self._observer,
-            )
-            agent = Agent(
-                spec=self._spec,
-                client=client,
-                workers=workers,
-                folder=folder,
-                checkpoints=place,
-                observer=self._observer,
-                new=self._study is None,
-                gate=self._gate,
-            )
-            try:
-                agent.run()
-            finally:
-                workers[:] = agent.workers
-        except SpaceChanged:
-            return False
-        return True
-
-    def _follow(self, study: StudyRow) -> StudySpec:
-        """Return the spec of a study whose search space somebody has amended."""
-        stored = StudySpec.stored(self._store.load_study(study.name))
-        import_schedules(stored)
-        told = "; ".join(changes(self._spec.search, stored.search))
-        self._observer.note(f"The search space was amended ({told}). This agent goes on in the new one.")
-        self._spec = self._spec.amended(stored)
-        return self._spec
+            agent.run()
+        finally:
+            workers[:] = agent.workers
 
     def _where_begun(self, refusal: str) -> str:
         """Return where the modules of a study that is there may be, if one was not found here."""

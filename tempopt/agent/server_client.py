@@ -18,14 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
-from tempopt.agent.programs import Programs
 from tempopt.agent.server_line import ServerLine
 from tempopt.agent.store_connection import StoreAway, StoreConnection
-from tempopt.agent.study_cache import SpaceChanged
 from tempopt.agent.study_client import Judged, Listeners
 from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
 from tempopt.errors import (
-    SpaceAmended,
     StorageError,
     StudyFailed,
     TempoptError,
@@ -97,7 +94,7 @@ class ServerClient:
         self._state: StudyState = study.state
         self._over = False
         self._standing = joined.standing
-        self._programs = Programs(spec)
+        self._program = spec.program()
         self._tickets: dict[int, TicketRow] = {}
         self._requests: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, _Run] = {}
@@ -121,7 +118,7 @@ class ServerClient:
 
     def _deliver_for_the_dead(self) -> None:
         for path, agent, changes in left_behind(self._folder):
-            self._line.sync(self._study.id, len(self._spec.amendments), changes, dead=agent)
+            self._line.sync(self._study.id, changes, dead=agent)
             self._observer.note(
                 "What an agent on this machine could not tell the server before it died was told."
             )
@@ -186,17 +183,14 @@ class ServerClient:
     def _said(self, study_id: int, changes: Sequence[Change], **more: Any) -> Synced:
         concerned = {each.ticket_id for each in changes} & self._runs.keys()
         runs = {id: _counted(self._runs[id]) for id in concerned}
-        return self._line.sync(study_id, len(self._spec.amendments), changes, runs=runs, **more)
+        return self._line.sync(study_id, changes, runs=runs, **more)
 
     def _deliver(self, held: list[int] | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
         take = None
         if held is not None:
             take = Wanted(limits={}, lease=self._spec.study.lease, max_attempts=1, held=held)
-        try:
-            self._outbox.deliver(take)
-        except SpaceAmended as error:
-            raise SpaceChanged from error
+        self._outbox.deliver(take)
         return self._absorb(self._answer)
 
     def _absorb(self, answer: Synced) -> TicketRow | None:
@@ -303,7 +297,7 @@ class ServerClient:
         self._connection.check()
         wait = _WAIT_SECONDS if held or self._stays else _SHORT_WAIT_SECONDS
         take = Take(held=held, wait=min(wait, LONGEST_WAIT))
-        self._poll = _Poll(self._line, self._study.id, len(self._spec.amendments), take, self._ring)
+        self._poll = _Poll(self._line, self._study.id, take, self._ring)
         return None
 
     def _had_nothing(self, began: float) -> None:
@@ -319,10 +313,7 @@ class ServerClient:
         self._poll = None
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096, socket.MSG_DONTWAIT)
-        try:
-            answer = self._connection.attempt(poll.result, reads=True)
-        except SpaceAmended as error:
-            raise SpaceChanged from error
+        answer = self._connection.attempt(poll.result, reads=True)
         ticket = self._absorb(answer)
         if ticket is None:
             self._had_nothing(poll.began)
@@ -339,7 +330,7 @@ class ServerClient:
     def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
         """Return what a worker is to do with a ticket."""
         plain = dict(self._requests[ticket.id])
-        program = dataclasses.asdict(self._programs.of(ticket))
+        program = dataclasses.asdict(self._program)
         plain |= {"program": program, "folder": str(self.folder(ticket)), "memory_share": memory_share}
         request = decode(json.dumps({"type": RunRequest.__name__, **plain}).encode())
         assert isinstance(request, RunRequest)
@@ -373,7 +364,7 @@ class ServerClient:
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
-        with contextlib.suppress(StoreAway, StudyFailed, StorageError, SpaceChanged, TempoptError):
+        with contextlib.suppress(StoreAway, StudyFailed, StorageError, TempoptError):
             self._deliver()
         with contextlib.suppress(TempoptError):
             self._line.leave(self._study.id)
@@ -393,9 +384,7 @@ class ServerClient:
 class _Poll:
     """One request for a ticket, in a thread of its own: the server answers when there is one."""
 
-    def __init__(
-        self, line: ServerLine, study_id: int, amendments: int, take: Take, ring: socket.socket
-    ) -> None:
+    def __init__(self, line: ServerLine, study_id: int, take: Take, ring: socket.socket) -> None:
         self.done = threading.Event()
         self._lock = threading.Lock()
         self._unwanted = False
@@ -404,7 +393,7 @@ class _Poll:
 
         def ask() -> None:
             try:
-                self._answer = line.sync(study_id, amendments, take=take)
+                self._answer = line.sync(study_id, take=take)
             except Exception as error:
                 self._answer = error
             with self._lock:

@@ -60,7 +60,6 @@ class ServerLine:
     def sync(
         self,
         study_id: int,
-        amendments: int,
         changes: Sequence[Change] = (),
         *,
         renew: Mapping[int, Renewal] | None = None,
@@ -74,12 +73,10 @@ class ServerLine:
         Raises:
             StoreUnreachable: The server cannot be reached, or does not know the token any more.
             StudyNotFound: The study was deleted.
-            SpaceAmended: Its search space was amended.
         """
         said = Sync(
             study=self._study,
             study_id=study_id,
-            amendments=amendments,
             agent=dead or self.agent,
             session=self._session,
             workers=self._workers,

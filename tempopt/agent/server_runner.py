@@ -18,14 +18,12 @@ from tempopt.agent.server_line import ServerLine
 from tempopt.agent.signals import terminable
 from tempopt.agent.start_weights import with_weights_fetched
 from tempopt.agent.store_connection import while_busy
-from tempopt.agent.study_cache import SpaceChanged
 from tempopt.records.rows import StudyRow, StudyState
 from tempopt.remote.connection import ServerConnection
 from tempopt.remote.filesystem import SERVER, get_weights
 from tempopt.remote.paths import study_path
 from tempopt.remote.protocol import Joined
 from tempopt.remote.wire import from_plain
-from tempopt.spec.amendments import changes
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -82,11 +80,7 @@ def work_behind(
         get = partial(get_weights, connection, study_path(name, "weights"))
         spec = with_weights_fetched(spec, place, get)
         spec = checked(spec, here[0], again=gate is None)
-        while True:
-            try:
-                return _worked(connection, spec, here, place, observer, gate)
-            except SpaceChanged:
-                spec = _followed(connection, spec, observer)
+        return _worked(connection, spec, here, place, observer, gate)
 
 
 def _worked(
@@ -100,8 +94,6 @@ def _worked(
     line = ServerLine(connection, spec.study.name, len(workers))
     joined = line.join()
     study = _study(joined)
-    if len(study.amendments or ()) != len(spec.amendments):
-        raise SpaceChanged
     client = ServerClient(
         spec=spec,
         study=study,
@@ -127,15 +119,6 @@ def _worked(
         # a study that is over, or was deleted, has nothing to be told on leaving
         client.hang_up()
     return "done" if client.over() else client.state
-
-
-def _followed(connection: ServerConnection, spec: StudySpec, observer: Observer) -> StudySpec:
-    """Return the spec of a study whose search space somebody has amended."""
-    stored = StudySpec.stored(_study(ServerLine(connection, spec.study.name, 1).join()))
-    import_schedules(stored)
-    told = "; ".join(changes(spec.search, stored.search))
-    observer.note(f"The search space was amended ({told}). This agent goes on in the new one.")
-    return spec.amended(stored)
 
 
 def _study(joined: Joined) -> StudyRow:

@@ -23,14 +23,8 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
 
-class SpaceChanged(Exception):  # noqa: N818  # not an error: whoever looks at the study begins anew
-    """The search space of the study was amended since its spec was read."""
-
-
 class StudyCache:
     """The tickets of one study, as far as this agent knows.
-
-    Every method that asks the store raises SpaceChanged if the study's search space was amended.
 
     Args:
         spec: The study's spec.
@@ -48,8 +42,6 @@ class StudyCache:
     def read(self) -> None:
         """Read everything anew."""
         study = self._store.load_study(self._study.name)
-        if len(study.amendments or ()) != len(self._spec.amendments):
-            raise SpaceChanged
         self.state: StudyState = study.state
         self.version = study.version
         self.grow_to(study.age)

@@ -19,7 +19,7 @@ from tempopt.agent.running import in_work
 from tempopt.agent.snapshot import snapshot
 from tempopt.agent.stopping import beyond_notice, ended_by
 from tempopt.agent.store_connection import StoreAway, StoreConnection
-from tempopt.agent.study_cache import SpaceChanged, StudyCache
+from tempopt.agent.study_cache import StudyCache
 from tempopt.agent.study_client import THOROUGH_SECONDS, Judged, Listeners
 from tempopt.agent.trial_attributes import trial_attributes
 from tempopt.agent.worker_slot import first_lease
@@ -282,8 +282,7 @@ class TicketClient:
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
         with contextlib.suppress(StoreAway, StudyFailed, StorageError):
-            with contextlib.suppress(SpaceChanged):
-                self._deliver()
+            self._deliver()
             # what was taken a moment ago, and given to no worker
             self._store.release(self._study.id, [self._name])
         leave(self._name)
@@ -399,13 +398,10 @@ class TicketClient:
         sampled = arms.ask(ticket)
         parameters = self._spec.parameters(ticket.arm, sampled)  # type: ignore[arg-type]
         trial = arms.trial(sampled) if ticket.kind == "search" else None
-        space = len(self._spec.amendments)
         number = self._connection.attempt(
-            lambda: self._store.begin(ticket.id, ticket.attempt, parameters, sampled, trial, space=space)
+            lambda: self._store.begin(ticket.id, ticket.attempt, parameters, sampled, trial)
         )
-        return dataclasses.replace(
-            ticket, parameters=parameters, sampled=sampled, trial_number=number, space=space
-        )
+        return dataclasses.replace(ticket, parameters=parameters, sampled=sampled, trial_number=number)
 
     def _beyond_notice(self, ticket: TicketRow) -> str | None:
         """Return why neither this ticket nor those after it are worth training, None if they may be."""

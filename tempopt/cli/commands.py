@@ -45,11 +45,6 @@ COMMANDS = {
                 help="number of search trials (default: the spec's); +N adds N trials to the study",
             ),
             argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
-            argument(
-                "--amend",
-                action="store_true",
-                help="change the search space of a study that has begun to the spec's",
-            ),
             WORKERS,
             SET,
             argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
@@ -189,14 +184,6 @@ COMMANDS = {
                 type=values.more_pairs,
                 default=0,
                 help="add N seeds to confirm on",
-            ),
-            argument(
-                "--amend",
-                metavar="KEY=VALUE",
-                action="append",
-                default=[],
-                help="change the search space, for example search.lr='{low: 0.001, high: 0.1, log: true}'; "
-                "null takes a parameter out; repeatable",
             ),
             argument(
                 "--retry-failed",

@@ -44,7 +44,6 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
                 trials=trials.whole,
                 more=trials.more,
                 enqueue=enqueue,
-                amend=arguments.amend,
                 told=print,
             )
 
@@ -82,7 +81,6 @@ def resume(arguments: argparse.Namespace) -> int:
                 study,
                 more=arguments.trials.more,
                 pairs=arguments.pairs,
-                amend=arguments.amend,
                 retry_failed=arguments.retry_failed,
                 told=print,
             )

@@ -52,7 +52,6 @@ def search(arguments: argparse.Namespace) -> int:
             trials=arguments.trials.whole,
             more=arguments.trials.more,
             enqueue=enqueue,
-            amend=arguments.amend,
             pool=arguments.pool,
             observer=observer,
         )
@@ -91,7 +90,6 @@ def resume(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             more=arguments.trials.more,
             pairs=arguments.pairs,
-            amend=arguments.amend,
             retry_failed=arguments.retry_failed,
             observer=observer,
         )

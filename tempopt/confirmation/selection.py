@@ -22,7 +22,6 @@ from tempopt.records.tickets import (
     pairs_of,
     usable,
 )
-from tempopt.spec.amendments import as_now, fitting, whole
 from tempopt.spec.search_space import distinct
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature import training_key
@@ -68,27 +67,12 @@ def recommend_none(arm: Kind, count: int) -> list[Parameters]:
 def searched(
     arm: str, tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend
 ) -> list[Parameters]:
-    """Return the candidates of an arm that has searched, best first; none: nothing of it is complete.
-
-    Of the search only runs in the space of now are candidates. What the search is compared with stays what
-    it is: the best run at τ = 1, or at a constant, is a candidate wherever it lies.
-    """
+    """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
     runs = of_kind(tickets, arm)  # type: ignore[arg-type]
     if arm == "baseline":
         runs += of_kind(tickets, "rematch")
-    inside = fitting(runs, spec)
-    known = recommend(arm, spec.study.candidates)
-    if arm == "search" or len(inside) == len(runs):
-        return known or candidates(inside, spec.study.candidates, spec.study.direction)
-    every = [as_now(each, spec) or whole(each, spec) for each in runs]
-    best = candidates(every, spec.study.candidates, spec.study.direction)
-    if not known:
-        return best
-    same = {distinct(each) for each in known}
-    beyond = {distinct(each.parameters) for each in every if each.parameters is not None} - {
-        distinct(each.parameters) for each in inside if each.parameters is not None
-    }
-    return known + [each for each in best[:1] if distinct(each) in beyond - same]
+    most = spec.study.candidates
+    return recommend(arm, most) or candidates(runs, most, spec.study.direction)
 
 
 def choose_tickets(

@@ -80,7 +80,6 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     """
     if spec.compare is not None:
         return compare_tickets([], spec)
-    spec = spec.in_space(0)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     return [
         NewTicket(kind=kind, arm=kind, number=number, seed=_seed(spec, kind, number))

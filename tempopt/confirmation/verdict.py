@@ -276,7 +276,6 @@ def _conclude_round(
     if not confirm or not finished(confirm) or not is_decided(tickets, spec, of_round):
         return None
     # what was searched then, whatever is searched now
-    spec = spec.in_space(confirm[0].space)
     evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
     total = gain(evidence)
     if total is None or not {"search", "baseline"} <= arms.keys():

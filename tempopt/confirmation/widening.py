@@ -1,6 +1,6 @@
 """Whether a recommended value lies at the end of its searched range, and how far that range is to be widened.
 
-Pure; how the widened range is searched is the business of ``tempopt resume --amend``.
+Pure; the widened range is searched in a new study.
 """
 
 from __future__ import annotations

@@ -45,7 +45,6 @@ class _Search(_Common, total=False):
     trials: int | None
     more: int
     enqueue: Sequence[Mapping[str, Any]]
-    amend: bool
     pool: bool
 
 
@@ -64,7 +63,6 @@ class _Compare(_Common, total=False):
 class _Resume(_Common, total=False):
     more: int
     pairs: int
-    amend: Sequence[str]
     retry_failed: bool
 
 
@@ -81,7 +79,6 @@ def search(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    amend: bool = False,
     pool: bool = False,
     progress: bool = True,
     observer: Observer | None = None,
@@ -109,8 +106,6 @@ def search(
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        amend: Whether a study that is there and searches another space searches this one from now on; then
-            ``more`` is half of ``study.trials`` if its search is over and no number is given.
         pool: Whether to leave the trainings to the agents of the pool, and watch; always so on a server.
         progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
             each training, the latter two on standard error.
@@ -125,7 +120,7 @@ def search(
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
     spec, storage = loaded(spec), urls.storage_url(storage)
-    ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue, "amend": amend}
+    ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue}
     if pool and (workers is not None or not wait):
         raise UsageError(
             "With pool=True the agents of the pool train the study, and this call watches. Take workers and "
@@ -297,7 +292,6 @@ def resume(
     checkpoints: str | Path | None = None,
     more: int = 0,
     pairs: int = 0,
-    amend: Sequence[str] = (),
     retry_failed: bool = False,
     progress: bool = True,
     observer: Observer | None = None,
@@ -308,8 +302,6 @@ def resume(
     Args:
         name: Name of the study.
         pairs: Confirming seeds to add to its verdict, instead of trials.
-        amend: Changes of its search space, as in ``search.temperature_init={low: 0.25, high: 16}``, with
-            ``null`` for a name that is taken out; ``more`` as for :func:`search`.
         retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
 
     Raises:
@@ -318,7 +310,7 @@ def resume(
             or a change is none of a search space.
     """
     storage = urls.storage_url(storage)
-    ask: dict[str, Any] = {"more": more, "pairs": pairs, "amend": amend, "retry_failed": retry_failed}
+    ask: dict[str, Any] = {"more": more, "pairs": pairs, "retry_failed": retry_failed}
     if not wait:
 
         def order(store: Store) -> tuple[StudySpec, StudyRow | None]:

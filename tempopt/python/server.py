@@ -72,7 +72,6 @@ class Server:
         trials: int | None = None,
         more: int = 0,
         enqueue: Sequence[Mapping[str, Any]] = (),
-        amend: bool = False,
         progress: bool = True,
         observer: Observer | None = None,
         wait: bool = True,
@@ -80,7 +79,7 @@ class Server:
         """Have a study begun or continued; return its result once it is over or was paused.
 
         Args:
-            spec: As for :func:`tempopt.search`, and so ``trials``, ``more``, ``enqueue``, ``amend``,
+            spec: As for :func:`tempopt.search`, and so ``trials``, ``more``, ``enqueue``,
                 ``progress`` and ``observer``.
             workers: Trials side by side that this machine trains as one of the study's agents; None: none.
             wait: False: return how the study stands as soon as the server has it.
@@ -100,7 +99,6 @@ class Server:
                 trials=trials,
                 more=more,
                 enqueue=enqueue,
-                amend=amend,
                 workers=workers,
                 observer=seen,
             )
@@ -138,7 +136,6 @@ class Server:
         workers: Workers | None = None,
         more: int = 0,
         pairs: int = 0,
-        amend: Sequence[str] = (),
         retry_failed: bool = False,
         progress: bool = True,
         observer: Observer | None = None,
@@ -151,7 +148,6 @@ class Server:
                 name,
                 more=more,
                 pairs=pairs,
-                amend=amend,
                 retry_failed=retry_failed,
                 workers=workers,
                 observer=seen,

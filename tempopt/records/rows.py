@@ -59,8 +59,6 @@ class StudyRow:
         created: In UTC, as every moment here; by the database's clock.
         version: Grows when tickets are added or withdrawn.
         checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
-        amendments: The changes of its search space, oldest first, as plain JSON data
-            (:class:`tempopt.spec.amendments.Amendment`); None: there were none.
         owner: The user who began it; empty for one that was begun on the database by nobody in particular.
         queue: The queue of the pool that it is in.
         priority: The pool serves studies with a higher one first.
@@ -79,7 +77,6 @@ class StudyRow:
     created: datetime
     version: int = 0
     checkpoints: str | None = None
-    amendments: list[dict[str, Any]] | None = None
     owner: str = ""
     queue: str = DEFAULT_QUEUE
     priority: int = 0
@@ -122,7 +119,7 @@ class StudyTotals:
     """What all runs of one study come to.
 
     Args:
-        lowest: Lowest value of a complete search trial, in whatever search space; None: there is none.
+        lowest: Lowest value of a complete search trial; None: there is none.
         highest: The highest.
         seconds: Seconds of training, all attempts.
         gpu_seconds: The same times the GPUs that they were spent on.
@@ -200,7 +197,6 @@ class TicketRow:
         peak_memory: Most bytes that an attempt had allocated on one card; None without cards.
         machine: Host that the latest attempt to begin trained on; None before the first.
         device: What it trained on there, for people to read: ``NVIDIA H200 (cuda:0)``, ``cpu``.
-        space: How often the search space had been amended when its parameters were decided.
     """
 
     id: int
@@ -237,7 +233,6 @@ class TicketRow:
     peak_memory: int | None = None
     machine: str | None = None
     device: str | None = None
-    space: int = 0
 
     @property
     def name(self) -> str:

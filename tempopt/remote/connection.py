@@ -13,7 +13,6 @@ from typing import Any
 from tempopt.errors import (
     AccessDenied,
     CheckpointNotFound,
-    SpaceAmended,
     SpecError,
     StaleAttempt,
     StorageError,
@@ -40,7 +39,6 @@ ERRORS: dict[str, type[TempoptError]] = {
     "checkpoint_not_found": CheckpointNotFound,
     "run_not_found": StudyNotFound,
     "study_changed": StudyChanged,
-    "amended": SpaceAmended,
     "spec": SpecError,
     "usage": UsageError,
     "stale_attempt": StaleAttempt,

@@ -95,7 +95,6 @@ class Sync(Body):
 
     Args:
         study_id: Id of the study, as its row told; another study of the same name is none of the agent's.
-        amendments: How many amendments of the search space the agent knows of.
         changes: In the order in which they happened, each with its ``type``: Began, Reported, Kept, Ended,
             Lost or Returned.
         renew: Runs that have made a step, by the id of their ticket.
@@ -106,7 +105,6 @@ class Sync(Body):
 
     study: StudyName
     study_id: TicketId
-    amendments: Annotated[int, Field(ge=0, le=10_000)] = 0
     agent: AgentName
     session: Session
     workers: Annotated[int, Field(ge=1, le=4096)] = 1

@@ -11,7 +11,6 @@ from tempopt.confirmation.recommendation import ALONE_LEVEL, PassedOver, Recomme
 from tempopt.confirmation.verdict import standing
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
-from tempopt.results.rounds import next_share
 from tempopt.results.wording import (
     baseline_name,
     confidence,
@@ -62,7 +61,7 @@ def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool
         return _stays_valid(result, verdict, stands, where, code)
     if found.action == "widen_range":
         now = f"Until then: {_now(result, verdict, found, code)}"
-        return " ".join(filter(None, (_widen(found, where), next_share(result.runs), now)))
+        return f"{_widen(found, result.name, storage)} {now}"
     if found.action == "more_pairs":
         pairs = _more_pairs(result, found, where)
         passed_over = _passed_over(found, baseline_name(result.spec))
@@ -246,17 +245,19 @@ def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:
     )
 
 
-def _widen(found: Recommendation, where: str) -> str:
+def _widen(found: Recommendation, name: str, storage: str) -> str:
     texts = [_range(each) for each in found.widen]
-    return f"widen {' and '.join(texts)}, and continue the search: `{widen_command(where, found.widen)}`."
+    command = widen_command(name, found.widen, storage)
+    return f"widen {' and '.join(texts)}, in a new study that learns from this one: `{command}`."
 
 
-def widen_command(where: str, widen: tuple[Widening, ...]) -> str:
-    """Return the command that widens ranges of a study and goes on searching.
+def widen_command(name: str, widen: tuple[Widening, ...], storage: str = "") -> str:
+    """Return the command that searches wider ranges in a new study, with SPEC for the file of the spec.
 
     Args:
-        where: The study and its database, as a shell reads them.
+        name: The study that searched the ranges.
         widen: The ranges.
+        storage: Option that leads to its database, ` --storage URL`; empty: none is needed.
     """
     # the end alone, so that log, step, baseline and when: stay
     sets = (
@@ -265,7 +266,8 @@ def widen_command(where: str, widen: tuple[Widening, ...]) -> str:
         else f"search.{each.name}.high={each.to_high:g}"
         for each in widen
     )
-    return " ".join([f"tempopt resume {where}", *(f"--amend {text}" for text in sets)])
+    settings = [f"--set {text}" for text in (*sets, shlex.quote(f"study.warm_start=[{name}]"))]
+    return f"tempopt search SPEC --name {shlex.quote(f'{name}_wider')} {' '.join(settings)}{storage}"
 
 
 def _range(each: Widening) -> str:

@@ -1,4 +1,4 @@
-"""What came before the round of now: how the search space was amended, and what each verdict may spend."""
+"""The error ledger: what each verdict of a study may spend."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import current_round, of_kind, usable, verdicts
-from tempopt.spec.amendments import changes, fits
-from tempopt.spec.study_spec import StudySpec
+from tempopt.records.tickets import current_round, of_kind, verdicts
 from tempopt.statistics.alpha_ledger import FIRST, level
 
 if TYPE_CHECKING:
@@ -31,25 +29,6 @@ class Entry:
     alpha: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One amendment of the search space, as it is told.
-
-    Args:
-        round: First round that was searched in the new space.
-        during: Whether that round had begun, in the space before.
-        changes: A text for each name, as in ``temperature_init: high 4.0 -> 16.0``.
-        trials: Complete search trials that there were.
-        kept: How many of them lie in the new space.
-    """
-
-    round: int
-    during: bool
-    changes: tuple[str, ...]
-    trials: int
-    kept: int
-
-
 def ledger(tickets: Sequence[TicketRow]) -> list[Entry]:
     """Return what the verdicts of a study may spend, those whose confirmation has begun."""
     begun = sorted({each.round for each in of_kind(tickets, "confirm") if each.attempt})
@@ -57,35 +36,14 @@ def ledger(tickets: Sequence[TicketRow]) -> list[Entry]:
     return [Entry(verdict=n, round=of_round, alpha=level(n)) for of_round, n in numbers.items()]
 
 
-def amended(tickets: Sequence[TicketRow], spec: StudySpec) -> list[Change]:
-    """Return how the search space of a study was amended, oldest first."""
-    search, found = of_kind(tickets, "search"), []
-    for place, each in enumerate(spec.amendments):
-        after = spec.in_space(place + 1)
-        before = [run for run in search if run.space <= place and run.parameters is not None]
-        complete = [run for run in before if usable(run)]
-        found.append(
-            Change(
-                round=each.round,
-                during=any(run.round == each.round for run in before),
-                changes=tuple(changes(each.spec.search, after.search)),
-                trials=len(complete),
-                kept=sum(fits(run, after) for run in complete),
-            )
-        )
-    return found
-
-
 def ledger_lines(result: StudyResult) -> list[str]:
-    """Return the amendments of a study and its error ledger in words; none for a study of one round."""
+    """Return the error ledger of a study in words; none for a study of one round."""
     entries = ledger(result.runs)
-    lines = [_told(each) for each in amended(result.runs, result.spec)]
-    if not lines and len(entries) < 2:
-        return lines
+    if len(entries) < 2:
+        return []
     told = [f"verdict {e.verdict} (round {e.round}) may spend {100 * e.alpha:.3g} %" for e in entries]
-    share = f"{100 * _following(result.runs):.3g} %"
-    told.append(f"the next one {share}" if told else f"the first verdict may spend {share}")
-    return [*lines, f"error ledger, 5 % for all verdicts: {', '.join(told)}."]
+    told.append(f"the next one {100 * _following(result.runs):.3g} %")
+    return [f"error ledger, 5 % for all verdicts: {', '.join(told)}."]
 
 
 def _following(tickets: Sequence[TicketRow]) -> float:
@@ -105,17 +63,6 @@ def next_share(tickets: Sequence[TicketRow]) -> str:
     )
 
 
-def _told(change: Change) -> str:
-    when = f"{'during' if change.during else 'before'} round {change.round}"
-    kept = f"{change.kept} of {change.trials} complete trials lie in the new space"
-    return f"amended {when}: {'; '.join(change.changes)} ({kept})."
-
-
-def rounds_json(result: StudyResult) -> dict[str, Any]:
-    """Return the documented data of amendments and ledger."""
-    return {
-        "amendments": [
-            {**asdict(each), "changes": list(each.changes)} for each in amended(result.runs, result.spec)
-        ],
-        "ledger": [asdict(each) for each in ledger(result.runs)],
-    }
+def ledger_json(result: StudyResult) -> list[dict[str, Any]]:
+    """Return the documented data of the error ledger."""
+    return [asdict(each) for each in ledger(result.runs)]

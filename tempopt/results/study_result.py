@@ -33,8 +33,7 @@ from tempopt.records.rows import (
 from tempopt.records.run_code import run_codes_json
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
 from tempopt.results.comparison import comparison_json
-from tempopt.results.rounds import rounds_json
-from tempopt.spec.amendments import fits
+from tempopt.results.rounds import ledger_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
@@ -205,7 +204,7 @@ class StudyResult:
             "codes": run_codes_json(run.code for run in self.runs),
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
-            **rounds_json(self),
+            "ledger": ledger_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
         }
 
@@ -328,7 +327,7 @@ def assemble(
         tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
-        best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
+        best=_best(of_kind(tickets, "search"), spec.study.direction),
         winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),

@@ -28,7 +28,6 @@ from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import trial_params
 from tempopt.seeds import derive, seed_name
-from tempopt.spec.amendments import as_now
 from tempopt.spec.conditions import counted
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
@@ -77,11 +76,8 @@ class Arms:
     ) -> None:
         self._spec = spec
         self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCHING}
-        # what a study begins with stays what it was; a ticket that an amendment adds has its constant
-        begun = spec.in_space(0)
-        self._constants, self._baselines = begun.constants(), begun.num_baseline
+        self._constants, self._baselines = spec.constants(), spec.num_baseline
         self._levels = self._spaces["constant"].keys() - set(spec.other_names)
-        self._outside: set[tuple[str, int]] = set()
         self._best: TicketRow | None = None
         self._histories = {
             arm: History(
@@ -150,12 +146,7 @@ class Arms:
             return
         arm, number = self._place(ticket)
         self._known[arm].add(number)
-        found = as_now(ticket, self._spec)
-        if found is None:
-            # it takes its number and tells nothing of the space of now
-            self._outside.add((arm, number))
-            return
-        values = found.sampled if found.sampled is not None else found.parameters
+        values = ticket.sampled if ticket.sampled is not None else ticket.parameters
         assert values is not None
         self._histories[arm].asked(number, values)
 
@@ -235,7 +226,7 @@ class Arms:
 
     def _prunable(self, ticket: TicketRow) -> bool:
         # runs that differ in nothing but the seed are all wanted, the unlucky ones too
-        if ticket.kind not in SAMPLED or self._place(ticket) in self._outside:
+        if ticket.kind not in SAMPLED:
             return False
         return bool(self._spaces[self._place(ticket)[0]])
 
@@ -293,9 +284,6 @@ class Arms:
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED
         )
-        if (arm, number) in self._outside:
-            self._histories[arm].told(number, TrialState.FAIL, None, {})
-            return
         # which reports of a lost run are known differs with who saw which of its attempts
         shown = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[arm].told(number, state, ticket.value, shown, guards)

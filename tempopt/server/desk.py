@@ -28,7 +28,6 @@ from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.agent.ticket_client import TicketClient
 from tempopt.agent.worker_slot import first_lease
 from tempopt.agent.write_queue import Outbox
-from tempopt.errors import SpaceAmended
 from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
 from tempopt.records.rows import OVER, StudyRow, TicketRow
 from tempopt.remote.protocol import Counted, Sync, Synced, Taken
@@ -160,13 +159,11 @@ class Desk:
             The answer; None if it only waits, and there is nothing new.
 
         Raises:
-            SpaceChanged: The search space was amended meanwhile.
             StudyNotFound: The study was deleted.
             StoreUnreachable: The database is away; say it again.
             UsageError: A change is not as it should be.
         """
         changes = [] if looking else changes_from_plain(said.changes)
-        same_space = said.amendments == len(self.spec.amendments)
         with self._lock:
             if looking and (said.session in self._gone or not self._worth_looking()):
                 return None
@@ -178,16 +175,13 @@ class Desk:
                     self.cache.read()
                     self._stale = False
                 wants = said.take is not None and said.session not in self._gone
-                taking = wants and same_space and not said.dead
+                taking = wants and not said.dead
                 pruned = {} if looking else self._written(client, agent, said, changes, taking=taking)
-                # what an agent did before it knew of an amendment counts
                 ticket, over = self._taken(client, said) if taking else (None, False)
             except BaseException:
                 # what was taken in here may not be in the store
                 self._stale = True
                 raise
-            if not same_space:
-                raise SpaceAmended("The search space of the study was amended. Join it again.")
             answer = self._answer(refused, pruned, self._given(client, ticket), over=over)
         if any(isinstance(each, Ended | Lost | Returned) for each in changes) or refused:
             self._notify()

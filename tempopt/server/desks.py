@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from tempopt.agent.study_cache import SpaceChanged
 from tempopt.errors import StudyNotFound
 from tempopt.server.desk import Desk
 from tempopt.store.store import Store
@@ -78,7 +77,7 @@ class Desks:
             self._desks.pop(name, None)
 
     def work(self, name: str, do: Callable[[Desk], T], *, id: int | None = None) -> T:
-        """Return what is done at the desk of a study; once more, on it read anew, if its space was amended.
+        """Return what is done at the desk of a study.
 
         Raises:
             StudyNotFound: There is no such study any more.
@@ -86,9 +85,6 @@ class Desks:
         desk = self.of(name, id=id)
         try:
             return do(desk)
-        except SpaceChanged:
-            self.close(name)
-            return do(self.of(name, id=id))
         except StudyNotFound:
             self.close(name)
             raise

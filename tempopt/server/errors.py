@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 
 from tempopt.errors import (
     AccessDenied,
-    SpaceAmended,
     SpecError,
     StaleAttempt,
     StorageError,
@@ -36,7 +35,6 @@ _TOLD: tuple[tuple[type[TempoptError], str, int], ...] = (
     (StoreUnreachable, "storage_away", 503),
     (StorageError, "storage", 500),
     (SpecError, "spec", 422),
-    (SpaceAmended, "amended", 409),
     (StudyChanged, "study_changed", 409),
     (AccessDenied, "forbidden", 403),
     (UsageError, "usage", 400),

@@ -6,7 +6,6 @@ whoever asks: no code of users runs here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -28,7 +27,6 @@ from tempopt.server.pool_admin import check_priority
 from tempopt.spec.own_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.study import admin
-from tempopt.study.amend import Modules
 from tempopt.study.checking import refuse_not_looked_up
 from tempopt.study.enlarge import grow, grown, ordered
 from tempopt.version import __version__
@@ -42,10 +40,6 @@ _MOST_PAIRS = 1000
 _DEEPEST = 60
 Runs = Annotated[int, Field(ge=0, le=_MOST_RUNS)]
 Sets = Annotated[list[dict[str, Any]], Field(default_factory=list, max_length=_MOST_RUNS)]
-Changes = Annotated[
-    list[str],
-    Field(default_factory=list, max_length=100, examples=[["search.lr={low: 0.001, high: 0.1}"]]),
-]
 Version = Annotated[
     int | None,
     Field(
@@ -53,14 +47,6 @@ Version = Annotated[
         le=LARGEST,
         description="Version that the study's tickets had when you looked: nothing is done if they are of "
         "another by now. With it a request that arrives twice adds its runs once.",
-    ),
-]
-Defaults = Annotated[
-    dict[str, Any],
-    Field(
-        default_factory=dict,
-        description="What searched arguments are where nobody sets them, by name: asked for where an "
-        "amendment adds or takes out an argument of a module, which a server does not import.",
     ),
 ]
 _SPEC = {
@@ -79,15 +65,12 @@ class Submission(Body):
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        amend: Whether a study that searches another space searches this one from now on.
     """
 
     spec: Annotated[dict[str, Any], Field(examples=[_SPEC])]
     trials: Annotated[int | None, Field(ge=1, le=_MOST_RUNS)] = None
     more: Runs = 0
     enqueue: Sets
-    amend: bool = False
-    defaults: Defaults
     version: Version = None
 
 
@@ -97,15 +80,12 @@ class Resumption(Body):
     Args:
         more: Search tickets to add.
         pairs: Pairs to add to its verdict.
-        amend: Changes of its search space: ``search.NAME=DOMAIN`` each, ``null`` takes a name out.
         retry_failed: Whether runs that failed on every attempt are trained again.
     """
 
     more: Runs = 0
     pairs: Annotated[int, Field(ge=0, le=_MOST_PAIRS)] = 0
-    amend: Changes
     retry_failed: bool = False
-    defaults: Defaults
     version: Version = None
 
 
@@ -164,11 +144,6 @@ class Collected(Body):
     study: str
     files: dict[str, int]
     left: dict[str, str]
-
-
-def modules(known: Mapping[str, Any]) -> Modules:
-    """Return what is known of a study's modules where none is imported: what whoever asks has told."""
-    return Modules(schedules=check_schedules, defaults=lambda stored, given: known)
 
 
 def _refuse_no_text(data: Any) -> None:
@@ -244,9 +219,7 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
         trials=body.trials,
         more=body.more,
         enqueue=body.enqueue,
-        amend=body.amend,
         told=notes.append,
-        modules=modules(body.defaults),
         version=body.version,
     )
     begun = study is None
@@ -274,7 +247,7 @@ def stop(study: Meant, shared: Shared) -> Told:
 
 @router.post("/{name}/resume", summary="Resume a study, and let it grow")
 def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
-    """Let a study that was paused go on, with more trials, pairs, another search space or failed runs."""
+    """Let a study that was paused go on, with more trials or pairs, or with failed runs again."""
     _refuse_no_text(body.model_dump())
     notes: list[str] = []
     grown(
@@ -282,10 +255,9 @@ def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
         study,
         more=body.more,
         pairs=body.pairs,
-        amend=body.amend,
         retry_failed=body.retry_failed,
         told=notes.append,
-        modules=modules(body.defaults),
+        check_schedules=check_schedules,
         version=body.version,
     )
     _wake(shared, study.name)

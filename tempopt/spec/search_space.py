@@ -386,14 +386,6 @@ def _constant_range(space: Mapping[str, BaseDistribution], temperature: str) -> 
     return _CONSTANTS
 
 
-def spanning(ranges: Iterable[BaseDistribution]) -> BaseDistribution:
-    """Return the logarithmic range from the lowest end of several to the highest."""
-    from optuna.distributions import FloatDistribution
-
-    ends = [(each.low, each.high) for each in ranges if isinstance(each, FloatDistribution)]
-    return FloatDistribution(min(low for low, _ in ends), max(high for _, high in ends), log=True)
-
-
 def arm_parameters(
     arm: Arm, sampled: Mapping[str, Any], *, searched: Mapping[str, Domain], fixed: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from pydantic import (
 from tempopt.errors import SpecError
 from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
-from tempopt.spec.amendments import Amendment
 from tempopt.spec.compared_sets import (
     NO_SEARCH,
     ComparedSet,
@@ -48,7 +47,6 @@ from tempopt.spec.search_space import (
     distributions,
     parse_search,
     parse_sets,
-    spanning,
 )
 from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, Section, Strategy
 from tempopt.spec.study_section import StudySection
@@ -102,8 +100,6 @@ class StudySpec(Section):
 
     # Overrides of this machine: they are in force here, and are neither stored nor compared.
     _local: tuple[Override, ...] = PrivateAttr(default=())
-    # What the study was asked before, as its row says; no part of what it is asked now.
-    _amendments: tuple[Amendment, ...] = PrivateAttr(default=())
     # Where the weights of study.start_from lie on this machine, once that is known.
     _start_at: Path | None = PrivateAttr(default=None)
 
@@ -179,7 +175,7 @@ class StudySpec(Section):
 
     def with_found(self, found: Mapping[str, float], **others: Any) -> StudySpec:
         """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
-        return self._with(named.with_found(self, found, **others), self._amendments)
+        return self._with(named.with_found(self, found, **others))
 
     @property
     def other_names(self) -> list[str]:
@@ -242,28 +238,9 @@ class StudySpec(Section):
         """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
         return notes_on(self.study, self.search)
 
-    @property
-    def amendments(self) -> tuple[Amendment, ...]:
-        """How the study's search space was changed after it had begun, oldest first."""
-        return self._amendments
-
-    def in_space(self, space: int) -> StudySpec:
-        """Return the spec that was in force while the search space had been amended so often."""
-        if space >= len(self._amendments):
-            return self
-        return self._with(self._amendments[space].spec, self._amendments[:space])
-
-    def following(self, amendments: Sequence[Amendment]) -> StudySpec:
-        """Return the spec of a study whose search space was amended so."""
-        return self._with(self, amendments)
-
-    def amended(self, stored: StudySpec) -> StudySpec:
-        """Return another spec, which is stored, with the resources and the overrides of this one."""
-        return self._with(stored.model_copy(update={"resources": self.resources}), stored.amendments)
-
-    def _with(self, spec: StudySpec, amendments: Sequence[Amendment]) -> StudySpec:
+    def _with(self, spec: StudySpec) -> StudySpec:
         copy = spec.model_copy()
-        copy._local, copy._amendments, copy._start_at = self._local, tuple(amendments), self._start_at
+        copy._local, copy._start_at = self._local, self._start_at
         return copy
 
     @property
@@ -273,21 +250,13 @@ class StudySpec(Section):
 
     def starting_at(self, path: Path) -> StudySpec:
         """Return the spec with the place where the weights of ``study.start_from`` lie on this machine."""
-        copy = self._with(self, self._amendments)
+        copy = self._with(self)
         copy._start_at = path
         return copy
 
     def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
-        """Return Optuna's distributions of what an arm samples.
-
-        A constant stays a rival where the range of temperatures was amended: they span all that there were.
-        """
-        found = arm_space(distributions(self.search), arm, self.other_names)
-        if arm == "constant" and self._amendments:
-            earlier = [each.spec.space("constant") for each in self._amendments]
-            for name in found.keys() - set(self.other_names):
-                found[name] = spanning(each[name] for each in (*earlier, found) if name in each)
-        return found
+        """Return Optuna's distributions of what an arm samples."""
+        return arm_space(distributions(self.search), arm, self.other_names)
 
     def constants(self) -> list[dict[str, float]]:
         """Return the temperatures of the constant arm by parameter, in the order of their runs."""
@@ -347,7 +316,7 @@ class StudySpec(Section):
         written = stored.with_settings([each for each in parsed if not each.local])
         spec = self.parse(written.data, source=written)
         spec._local = (*self._local, *(each for each in parsed if each.local))
-        spec._amendments, spec._start_at = self._amendments, self._start_at
+        spec._start_at = self._start_at
         spec._in_force()
         return spec
 
@@ -406,12 +375,8 @@ class StudySpec(Section):
 
     @classmethod
     def stored(cls, study: StudyRow) -> Self:
-        """Return the spec of a study in a store, with what it was before; SpecError as :meth:`from_json`."""
-        spec = cls.from_json(study.spec)
-        spec._amendments = tuple(
-            Amendment(**{**each, "spec": cls.from_json(each["spec"])}) for each in study.amendments or ()
-        )
-        return spec
+        """Return the spec of a study in a store; SpecError as :meth:`from_json`."""
+        return cls.from_json(study.spec)
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:

@@ -2,7 +2,7 @@
 
 Whoever looks often enough finds something. All verdicts of a study together claim a gain where there is none
 with a chance of 5 % at most (two-sided, by the union bound), however many there come to be: the first has
-4 % of it and each later one half of what is left. More search trials, an amended search space and added pairs
+4 % of it and each later one half of what is left. More search trials and added pairs
 each open a round, and each round has one verdict.
 """
 

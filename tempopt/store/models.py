@@ -90,7 +90,6 @@ STUDY = Table(
     Column("version", Integer, nullable=False, server_default=_ZERO),
     Column("checkpoints", LongText),
     Column("warm_start", Document),
-    Column("amendments", Document),
     Column("owner", String(MAX_NAME), nullable=False, server_default=""),
     Column("queue", String(MAX_NAME), nullable=False, server_default="default"),
     Column("priority", Integer, nullable=False, server_default=_ZERO),
@@ -141,7 +140,6 @@ TICKET = Table(
     Column("peak_memory", BigInteger),
     Column("machine", String(MAX_NAME)),
     Column("device", String(MAX_NAME)),
-    Column("space", Integer, nullable=False, server_default=_ZERO),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),

@@ -239,39 +239,6 @@ class Store(AccessMethods):
             lambda c: studies.add_tickets(c, study_id, tickets, version=version, resume=resume)
         )
 
-    def amend(
-        self,
-        study_id: int,
-        *,
-        spec: dict[str, Any],
-        spec_hash: str,
-        amendments: Sequence[Mapping[str, Any]],
-        tickets: Sequence[NewTicket],
-        sampled: Mapping[int, Mapping[str, Any] | None],
-        withdraw: Collection[int],
-        version: int,
-    ) -> bool:
-        """Write another search space of a study, all or nothing, and return whether that was done.
-
-        The study is running from then on.
-
-        Args:
-            spec: The spec that is in force from now on.
-            spec_hash: Its identity.
-            amendments: All that there were, this one last.
-            tickets: Those that it adds.
-            sampled: By id of tickets that have not been begun, the values that they are to get.
-            withdraw: Ids of waiting tickets that nobody is to begin any more.
-            version: Do so only while the tickets are of this version.
-
-        Raises:
-            StudyNotFound: The study has been deleted.
-        """
-        values = {"spec": spec, "spec_hash": spec_hash, "amendments": list(amendments)}
-        return self._database.write(
-            lambda c: studies.amend(c, study_id, values, tickets, sampled, withdraw, version)
-        )
-
     def retry(
         self, study_id: int, failed: Collection[int], tickets: Sequence[NewTicket], *, version: int
     ) -> bool:
@@ -348,14 +315,13 @@ class Store(AccessMethods):
         Args:
             trial: Parameters of the trial, which a ticket that has one already keeps as it is, whatever is
                 given; None: the ticket is not Optuna's business.
-            space: How often the search space had been amended that they were sampled from.
 
         Raises:
-            StaleAttempt: The ticket is another's by now, or the search space was amended meanwhile.
+            StaleAttempt: The ticket is another's by now.
             StorageError: Optuna's study of that name has been deleted.
         """
         number = self._database.write(
-            lambda c: taking.begin(c, ticket_id, attempt, parameters, sampled, trial, space)
+            lambda c: taking.begin(c, ticket_id, attempt, parameters, sampled, trial)
         )
         return self._project(ticket_id, trial) if number is None and trial is not None else number
 

@@ -32,7 +32,6 @@ from tempopt.store.pool import keep_usage
 from tempopt.workers.messages import GUARD
 
 _WITHDRAWN = "withdrawn: the search was stopped"
-_LEFT = "withdrawn: the search space was amended"
 
 
 def create(
@@ -179,12 +178,10 @@ def add_tickets(
     new = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in there}
     if not new:
         return True
-    amendments = connection.scalar(select(STUDY.c.amendments).where(STUDY.c.id == study_id))
     values = [
         {
             **{f.name: getattr(ticket, f.name) for f in fields(NewTicket)},
             "study_id": study_id,
-            "space": len(amendments or ()),
             "stage": reading.STAGES[ticket.kind],
             "state": "waiting",
             "attempt": 0,
@@ -196,29 +193,6 @@ def add_tickets(
     connection.execute(insert(TICKET), values)
     running = {"state": "running"} if resume else {}
     change(connection, study_id, version=STUDY.c.version + 1, **running)
-    return True
-
-
-def amend(
-    connection: Connection,
-    study_id: int,
-    values: Mapping[str, Any],
-    tickets: Sequence[NewTicket],
-    sampled: Mapping[int, Mapping[str, Any] | None],
-    withdrawn: Collection[int],
-    version: int,
-) -> bool:
-    """Write another spec of a study with the tickets that follow; False if they are of another version."""
-    if _lock(connection, study_id) != version:
-        return False
-    change(connection, study_id, **values, state="running", version=STUDY.c.version + 1)
-    unbegun = (TICKET.c.parameters.is_(None), TICKET.c.state.not_in(OVER))
-    for id in sorted(sampled):
-        text = None if sampled[id] is None else dict(sampled[id] or {})
-        connection.execute(update(TICKET).where(TICKET.c.id == id, *unbegun).values(sampled=text))
-    which = (TICKET.c.state == "waiting", TICKET.c.id.in_(sorted(withdrawn)))
-    _withdraw(connection, study_id, *which, error=_LEFT)
-    add_tickets(connection, study_id, tickets, version=None, resume=True)
     return True
 
 

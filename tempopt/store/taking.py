@@ -137,24 +137,18 @@ def begin(
     parameters: Mapping[str, Any],
     sampled: Mapping[str, Any],
     trial: Sequence[TrialParam] | None,
-    space: int,
 ) -> int | None:
     """Write what a ticket trains, with the trial that is its for life; return the trial's number.
 
     Optuna's tables may be of a version that is not known: then the number of a new trial is None.
     """
-    of_study = (
-        select(column).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label(label)
-        for label, column in (("study", STUDY.c.name), ("amendments", STUDY.c.amendments))
-    )
-    held = select(*HELD, *of_study).where(TICKET.c.id == ticket_id).with_for_update()
+    name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
+    held = select(*[*HELD, name]).where(TICKET.c.id == ticket_id).with_for_update()
     row = connection.execute(held).one_or_none()
     why = stale(row, ticket_id, attempt)
     if row is None or why:
         raise StaleAttempt(why)
-    if len(row.amendments or ()) != space:
-        raise StaleAttempt(f"The search space of ticket {ticket_id} was amended; it is sampled anew.")
-    values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled), "space": space}
+    values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
     number: int | None = row.trial_number
     if trial is not None and number is None and optuna_tables.is_known(connection):
         values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)

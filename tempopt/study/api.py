@@ -53,7 +53,6 @@ def search(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    amend: bool = False,
     pool: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
@@ -71,14 +70,11 @@ def search(
                     trials=trials,
                     more=more,
                     enqueue=enqueue,
-                    amend=amend,
                     workers=workers,
                     observer=seen,
                 )
                 return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
-            spec, study = ordered(
-                store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend, told=seen.note
-            )
+            spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, told=seen.note)
             if pool:
                 return _left_to_pool(store, spec, study, checkpoints, seen)
             runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
@@ -177,7 +173,6 @@ def resume(
     checkpoints: str | Path | None = None,
     more: int = 0,
     pairs: int = 0,
-    amend: Sequence[str] = (),
     retry_failed: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
@@ -191,16 +186,13 @@ def resume(
                 name,
                 more=more,
                 pairs=pairs,
-                amend=amend,
                 retry_failed=retry_failed,
                 workers=workers,
                 observer=seen,
             )
             return remote.carried_out(server, name, workers=workers, observer=seen)
         study = store.load_study(name)
-        spec = grown(
-            store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
-        )
+        spec = grown(store, study, more=more, pairs=pairs, retry_failed=retry_failed, told=seen.note)
         if more:
             seen.note(_added(spec, more))
         return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()

@@ -9,15 +9,12 @@ from typing import Any
 from tempopt.agent.continuation import find, go_on_with
 from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
-from tempopt.errors import UsageError
+from tempopt.errors import StudyChanged, UsageError
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.results.rounds import next_share
-from tempopt.spec.identity import differences
+from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
-from tempopt.study.amend import HERE, Modules, refuse_moved, with_changes
-from tempopt.study.amend import amend as amend_study
 from tempopt.study.ledger import check_can_show
 
 
@@ -28,9 +25,7 @@ def ordered(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    amend: bool = False,
     told: Callable[[str], None] = lambda text: None,
-    modules: Modules = HERE,
     version: int | None = None,
 ) -> tuple[StudySpec, StudyRow | None]:
     """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
@@ -39,34 +34,22 @@ def ordered(
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        amend: Whether a study that searches another space searches this one from now on.
         told: Called with a sentence on the share of the error rate that the verdict of what is added has.
-        modules: How it is learned what the study's modules say.
         version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
         SpecError: The budget of a study that is begun is too small to prove anything.
-        UsageError: There is no study that could grow, or be amended.
+        UsageError: There is no study that could grow.
         StudyChanged: The store has a study of that name that asks something else.
     """
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
     study = find(store, spec.study.name)
-    stored = None if study is None else StudySpec.stored(study)
-    if study is not None and stored is not None and amend and differences(stored, begun_as(spec, stored)):
-        spec = amend_study(store, study, spec, more=more, enqueue=enqueue, modules=modules, version=version)
-        _tell_share(store, study, spec, told)
-        return spec, store.load_study(study.name)
     if study is not None:
         spec = go_on_with(store, study, spec)
         if grow(store, study, spec, more, enqueue, version=version):
             _tell_share(store, study, spec, told)
         return spec, study
-    if amend:
-        raise UsageError(
-            f'The search space of the study "{spec.study.name}" was to be amended, but the store has no such '
-            "study yet. Take --amend out to begin it."
-        )
     if more:
         raise UsageError(
             f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
@@ -84,10 +67,9 @@ def grown(
     *,
     more: int = 0,
     pairs: int = 0,
-    amend: Sequence[str] = (),
     retry_failed: bool = False,
     told: Callable[[str], None] = lambda text: None,
-    modules: Modules = HERE,
+    check_schedules: Callable[[StudySpec], None] = import_schedules,
     version: int | None = None,
 ) -> StudySpec:
     """Return the spec of a study that is there, grown as was asked.
@@ -95,42 +77,25 @@ def grown(
     Args:
         more: Search tickets to add.
         pairs: Pairs to add to its verdict.
-        amend: Changes of its search space, as for :func:`tempopt.study.amend.with_changes`.
         retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
         told: Called with a sentence on what is trained again, or on the share of the verdict that follows.
-        modules: How it is learned what the study's modules say.
+        check_schedules: Refuses a spec whose schedules outside tempopt cannot be had.
         version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
-        UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
-            or a change is none of a search space, or is to one of a comparison, which has none.
+        UsageError: More was asked with ``retry_failed``, or pairs were to be added, and there is no verdict.
     """
     spec = StudySpec.stored(study)
     if retry_failed:
-        if amend or pairs or more:
+        if pairs or more:
             raise UsageError(
-                "--retry-failed completes what was asked, and --trials, --pairs and --amend ask for more. "
+                "--retry-failed completes what was asked, and --trials and --pairs ask for more. "
                 "Give them in two commands."
             )
-        modules.schedules(spec)
+        check_schedules(spec)
         told(retry(store, study, spec, version=version))
         return spec
-    if amend and pairs:
-        raise UsageError(
-            "--pairs adds to the verdict that there is, and after --amend there is another search. Give one "
-            "of them."
-        )
-    if amend and spec.compare is not None:
-        raise UsageError(
-            f"{study.name} is a comparison of given parameter sets, so it has no search space to amend. "
-            "Compare other sets in a study of their own: tempopt compare SPEC SET SET"
-        )
-    changed = with_changes(spec, amend) if amend else spec
-    modules.schedules(changed)
-    if differences(spec, changed):
-        changed = amend_study(store, study, changed, more=more, texts=amend, modules=modules, version=version)
-        _tell_share(store, study, changed, told)
-        return changed
+    check_schedules(spec)
     grow(store, study, spec, more, version=version)
     add_pairs(store, study, spec, pairs, version=version)
     if more or pairs:
@@ -177,10 +142,19 @@ def grow(
             return True
 
 
+def _refuse_moved(study: StudyRow, version: int | None) -> None:
+    """Refuse to grow a study whose tickets are of another version than the caller has read."""
+    if version is not None and study.version != version:
+        raise StudyChanged(
+            f'Tickets of the study "{study.name}" were added or withdrawn since you looked (their version is '
+            f"{study.version}, and {version} was given). Look again, and ask anew if it is still to be done."
+        )
+
+
 def _version(store: Store, study: StudyRow, seen: int | None) -> int:
     """Return the version of a study's tickets; StudyChanged if it is not that which was seen, if any was."""
     row = store.load_study(study.name)
-    refuse_moved(row, seen)
+    _refuse_moved(row, seen)
     return row.version
 
 

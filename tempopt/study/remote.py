@@ -22,12 +22,9 @@ from tempopt.errors import AccessDenied
 from tempopt.remote.filesystem import put_weights
 from tempopt.remote.paths import STUDIES, study_path
 from tempopt.results.study_result import StudyResult, load
-from tempopt.spec.identity import differences
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import begun_as
 from tempopt.store.remote_store import RemoteStore
-from tempopt.study.amend import HERE, with_changes
 from tempopt.study.watch import look_on
 from tempopt.workers.messages import Stage
 
@@ -43,7 +40,6 @@ def submit(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    amend: bool = False,
     workers: Workers | None = None,
     observer: Observer | None = None,
 ) -> None:
@@ -52,7 +48,7 @@ def submit(
     Args:
         store: The server's.
         spec: The spec, whose schedules have been imported.
-        trials: As for :func:`tempopt.study.enlarge.ordered`, and so ``more``, ``enqueue`` and ``amend``.
+        trials: As for :func:`tempopt.study.enlarge.ordered`, and so ``more`` and ``enqueue``.
         workers: Trials side by side that this machine is to train then; None: none.
         observer: Who is told what there is to say of it.
 
@@ -65,12 +61,10 @@ def submit(
     _check_agent(store, workers)
     optimizers(spec)
     study = find(store, spec.study.name)
-    asked: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue), "amend": amend}
+    asked: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue)}
     if study is None:
-        if not (amend or more):
+        if not more:
             spec = rehearsed(spec, seen)
-    elif amend:
-        asked["defaults"] = _defaults(StudySpec.stored(study), spec)
     else:
         same_question(study, spec)
     if study is not None and (more or enqueue):
@@ -86,7 +80,6 @@ def resume(
     *,
     more: int = 0,
     pairs: int = 0,
-    amend: Sequence[str] = (),
     retry_failed: bool = False,
     workers: Workers | None = None,
     observer: Observer | None = None,
@@ -97,14 +90,8 @@ def resume(
     asked: dict[str, Any] = {
         "more": more,
         "pairs": pairs,
-        "amend": list(amend),
         "retry_failed": retry_failed,
     }
-    if amend and study.spec.get("compare") is None and not pairs:
-        stored = StudySpec.stored(study)
-        changed = with_changes(stored, amend)
-        HERE.schedules(changed)
-        asked["defaults"] = _defaults(stored, changed)
     if more or pairs:
         asked["version"] = study.version
     _tell(store.ask(name, "resume", asked), observer or Unobserved())
@@ -186,12 +173,6 @@ def rehearsed(spec: StudySpec, observer: Observer) -> StudySpec:
 
     with places_here(spec, 1) as places, workers_of(places) as workers:
         return rehearse(spec, workers[0], task="rehearse", told=told)[0]
-
-
-def _defaults(stored: StudySpec, given: StudySpec) -> dict[str, Any]:
-    """Return what a server cannot know of an amendment's arguments, as plain data."""
-    given = begun_as(given, stored)
-    return dict(HERE.defaults(stored, given)) if differences(stored, given) else {}
 
 
 def _tell(answer: Mapping[str, Any], observer: Observer) -> None:

@@ -241,7 +241,7 @@ def read(path: Path, *, name: str | None = None) -> WholeStudy:
         maps=maps,
         warm_start=found.get("warm_start", [[]])[0],
         trials={
-            each.id: trial_params(each.sampled or {}, spec.in_space(each.space).space("search"))
+            each.id: trial_params(each.sampled or {}, spec.space("search"))
             for each in tickets
             if each.trial_number is not None
         },

@@ -13,7 +13,7 @@ from tempopt.agent.continuation import find
 from tempopt.agent.observer import Observer
 from tempopt.agent.running import in_work
 from tempopt.agent.snapshot import snapshot
-from tempopt.agent.study_cache import SpaceChanged, StudyCache
+from tempopt.agent.study_cache import StudyCache
 from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.records.rows import OVER, StudyState, TicketRow
 from tempopt.spec.study_spec import StudySpec
@@ -57,10 +57,6 @@ class Watch:
         assert self._cache is not None
         try:
             self._cache.refresh()
-        except SpaceChanged:
-            # what was told stays told
-            self._cache = None
-            return self.look()
         except StudyNotFound as error:
             raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
         self._tell()

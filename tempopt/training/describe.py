@@ -7,14 +7,13 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, loaders, parameter
 from tempopt.workers.class_paths import dotted, load_class, module_name, refuse_module
-from tempopt.workers.messages import Program
 
 _GOVERNED = ("validate_at",)
 _MISSING = object()
@@ -100,37 +99,6 @@ def inspect_module(import_path: str) -> ModuleInfo:
         other_data=[_path(each) for each in beside[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
     )
-
-
-def defaults(program: Program, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values that init arguments have where nobody sets them, as far as they are plain data.
-
-    Args:
-        program: What is trained; its classes import.
-        names: Searched names; temperature parameters are left out.
-    """
-    import lightning as L
-
-    found = {}
-    for name in names:
-        section, dot, rest = name.partition(".")
-        cls: type = L.Trainer
-        if dot and section == "data" and program.data is not None:
-            cls = load_class(program.data["class_path"], base=object, where="data")
-        elif not (dot and section in ("data", "trainer")):
-            cls, rest = load_class(program.model["class_path"], base=object, where="model"), name
-        if dot and section == "model":
-            rest = name.removeprefix("model.")
-        top, *below = rest.split(".")
-        argument = None if name in TEMPERATURE_PARAMETERS else parameter(cls, top)
-        if argument is None:
-            continue
-        value: object = argument.default
-        for key in below:
-            value = value.get(key, _MISSING) if isinstance(value, Mapping) else getattr(value, key, _MISSING)
-        if isinstance(value, bool | int | float | str | None):
-            found[name] = value
-    return found
 
 
 def _path(cls: type) -> str:

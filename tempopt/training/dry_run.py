@@ -38,7 +38,6 @@ from tempopt.training.batch_loss import loss_of_a_batch
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.channel import Channel
-from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_value_checks import VALIDATE, read_by_metric, require_read, trained_values
@@ -124,7 +123,6 @@ def check(request: RunRequest) -> Finished:
         metrics={},
         seconds=0.0,
         reports=[],
-        defaults=defaults(request.program, request.space),
         found=_found(request),
     )
 

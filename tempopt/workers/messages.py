@@ -335,8 +335,6 @@ class Finished:
         peak_memory: Most bytes that the run had allocated on one card; None where there is none.
         curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
         maps: What heads attend to (``tempopt.training.attention_maps``), as plain data; None: not looked at.
-        defaults: Of a check: by searched name, the value that the argument has where nobody sets it, if that
-            is plain data.
         times: What its parts take; None unless that was the task.
         found: Of a check: the named temperatures that the module has.
         evaluated: Of a rehearsal: the named temperatures that the metric reads in evaluation; None if that
@@ -361,7 +359,6 @@ class Finished:
     peak_memory: int | None = None
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
-    defaults: dict[str, Any] = field(default_factory=dict)
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)
     evaluated: list[str] | None = None

@@ -21,7 +21,7 @@ FLAGS = {
     | LAUNCH
     | LOOKING
     | {"--pool", "--queue", "--priority", "--label"}
-    | {"SPEC", "--trials", "--enqueue", "--amend", "--workers", "--set", "--name", "--checkpoints"},
+    | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
     "compare": STORE
     | LAUNCH
     | LOOKING
@@ -31,7 +31,7 @@ FLAGS = {
     "resume": STORE
     | LAUNCH
     | LOOKING
-    | {"NAME", "--trials", "--pairs", "--amend", "--retry-failed", "--workers", "--checkpoints"},
+    | {"NAME", "--trials", "--pairs", "--retry-failed", "--workers", "--checkpoints"},
     "agent": STORE
     | {"NAME", "--server", "--token-file", "--workers", "--checkpoints"}
     | {"--pool", "--queue", "--label", "--gpus-per-agent", "--idle"}

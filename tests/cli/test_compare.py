@@ -142,8 +142,6 @@ def test_more_pairs_are_added_and_more_trials_refused(
     assert "verdict 2 of this study" in capsys.readouterr().out
     assert cli.main(["resume", "toy", "--trials", "+3"]) == 2
     assert "there are no trials to add" in capsys.readouterr().err
-    assert cli.main(["resume", "toy", "--amend", "search.lr={low: 0.1, high: 1}"]) == 2
-    assert "so it has no search space to amend" in capsys.readouterr().err
     assert cli.main(["show", "toy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["comparison"]["variants"][0]["n_pairs"] == 8 and found["tickets"]["confirm"]["done"] == 16

@@ -70,7 +70,6 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "trials": 5,
         "more": 0,
         "enqueue": [],
-        "amend": False,
         "pool": False,
     }
     assert capsys.readouterr().out == (
@@ -148,13 +147,10 @@ def test_an_empty_folder_for_checkpoints_is_refused(
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
-    more = {"more": 0, "pairs": 0, "amend": [], "retry_failed": False}
+    more = {"more": 0, "pairs": 0, "retry_failed": False}
     assert carried_out == {**settings, **more, "accept": None}
     assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
     assert carried_out["retry_failed"] is True
-    words = ["--amend", "search.lr=null", "--amend", "search.temperature_init.high=8"]
-    assert cli.main(["resume", "pairs", *words]) == 0
-    assert carried_out["amend"] == ["search.lr=null", "search.temperature_init.high=8"]
     assert "the verdict" in capsys.readouterr().out
 
 

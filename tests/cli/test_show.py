@@ -183,7 +183,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "code",
         "start_from",
         "heads",
-        *("amendments", "ledger", "earlier_verdicts"),
+        *("ledger", "earlier_verdicts"),
         *("jobs", "agents_at_work"),
     ]
     assert list(told) == keys

@@ -198,7 +198,6 @@ VALID = {
     "--attempt": "1",
     "--watch": "1",
     "--set": "study.trials=3",
-    "--amend": "search.lr=[0.1, 0.2]",
     "--launch": "a=b",
     "--format": "python",
     "--plotlyjs": "cdn",
@@ -227,7 +226,7 @@ def commands(draw: st.DrawFn) -> tuple[list[str], str | None]:
         elif option == "spec":
             spec = draw(SPECS)
             words.append("odd.yaml")
-        elif option in ("--set", "--amend"):
+        elif option == "--set":
             words.append(f"{draw(st.sampled_from(KEYS) | ODD)}={draw(VALUES)}")
         else:
             words.append(draw(URLS if option == "--storage" else ODD | VALUES))

@@ -16,7 +16,6 @@ from tempopt.records.tickets import arms_of
 from tempopt.results.recommendation_text import recommendation_text, widen_command
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
-from tempopt.study.amend import with_changes
 from tempopt.temperature import active_groups
 from tests.simulated import SPACE, Simulated
 
@@ -253,8 +252,9 @@ def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(ma
     spec = make_spec({"search": {"temperature_init": {"low": 0.3, "high": 4.0, "log": False}}})
     (found,) = at_ends({"temperature_init": 0.3}, spec)
     command = widen_command("pairs", (found,))
-    assert command == "tempopt resume pairs --amend search.temperature_init.low=0.0822"
-    wider = with_changes(spec, [command.split("--amend ")[1]]).search["temperature_init"]
+    settings = "--set search.temperature_init.low=0.0822 --set 'study.warm_start=[pairs]'"
+    assert command == f"tempopt search SPEC --name pairs_wider {settings}"
+    wider = spec.with_overrides(["search.temperature_init.low=0.0822"]).search["temperature_init"]
     assert (wider.low, wider.high, wider.log) == (0.0822, 4.0, False)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tempopt.errors import (
     AccessDenied,
-    SpaceAmended,
     SpecError,
     StoreBusy,
     StoreUnreachable,
@@ -67,7 +66,6 @@ def test_an_answer_after_a_lost_one_is_the_answer() -> None:
     [
         ("study_not_found", 404, StudyNotFound),
         ("study_changed", 409, StudyChanged),
-        ("amended", 409, SpaceAmended),
         ("spec", 422, SpecError),
         ("storage_busy", 503, StoreBusy),
         ("storage_away", 503, StoreUnreachable),

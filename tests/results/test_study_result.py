@@ -97,7 +97,6 @@ DOCUMENTED: dict[str, Any] = {
     "code": None,
     "start_from": None,
     "heads": None,
-    "amendments": None,
     "ledger": None,
     "earlier_verdicts": None,
 }

@@ -386,15 +386,6 @@ def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(served: Serv
     assert "tempopt resume toy" in refused["message"]
 
 
-def test_an_agent_that_knows_another_search_space_is_told_to_join_again(served: Served, agent: Agent) -> None:
-    ticket = agent.take()
-    assert ticket is not None
-    answer = agent.said(ended(ticket, 1.0), take=Take(), amendments=1)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "amended")
-    # what it did before it knew of that counts
-    assert _row(served, ticket).state == "done"
-
-
 @pytest.mark.parametrize(
     ("version", "status", "code"),
     [

@@ -153,10 +153,6 @@ with Store.open("sqlite:///{tmp_path}/t.db") as store:
     assert client.post("/api/studies", json={{"spec": own}}).status_code == 422
     study = store.load_study("toy")
     store.create_study("stored", {{**own, "study": {{**own["study"], "name": "stored"}}}}, "0")
-    body = {{"amend": ["search.schedule=[constant, 'trap:Schedule']"]}}
-    assert client.post("/api/studies/toy/resume", json=body).status_code == 422
-    body = {{"amend": ["search.d_model=[8, 16]"], "defaults": {{"d_model": 8}}}}
-    assert client.post("/api/studies/toy/resume", json=body).status_code == 200
     body = {{"sets": [{{"temperature_init": 2.0}}]}}
     assert client.post("/api/studies/toy/enqueue", json=body).status_code == 200
     for name in ("toy", "stored"):
@@ -170,20 +166,6 @@ assert not [name for name in ("trap", "torch", "lightning") if name in sys.modul
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not written.exists()
-
-
-def test_an_argument_of_a_module_is_amended_by_what_the_client_has_found(
-    served: Served, client: httpx.Client
-) -> None:
-    begun(client)
-    body = {"amend": ["search.width=[8, 16]"]}
-    refused = client.post("/api/studies/toy/resume", json=body)
-    assert (refused.status_code, code(refused)) == (400, "usage")
-    assert client.post("/api/studies/toy/resume", json={**body, "defaults": {"width": 8}}).status_code == 200
-    study = served.store.load_study("toy")
-    assert "width" in study.spec["search"]
-    assert study.amendments is not None
-    assert study.amendments[0]["missing"] == {"width": 8}
 
 
 def test_runs_are_added_once_though_the_request_comes_twice(served: Served, client: httpx.Client) -> None:

@@ -174,12 +174,6 @@ def test_attention_and_a_named_temperature_are_searched_together() -> None:
     (constant,) = [t for t in tickets() if t.kind == "constant"]
     levels = {"temperature_init", "contrast.temperature_init"}
     assert constant.parameters is not None and levels <= constant.parameters.keys()
-    spec["search"]["temperature_init"] = {"low": 0.25, "high": 16.0}
-    amended = search(spec, storage=URL, workers=1, amend=True)
-    assert amended.state == "done" and amended.verdict is not None and amended.verdict.round == 1
-    new = [t for t in tickets() if t.kind == "constant" and t.id != constant.id]
-    assert [t.outcome for t in new] == ["complete"]
-    assert all(t.parameters is not None and 4.0 < t.parameters["temperature_init"] <= 16.0 for t in new)
 
 
 @pytest.mark.usefixtures("toy_folder")

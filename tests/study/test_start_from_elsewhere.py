@@ -151,13 +151,3 @@ def test_an_agent_of_a_pool_takes_the_weights_from_the_studys_place(
     monkeypatch.chdir(folder)
     assert as_by_hand(tickets()) >= {"baseline", "search", "confirm"}
     assert Path("tempopt-runs/tuned/weights", name).is_file()
-
-
-def test_a_study_whose_file_is_gone_grows_and_is_amended() -> None:
-    api.search(spec(**SHORT), storage=URL, workers=1)
-    before = len(tickets())
-    Path("base.ckpt").unlink()
-    amend = ["search.temperature_init={low: 0.25, high: 8}"]
-    api.resume("tuned", storage=URL, workers=1, more=2, amend=amend)
-    assert len(tickets()) > before
-    assert as_by_hand(tickets()) >= {"baseline", "constant", "search", "confirm"}

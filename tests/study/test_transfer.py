@@ -35,7 +35,7 @@ def everything(url: str) -> tuple[object, ...]:
         logs = [(names[each.ticket_id], each.attempt, each.text) for each in store.logs(study.id)]
         steps = [(row.name, row.steps) for row in rows]
         kept = store.warm_start(study.id)
-        return study.spec, study.spec_hash, study.amendments, kept, sorted(logs), steps
+        return study.spec, study.spec_hash, kept, sorted(logs), steps
 
 
 @pytest.mark.usefixtures("fake_workers")

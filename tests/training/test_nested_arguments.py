@@ -16,7 +16,7 @@ from tempopt.errors import SpecError
 from tempopt.results.export import to_python, to_yaml
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.build import build, check_space
-from tempopt.training.describe import defaults, inspect_module
+from tempopt.training.describe import inspect_module
 from tempopt.workers.messages import Program
 
 MODULE = """
@@ -118,13 +118,7 @@ def test_a_mapping_that_only_the_class_knows_has_to_be_written() -> None:
         check_space(program(), {"temperature_init": [1.0], "model.options.alpha": [1.0]})
 
 
-def test_defaults_inside_of_arguments_are_known_and_init_writes_them_as_a_mapping() -> None:
-    names = ["model.config.dropout", "model.config.inner.rate", "model.options.beta", "model.part.size"]
-    assert defaults(program(), names) == {
-        "model.config.dropout": 0.1,
-        "model.config.inner.rate": 0.5,
-        "model.options.beta": 2,
-    }
+def test_init_writes_defaults_inside_of_arguments_as_a_mapping() -> None:
     found = {each.name: each.default for each in inspect_module("nested_module.Model").arguments}
     assert found["config"] == {"dropout": 0.1, "width": 64, "inner": {"rate": 0.5}}
 

@@ -205,14 +205,12 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
     if strategy.name == "none":
         raise NothingToPlot("This study prunes nothing, so pruning cannot have been wrong.")
     confirmed = [run for run in confirming(result, "search") if result.curves.get(run.id)]
-    # what was searched before the space was amended again
-    of_space = min((run.space for run in confirmed), default=0)
-    search = [run for run in result.runs if run.kind == "search" and run.space <= of_space]
+    search = [run for run in result.runs if run.kind == "search"]
     if not confirmed or any(run.state not in OVER for run in search):
         raise NothingToPlot(
             "The winner's runs on fresh seeds are not known yet, so nothing can be said of it."
         )
-    arms = _as_known(result, search, of_space)
+    arms = _as_known(result, search)
     # as if each were the first trial after the search that may know all of it
     place = len(search) + result.spec.study.parallel - 1
     trials = [
@@ -243,25 +241,21 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
     )
 
 
-def _as_known(result: StudyResult, search: Sequence[TicketRow], of_space: int) -> Arms:
-    """Return what the pruner knew at the end of the search in one of the study's spaces."""
+def _as_known(result: StudyResult, search: Sequence[TicketRow]) -> Arms:
+    """Return what the pruner knew at the end of the search."""
     reports = [
         Measurement(ticket_id=run.id, step=step, name="report", value=value)
         for run in search
         for step, value in result.curves.get(run.id, ())
     ]
-    known = [
-        run
-        for run in result.runs
-        if run.kind in ("baseline", "search") and run.state in OVER and run.space <= of_space
-    ]
+    known = [run for run in result.runs if run.kind in ("baseline", "search") and run.state in OVER]
     guards = [
         Measurement(ticket_id=run.id, step=step, name=name, value=value)
         for run in known
         for name in result.spec.study.measured_guards
         for step, value in result.measured.get(run.id, {}).get(name, ())
     ]
-    return Arms(result.spec.in_space(of_space), known, [*reports, *guards], earlier=result.earlier)
+    return Arms(result.spec, known, [*reports, *guards], earlier=result.earlier)
 
 
 def _cut(run: TicketRow, result: StudyResult, arms: Arms) -> tuple[int, float] | None:
