@@ -359,8 +359,7 @@ class ServerClient:
     def snapshot(self, own: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as the server told it last, with what the agent's own workers do."""
         stage = next((each.kind for each in own if each.kind is not None), None)
-        mine = {"spec": self._spec, "stage": stage, "workers": list(own), "elapsed": elapsed}
-        return Snapshot(**{**self._standing, **mine})
+        return Snapshot(**{**self._standing, "stage": stage, "workers": list(own), "elapsed": elapsed})
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""

@@ -100,16 +100,14 @@ class Desk:
     # ---- agents
 
     def standing(self) -> dict[str, Any]:
-        """Return a Snapshot as JSON, without what each client has itself: spec, workers and time."""
+        """Return a Snapshot as JSON, without what each client has itself: workers and time."""
         with self._lock:
             return self._standing()
 
     def _standing(self) -> dict[str, Any]:
         at_work = sum(row.state == "running" for row in self.cache.within_reach())
         now: Snapshot = snapshot(self.cache, self.spec, [], 0.0, at_work=at_work)
-        return {
-            key: value for key, value in to_plain(now).items() if key not in ("spec", "workers", "elapsed")
-        }
+        return {key: value for key, value in to_plain(now).items() if key not in ("workers", "elapsed")}
 
     def enter(self, agent: str, session: str) -> None:
         """Take note of an agent.
