@@ -283,7 +283,7 @@ def _of_use(
 ) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
     """Return the trials that came to their end, and those that were ended and may be forecast.
 
-    Of trials that are one training, ended and continued, the longest has told all that the others did.
+    Of trials that are one training, the one with most steps counts.
     """
     longest: dict[Hashable, tuple[bool, int, FrozenTrial]] = {}
     for trial in trials:
