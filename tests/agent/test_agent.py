@@ -17,7 +17,6 @@ from optuna.trial import TrialState
 from tempopt.agent.agent import Agent
 from tempopt.agent.observer import Unobserved
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
-from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.store.artifacts import ticket_of
 from tempopt.store.store import Store
@@ -29,7 +28,6 @@ from tests.toy_study import (
     URL,
     Ended,
     ended,
-    facts,
     start,
     tickets,
     toy_spec,
@@ -202,28 +200,6 @@ def test_an_agent_may_die_between_any_two_writes(
     assert again.result.verdict == undisturbed_fake.result.verdict
     study = optuna.load_study(study_name="toy", storage=URL)
     assert [trial.state.is_finished() for trial in study.trials] == [True] * 8
-
-
-@pytest.mark.usefixtures("fake_workers")
-@pytest.mark.long
-def test_a_pruner_that_remembers_rungs_remembers_them_across_a_resume() -> None:
-    asha = {"name": "successive_halving", "min_resource": 4, "reduction_factor": 2}
-    spec = toy_spec(pruner=asha, trials=10)
-
-    class Cut(Unobserved):
-        def finished(self, ticket: TicketRow) -> None:
-            if ticket.kind == "search" and ticket.number == 4:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        search(spec, storage=URL, workers=1, observer=Cut())
-    resume("toy", storage=URL, workers=1)
-    resumed = facts()
-    search(spec, storage="sqlite:///other.db", workers=1)
-    with Store.open("sqlite:///other.db") as store:
-        whole = [(t.outcome, t.value) for t in store.tickets(store.load_study("toy").id)]
-    assert [(fact[5], fact[6]) for fact in resumed] == whole
-    assert ("pruned" in {outcome for outcome, _ in whole}) is True
 
 
 def test_a_killed_worker_takes_no_agent_and_no_ticket_with_it() -> None:

@@ -13,10 +13,8 @@ from typing import Any
 import optuna
 import pytest
 
-from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import SpecError, UsageError
 from tempopt.records.rows import TicketRow
-from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study.api import join, load_study, resume, search
 from tests.servers import worker_pids
@@ -277,19 +275,3 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
     again = ended(resume("toy", storage=URL, workers=1, observer=watcher))
     assert any("damaged" in note for note in watcher.notes)
     assert same(again, undisturbed)
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_tickets_that_come_under_the_hands_of_an_agent_are_done_as_they_were_wanted() -> None:
-    def add() -> None:
-        with Store.open(URL) as store:
-            study = store.load_study("toy")
-            spec = StudySpec.from_json(study.spec)
-            wanted = spec.enqueued([{"temperature_init": 1.25, "schedule": "cosine"}] * 3)
-            store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, 3, wanted))
-
-    spec = toy_spec(**{**SMALL, "trials": 5})
-    search(spec, storage=URL, workers=1, observer=Watcher(searched(3), add))
-    rows = [t.parameters or {} for t in tickets() if t.kind == "search"]
-    assert len(rows) == 8
-    assert [(r["temperature_init"], r["schedule"]) for r in rows[5:]] == [(1.25, "cosine")] * 3

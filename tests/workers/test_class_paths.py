@@ -67,39 +67,28 @@ def test_a_file_in_the_folder_hides_no_module_of_the_standard_library(
     assert '"colorsys" is a module of Python\'s standard library, which hides yours. Rename yours.' in message
 
 
-def test_a_module_that_is_not_there_is_answered_with_those_in_the_folder(write: Write) -> None:
-    write("theirs.py", "")
-    message = _message("thiers.Mine")
-    assert message.startswith('model.class_path: Unknown module "thiers". Did you mean "theirs"?')
-    assert f"Looked in {Path.cwd()} and among what is installed" in message
-
-
-def test_an_empty_folder_is_said_to_hold_no_such_module(write: Write) -> None:
-    assert 'There is no module "theirs".' in _message("theirs.Mine")
-
-
-def test_a_module_inside_a_package_is_answered_with_its_neighbours(write: Write) -> None:
-    write("package/__init__.py", "")
-    write("package/model.py", "")
-    assert 'Unknown module in "package" "modle". Did you mean "model"?' in _message("package.modle.Mine")
-
-
-def test_a_module_is_no_package(write: Write) -> None:
-    write("theirs.py", "")
-    assert '"theirs" is a module, not a package' in _message("theirs.more.Mine")
-
-
-def test_a_class_that_is_not_there_is_answered_with_those_of_its_kind(write: Write) -> None:
-    write("theirs.py", "class Mine(Exception): ...\nclass Other: ...")
-    message = _message("theirs.Mien")
-    assert message == 'model.class_path: Unknown class in "theirs" "Mien". Did you mean "Mine"? Known: Mine.'
-
-
-def test_another_kind_of_class_is_answered_with_the_right_ones(write: Write) -> None:
-    write("theirs.py", "class Mine(Exception): ...\nclass Other: ...\ndef make(): ...")
-    assert '"theirs.Other" is not a Exception. Give one of Mine.' in _message("theirs.Other")
-    assert '"theirs.make" is a function, not a class.' in _message("theirs.make")
-    assert "name the class itself" in _message("theirs.make") and "Mine" in _message("theirs.make")
+@pytest.mark.parametrize(
+    ("files", "class_path", "said"),
+    [
+        (["theirs.py"], "thiers.Mine", 'model.class_path: Unknown module "thiers". Did you mean "theirs"?'),
+        ([], "theirs.Mine", 'There is no module "theirs".'),
+        (
+            ["package/__init__.py", "package/model.py"],
+            "package.modle.Mine",
+            'Unknown module in "package" "modle". Did you mean "model"?',
+        ),
+        (["theirs.py"], "theirs.more.Mine", '"theirs" is a module, not a package'),
+        (["theirs.py"], "theirs.Mien", 'Unknown class in "theirs" "Mien". Did you mean "Mine"? Known: Mine.'),
+        (["theirs.py"], "theirs.Other", '"theirs.Other" is not a Exception. Give one of Mine.'),
+        (["theirs.py"], "theirs.make", '"theirs.make" is a function, not a class.'),
+    ],
+)
+def test_what_is_not_there_is_answered_with_what_is(
+    write: Write, files: list[str], class_path: str, said: str
+) -> None:
+    for file in files:
+        write(file, "class Mine(Exception): ...\nclass Other: ...\ndef make(): ...")
+    assert said in _message(class_path)
 
 
 def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(write: Write) -> None:
