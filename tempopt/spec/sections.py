@@ -135,7 +135,7 @@ class Seeds(Section):
 
     Args:
         search: Seeds that search trials share by turns, so that what a seed does to all of them is no reason
-            to prefer one, and one that was ended early can be continued; None: each has its own.
+            to prefer one; None: each has its own.
     """
 
     search: _Runs = 2
