@@ -302,12 +302,10 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
     )
 
 
-def test_pruned_trials_end_where_they_were_cut_and_what_they_saved_is_counted(confirmed: StudyResult) -> None:
+def test_pruned_trials_end_where_they_were_cut(confirmed: StudyResult) -> None:
     data = plots.pruned_data(confirmed)
     cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
-    saved = sum(r.seconds * (r.total_steps - r.steps) / r.steps for r in cut if r.steps and r.total_steps)
-    assert data.saved == pytest.approx(saved)
     assert data.counts == (len(cut), 40)
 
 
