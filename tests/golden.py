@@ -72,6 +72,10 @@ def _rows(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
         measurements = store.measurements(study.id)
     names = {ticket.id: f"{ticket.kind}-{ticket.number}" for ticket in tickets}
     rows = [{column: getattr(ticket, column) for column in _TICKET} for ticket in tickets]
+    for row in rows:
+        if row["outcome"] == "pruned":
+            # a worker makes some steps more before it hears that its run is pruned
+            row["steps"] = None
     measured = sorted((names[row.ticket_id], row.name, row.step, row.value) for row in measurements)
     kept = [row for row in measured if "time" not in row[1]]
     return _normalised(rows), _normalised(kept)
