@@ -57,7 +57,7 @@ def study(name: str, seed: int, trials: int, *, weighs: bool) -> dict[str, Any]:
         weighs: Whether the search is told what its runs measure of the guarded metric.
     """
     world = world_of(name)
-    spec = with_study(world.spec, seed=seed, trials=trials, ablation="none", init_only=False)
+    spec = with_study(world.spec, seed=seed, trials=trials, ablation="none")
     verdict = Whole(world, spec, weighs=weighs).run()
     assert verdict is not None, "a study in these worlds has a verdict"
     return {

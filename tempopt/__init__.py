@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tempopt.attention.attach.attachment import attach as attach
     from tempopt.attention.attach.bake import bake as bake
     from tempopt.attention.attach.checkpoints import load_checkpoint as load_checkpoint
-    from tempopt.attention.attach.rows import RowsAttachment as RowsAttachment
-    from tempopt.attention.attach.rows import attach_rows as attach_rows
     from tempopt.attention.attach.values import ValueAttachment as ValueAttachment
     from tempopt.attention.attach.values import attach_value as attach_value
     from tempopt.errors import AccessDenied as AccessDenied
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
     from tempopt.training.load_callback import LoadCallback as LoadCallback
     from tempopt.training.module import TemperedModule as TemperedModule
-    from tempopt.training.rows_callback import RowsCallback as RowsCallback
     from tempopt.training.start_callback import StartCallback as StartCallback
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
@@ -60,8 +57,6 @@ _HOME = {
     "EntropyControl": "tempopt.training.entropy_control",
     "EvaluationResult": "tempopt.evaluation.result",
     "LoadCallback": "tempopt.training.load_callback",
-    "RowsAttachment": "tempopt.attention.attach.rows",
-    "RowsCallback": "tempopt.training.rows_callback",
     "Server": "tempopt.python.server",
     "SpecError": "tempopt.errors",
     "StartCallback": "tempopt.training.start_callback",
@@ -80,7 +75,6 @@ _HOME = {
     "ValueAttachment": "tempopt.attention.attach.values",
     "ValueCallback": "tempopt.training.value_callback",
     "attach": "tempopt.attention.attach.attachment",
-    "attach_rows": "tempopt.attention.attach.rows",
     "attach_value": "tempopt.attention.attach.values",
     "bake": "tempopt.attention.attach.bake",
     "compare": "tempopt.python.calls",

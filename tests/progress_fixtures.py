@@ -69,7 +69,6 @@ def make_snapshot() -> Callable[..., Snapshot]:
                     step=100,
                     total_steps=500,
                     value=0.55,
-                    bound=0.6,
                     device="cpu",
                 ),
                 WorkerView(slot=1, device="cpu"),

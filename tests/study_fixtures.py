@@ -108,7 +108,7 @@ def whole_study(
         for arm, tau in (("baseline", 1.0), ("constant", 2.0), ("search", 3.0))
         for i in range(1 if arm == "baseline" else 4)
     ]
-    gain = {"baseline": 0.0, "constant": 0.05, "search": 0.1, "init_only": 0.02, "learned": 0.03}
+    gain = {"baseline": 0.0, "constant": 0.05, "search": 0.1, "learned": 0.03}
     while new := next_tickets(rows, spec):
         for ticket in new:
             worth = 0.5 + gain[arms_of(ticket)[0]] * (1 + (ticket.pair or 0) / 100)

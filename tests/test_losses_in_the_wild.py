@@ -86,7 +86,7 @@ def computed(model: Wild) -> list[Tensor]:
 
 def trained(model: Wild, **parameters: Any) -> Wild:
     """Train by Lightning with a schedule as a study puts it on."""
-    section = {"value": model.path, "transform": model.case.transform, "rows": None, "as_found": None}
+    section = {"value": model.path, "transform": model.case.transform, "as_found": None}
     values = NamedValues(model, {"named": section}, parameters, validate_at="final")
     trainer = L.Trainer(
         max_epochs=1,

@@ -40,7 +40,6 @@ _COMPARES = {
     "over_baseline": ("search", ("baseline",)),
     "over_twin": ("search", ("twin",)),
     "against_constant": ("search", ("constant", "constant_twin")),
-    "init_only": ("init_only", ("twin",)),
     "learned": ("learned", ("baseline",)),
     "over_learned": ("search", ("learned",)),
 }
@@ -159,9 +158,6 @@ def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
         ratio = verdict.learned.share
         truth = (world.worth(arms["learned"]) - world.worth(arms["baseline"])) / whole
         found.append(_said("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
-    if verdict.init_only is not None and verdict.init_only.share is not None:
-        ratio = verdict.init_only.share
-        found.append(_said("share:init_only", False, 0.0, ratio.ratio, ratio.low, ratio.high))
     if verdict.simplest is not None:
         simple, kept, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
         worths = (world.worth(each) for each in (simple.parameters, arms["search"], arms["baseline"]))

@@ -28,7 +28,7 @@ from tempopt.workers.messages import Evaluation, guard_name
 class World(Protocol):
     """What trainings come to.
 
-    A world may have a method ``measure(parameters, seed, evaluation, baked=...)`` as well: what a training is
+    A world may have a method ``measure(parameters, seed, evaluation)`` as well: what a training is
     worth at its end under any temperature (``benchmarks.simulated.worlds``). One that has none says what its
     trainings are worth under their own.
     """
@@ -207,8 +207,7 @@ class Whole:
     def _evaluated(self, ticket: TicketRow, training: Training, evaluation: Evaluation) -> float | None:
         measure = getattr(self._world, "measure", None)
         if measure is not None:
-            baked = "init_only" in (ticket.kind, *ticket.arm.split("+"))
-            return float(measure(ticket.parameters, ticket.seed, evaluation, baked=baked))
+            return float(measure(ticket.parameters, ticket.seed, evaluation))
         if evaluation.temperature is not None:
             return None
         return float(training.test if evaluation.on == "test" else training.final[-1])

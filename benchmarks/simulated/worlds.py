@@ -303,16 +303,14 @@ class Made:
         end = course(parameters if evaluated is None else evaluated)
         return (1.0 - share) * trained + share * self.gain.evaluated(end)
 
-    def train(self, parameters: Parameters, seed: int, *, baked: bool = False) -> Training:
+    def train(self, parameters: Parameters, seed: int) -> Training:
         """Return a training; the same for parameters of the same effect and the same seed.
 
         Args:
             parameters: The whole parameter set.
             seed: What it does is common to its trainings.
-            baked: Whether the initial weights are others than these parameters' own, which changes nothing
-                but what is the training's own.
         """
-        own = self._luck(parameters, self._key(parameters, baked), seed)
+        own = self._luck(parameters, self._key(parameters), seed)
         end = self._ends(parameters, None, seed, own)
         done = np.array(RUNGS) / self.total_steps
         grown = (1.0 - np.exp(-4.0 * done)) / (1.0 - math.exp(-4.0))
@@ -320,11 +318,9 @@ class Made:
         validated = curve + own.validation * grown
         return Training(final=validated, current=validated, test=end + own.test)
 
-    def measure(
-        self, parameters: Parameters, seed: int, evaluation: Evaluation, *, baked: bool = False
-    ) -> float:
+    def measure(self, parameters: Parameters, seed: int, evaluation: Evaluation) -> float:
         """Return what is measured at the end of a training, under its own temperature or another one."""
-        key = self._key(parameters, baked)
+        key = self._key(parameters)
         own = self._luck(parameters, key, seed)
         plan = evaluation.temperature
         found = self._ends(parameters, plan, seed, own)
@@ -342,7 +338,7 @@ class Made:
     def guarded(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
         """Return what is measured of the metric that is guarded."""
         assert self.cost is not None and metric == "val_loss", "nothing else is guarded here"
-        key = f"{metric} {evaluation.on} {self._key(parameters, False)}"
+        key = f"{metric} {evaluation.on} {self._key(parameters)}"
         chance = self._luck(parameters, key, seed)
         own = _LOSS_OWN / OWN * (chance.run + chance.validation)
         shared = _LOSS_SHARED / SHARED * of_seed(seed, self.noise)
@@ -362,17 +358,17 @@ class Made:
         far = fmean(abs(course(parameters, name).mean) for name in self.temperatures) / math.log(_HIGH)
         return found.spread(_LEARNING_SPREADS if LEARNED in parameters else 1.0 + far)
 
-    def _key(self, parameters: Parameters, baked: bool) -> str:
+    def _key(self, parameters: Parameters) -> str:
         names = (*self.other_names, LEARNED)
         own = ((n, v) for n, v in parameters.items() if n in names or n in TEMPERATURE_PARAMETERS)
         # to a cache 1, 1.0 and true are the same
-        return _key(self.name, tuple((name, repr(value), value) for name, value in own), baked)
+        return _key(self.name, tuple((name, repr(value), value) for name, value in own))
 
 
 @lru_cache(maxsize=10_000)
-def _key(world: str, parameters: tuple[tuple[str, str, Any], ...], baked: bool) -> str:
+def _key(world: str, parameters: tuple[tuple[str, str, Any], ...]) -> str:
     own = {name: value for name, _, value in parameters}
-    return json.dumps([world, effective({**neutral_values(own), **own}), baked], sort_keys=True)
+    return json.dumps([world, effective({**neutral_values(own), **own})], sort_keys=True)
 
 
 def _place(name: str, value: float) -> float:
@@ -395,7 +391,7 @@ NO_CLAIMS = frozenset(
 """What is said about a winner and claims no gain of temperature: one comparison of two may be won by luck."""
 
 _NOTHING = {"*": False}
-_BOTH = {"total": True, "init_only": False}
+_BOTH = {"total": True}
 _LEVELS = {**_BOTH, "against_constant": False, "schedule_shown": False}
 _SCHEDULES = {**_BOTH, "against_constant": True, "schedule_shown": True, "inference_only": False}
 _TRAINED = {**_LEVELS, "inference_only": False}

@@ -320,9 +320,7 @@ class Agent:
         if work.pruned:
             return
         work.reports[step] = value
-        judged = self._client.reported(ticket, step, work.reports, total_steps=work.total_steps, age=work.age)
-        work.bound = judged.bound
-        if judged.prune:
+        if self._client.reported(ticket, step, work.reports, total_steps=work.total_steps, age=work.age):
             work.stopped = "pruned"
             work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 
@@ -393,12 +391,10 @@ class Agent:
             self._return(work)
             self._disk.refuse(ticket, message.message, self._client.known())
             return
-        # init-only needs query weights to bake into; a study without them, or without times, has a verdict
-        final = message.kind == "usage"
-        if final and ticket.kind not in ("init_only", "timing"):
+        if message.kind == "usage":
             self._return(work)
             raise SpecError(message.message)
-        attempts = 1 if final else self._spec.study.max_attempts
+        attempts = self._spec.study.max_attempts
         if message.kind == "error" and not self._client.any_done() and ticket.failures + 1 >= attempts:
             # it is the code that fails, and not this ticket: when that is put right, it is to be done
             self._return(work)

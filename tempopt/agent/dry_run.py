@@ -17,7 +17,6 @@ from tempopt.errors import (
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import CREDITED
 from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Started, Times
 from tempopt.workers.placement import Placement
 from tempopt.workers.process import WorkerProcess
@@ -164,7 +163,6 @@ def _tried(
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
     measured = evaluations("confirm", (), spec, {}, {})
-    bakes = task != "time" and spec.bakes
     worker.send(
         RunRequest(
             ticket=0,
@@ -173,7 +171,6 @@ def _tried(
             parameters=parameters,
             seed=derive(spec.study.seed, task),
             evaluations=measured,
-            bake={n: v for n, v in parameters.items() if n in CREDITED} if bakes else None,
             task=task,
             learns=spec.study.learned if task == "rehearse" and spec.learns else False,
             space=space,

@@ -22,7 +22,6 @@ class WorkerView:
         step: Optimizer steps done.
         total_steps: Optimizer steps of the whole run, once they are known.
         value: Latest reported value of the metric.
-        bound: Value that the pruner would not have it be worse than at that report; None where it has none.
         agent: Whose worker it is, as ``host:pid``; None: that of the agent which shows this.
         machine: Host that it trains on, once it is known.
         device: What it trains on there, for people to read.
@@ -35,7 +34,6 @@ class WorkerView:
     step: int | None = None
     total_steps: int | None = None
     value: float | None = None
-    bound: float | None = None
     agent: str | None = None
     machine: str | None = None
     device: str | None = None

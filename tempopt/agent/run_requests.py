@@ -7,12 +7,10 @@ from pathlib import Path
 
 from tempopt.agent.study_cache import StudyCache
 from tempopt.confirmation.evaluations import OBSERVED, evaluations
-from tempopt.confirmation.timing import timed_against
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import join, run_name
-from tempopt.temperature import CREDITED
 from tempopt.workers.messages import Label, Program, RunRequest, Saved
 
 
@@ -59,9 +57,7 @@ class Requests:
         if self._program is None:
             self._program = self._spec.program()
         cache, spec, study = self._cache, self._spec, self._study
-        winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
-        bake = {n: v for n, v in winner.items() if n in CREDITED}
-        timing = ticket.kind == "timing"
+        winner = cache.winner(ticket.round) if ticket.kind == "confirm" else {}
         folder, begun = self.folder(ticket), study.created.isoformat()
         looked_at = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
         observed = spec.compare is None and looked_at
@@ -71,21 +67,14 @@ class Requests:
             program=self._program,
             parameters=ticket.parameters,
             seed=ticket.seed,
-            evaluations=[]
-            if timing
-            else evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
-            bake=bake if ticket.kind == "init_only" else None,
+            evaluations=evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
             folder=str(folder),
-            checkpoints=None if timing else join(self._checkpoints, folder.name),
+            checkpoints=join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
             resume=[Saved(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
             memory_share=memory_share,
             observe=observed,
             # maps are large: those of one pair show what there is to see
             maps=observed and ticket.pair == 0,
-            task="compare_steps" if timing else "train",
-            against=timed_against(cache.of_kind("confirm"), ticket.round) if timing else None,
-            label=None
-            if timing
-            else Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
+            label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
         )

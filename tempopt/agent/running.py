@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.observer import WorkerView
@@ -11,8 +11,6 @@ from tempopt.records.liveness import is_dead, shown
 from tempopt.records.rows import TicketRow
 from tempopt.sampling.arms import by_step
 from tempopt.store.store import Store
-
-Bound = Callable[[TicketRow, Mapping[int, float]], float | None]
 
 
 def in_work(cache: StudyCache, store: Store, *, but: str | None = None) -> list[WorkerView]:
@@ -24,25 +22,22 @@ def in_work(cache: StudyCache, store: Store, *, but: str | None = None) -> list[
         but: Name of an agent whose runs are left out.
     """
     rows = [row for row in cache.tickets.values() if row.state == "running" and row.agent != but]
-    return views(rows, _reports(store, rows), bound=cache.arms.bound)
+    return views(rows, _reports(store, rows))
 
 
-def views(
-    rows: Iterable[TicketRow], reports: Mapping[int, Mapping[int, float]], *, bound: Bound
-) -> list[WorkerView]:
+def views(rows: Iterable[TicketRow], reports: Mapping[int, Mapping[int, float]]) -> list[WorkerView]:
     """Return a view of each run that is running.
 
     Args:
         rows: Tickets, which may be in any state.
         reports: Ticket id to value by optimizer step, in the order of the steps.
-        bound: What the pruner would not have a run be worse than.
     """
     running = [row for row in rows if row.state == "running" and row.agent]
     running.sort(key=lambda row: (row.agent or "", row.kind, row.number))
-    return [_view(slot, row, reports.get(row.id, {}), bound) for slot, row in enumerate(running)]
+    return [_view(slot, row, reports.get(row.id, {})) for slot, row in enumerate(running)]
 
 
-def _view(slot: int, row: TicketRow, reports: Mapping[int, float], bound: Bound) -> WorkerView:
+def _view(slot: int, row: TicketRow, reports: Mapping[int, float]) -> WorkerView:
     assert row.agent is not None
     steps = [step for step in (row.steps, *reports) if step is not None]
     return WorkerView(
@@ -52,7 +47,6 @@ def _view(slot: int, row: TicketRow, reports: Mapping[int, float], bound: Bound)
         step=max(steps, default=None),
         total_steps=row.total_steps,
         value=reports[max(reports)] if reports else None,
-        bound=bound(row, reports),
         agent=shown(row.agent),
         machine=row.machine,
         device=row.device,
@@ -61,12 +55,9 @@ def _view(slot: int, row: TicketRow, reports: Mapping[int, float], bound: Bound)
 
 
 def to_json(store: Store, tickets: Iterable[TicketRow]) -> list[dict[str, Any]]:
-    """Return the documented data of ``tempopt show --json`` about the agents at work, one entry a run.
-
-    The bounds of the pruner are not in it: they take the history of all trials, which costs to read.
-    """
+    """Return the documented data of ``tempopt show --json`` about the agents at work, one entry a run."""
     rows = [row for row in tickets if row.state == "running"]
-    seen = views(rows, _reports(store, rows), bound=lambda row, reports: None)
+    seen = views(rows, _reports(store, rows))
     return [
         {
             "agent": view.agent,

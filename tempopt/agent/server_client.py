@@ -20,7 +20,7 @@ from typing import Any
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
 from tempopt.agent.server_line import ServerLine
 from tempopt.agent.store_connection import StoreAway, StoreConnection
-from tempopt.agent.study_client import Judged, Listeners
+from tempopt.agent.study_client import Listeners
 from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
 from tempopt.errors import (
     StorageError,
@@ -227,12 +227,12 @@ class ServerClient:
         *,
         total_steps: int | None,
         age: float,
-    ) -> Judged:
+    ) -> bool:
         """Have a report told; whether it prunes the run is told by the server later."""
         self._runs[ticket.id].reports = dict(reports)
         change = Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
         self._outbox.add(change, age=age)
-        return Judged()
+        return False
 
     def progressed(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
         """Have a lease renewed with the next delivery."""

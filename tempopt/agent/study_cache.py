@@ -162,9 +162,6 @@ class StudyCache:
         for kind in self._unfinished():
             if kind in SAMPLED:
                 bounds[kind] = self._last_beside(kind)
-            elif kind == "timing":
-                # one after another over all agents: a time is taken while nothing else of the study runs
-                bounds[kind] = self._first(kind)
             else:
                 bounds[kind] = None
         if self._spec.study.weighs_guards and "baseline" in bounds:

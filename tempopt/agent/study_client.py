@@ -18,19 +18,6 @@ THOROUGH_SECONDS = 2.0
 """So often at most, while nothing is known to wait, it is asked what others have lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What the pruner makes of a report.
-
-    Args:
-        prune: Whether the run ends there; False where that is decided elsewhere, and told later.
-        bound: What it would not have had the report be worse than; None: no such number.
-    """
-
-    prune: bool = False
-    bound: float | None = None
-
-
 @dataclass(slots=True, kw_only=True)
 class Listeners:
     """What an agent does when its study tells it something.
@@ -119,8 +106,8 @@ class StudyClient(Protocol):
         *,
         total_steps: int | None,
         age: float,
-    ) -> Judged:
-        """Have a report told, and return what the pruner makes of it.
+    ) -> bool:
+        """Have a report told, and return whether the pruner ends the run there.
 
         Args:
             step: That of the report.

@@ -20,7 +20,7 @@ from tempopt.agent.snapshot import snapshot
 from tempopt.agent.stopping import beyond_notice, ended_by
 from tempopt.agent.store_connection import StoreAway, StoreConnection
 from tempopt.agent.study_cache import StudyCache
-from tempopt.agent.study_client import THOROUGH_SECONDS, Judged, Listeners
+from tempopt.agent.study_client import THOROUGH_SECONDS, Listeners
 from tempopt.agent.trial_attributes import trial_attributes
 from tempopt.agent.worker_slot import first_lease
 from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
@@ -172,13 +172,12 @@ class TicketClient:
         *,
         total_steps: int | None,
         age: float,
-    ) -> Judged:
-        """Have a report told, and return what the pruner makes of it."""
+    ) -> bool:
+        """Have a report told, and return whether the pruner ends the run there."""
         change = Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
         self.tell(change, age=age)
         arms = self.cache.arms
-        prune = step != total_steps and arms.prune(ticket, reports)
-        return Judged(prune=prune, bound=arms.bound(ticket, reports))
+        return step != total_steps and arms.prune(ticket, reports)
 
     def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""

@@ -61,7 +61,6 @@ class WorkerSlot:
         step: Optimizer steps done.
         total_steps: Steps of the whole run; None until the worker has begun.
         reports: Optimizer step to metric, all attempts.
-        bound: What the pruner would not have had the last report be worse than; None: no such number.
         device: What the latest run of its was trained on, for people to read; None before the first.
         phase: How far it is with the ticket.
         process: What its process is good for.
@@ -81,7 +80,6 @@ class WorkerSlot:
     step: int = 0
     total_steps: int | None = None
     reports: dict[int, float] = field(default_factory=dict)
-    bound: float | None = None
     device: str | None = None
     phase: Phase = Phase.IDLE
     process: Process = Process.USED
@@ -95,7 +93,7 @@ class WorkerSlot:
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the worker another ticket to do; its run is sent apart."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
-        self.step, self.total_steps, self.bound = 0, ticket.total_steps, None
+        self.step, self.total_steps = 0, ticket.total_steps
         self.phase, self.stopped, self.alone = Phase.WAITING_FOR_GPU, None, ticket.alone
         self.begun = self.moved = time.monotonic()
         self.log_from = 0
@@ -220,7 +218,6 @@ class WorkerSlot:
             step=self.step,
             total_steps=self.total_steps,
             value=next(reversed(self.reports.values()), None),
-            bound=self.bound,
             machine=host(),
             device=self.device,
         )

@@ -133,7 +133,7 @@ class Comparison:
         reference: Name of the set that the others are compared with.
         reference_params: Its whole parameter set, effective values.
         variants: The others, in the order in which they were given.
-        test: ``t``, ``sign_flip`` or ``wilcoxon``.
+        test: ``t`` or ``sign_flip``.
         confirmed_on: ``test`` or ``validate``.
         round: The round that it is of: 0, and one more for each time that pairs were added.
         looks: Which verdict of the study it is, from 1.
@@ -411,7 +411,7 @@ def _variant(
         runs=len(own),
         failed=sum(not usable(ticket) for ticket in own),
         reference_failed=sum(not usable(ticket) for ticket in other),
-        guards=judged_guards(evidence, measurements, gained=True, arm=name, reference=reference),
+        guards=judged_guards(evidence, measurements, arm=name, reference=reference),
     )
 
 

@@ -177,17 +177,14 @@ class Evidence:
             reference_diverged=_common(reference, differences),
         )
 
-    def tested(
-        self, differences: Sequence[Mapping[int, float]], direction: Direction, *, looked: bool = True
-    ) -> PairedTest | None:
+    def tested(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
         """Return what paired differences say; None if there is none.
 
         Args:
             differences: By pair, round by round.
             direction: Which sign of a difference is better.
-            looked: Whether they came with the confirmation, and were looked at as often.
         """
-        stages = self._stages(differences, looked=looked)
+        stages = self._stages(differences)
         if not stages:
             return None
         *earlier, last = stages
@@ -202,13 +199,13 @@ class Evidence:
 
     def stages(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[Stage]:
         """Return the differences of each round that has any, and how they were looked at."""
-        return self._stages(self._differences(arm, reference), looked=True)
+        return self._stages(self._differences(arm, reference))
 
-    def _stages(self, differences: Sequence[Mapping[int, float]], *, looked: bool) -> list[Stage]:
+    def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[Stage]:
         return [
             Stage(
                 differences=tuple(found.values()),
-                looks=self._looks(found.keys(), of_round) if looked else None,
+                looks=self._looks(found.keys(), of_round),
             )
             for found, of_round in zip(differences, self.rounds, strict=True)
             if found

@@ -27,7 +27,7 @@ from tempopt.temperature import (
     schedule_of,
     split_name,
 )
-from tempopt.workers.messages import TIME_RATIO, Evaluation
+from tempopt.workers.messages import Evaluation
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -78,14 +78,12 @@ class ConstantPlan:
 
 def dataloader(kind: Kind, spec: StudySpec) -> On:
     """Return the data on which the value of a run of this kind is counted."""
-    confirming = kind in ("confirm", "init_only", "ablation")
+    confirming = kind in ("confirm", "ablation")
     return "test" if confirming and spec.study.confirm_on == "test" else "validate"
 
 
 def counted(kind: Kind, spec: StudySpec) -> str:
     """Return the name of the measurement whose value becomes the value of a ticket of this kind."""
-    if kind == "timing":
-        return TIME_RATIO
     on = dataloader(kind, spec)
     return on if spec.study.validate_at == "final" else f"{on}_current"
 

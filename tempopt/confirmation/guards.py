@@ -1,8 +1,7 @@
 """Whether the winner, or something simpler, keeps the guards of a study: non-inferiority to the baseline.
 
 Pure: rows and measurements in, answers out. Runs count as in comparisons.py: a pair of which a run was lost
-is left out, and a run that diverged counts with the worst value that any run of the two arms reached. Which
-runs time a step is timing.py's.
+is left out, and a run that diverged counts with the worst value that any run of the two arms reached.
 """
 
 from __future__ import annotations
@@ -16,23 +15,17 @@ from typing import Literal
 from tempopt.confirmation.comparisons import Evidence, Runs
 from tempopt.confirmation.evaluations import counted
 from tempopt.confirmation.inference import counting
-from tempopt.records.rows import Kind, Measurement, TicketRow
-from tempopt.records.tickets import finished, of_kind, usable
-from tempopt.spec.guards import STEP_TIME, GuardSpec
+from tempopt.records.rows import Kind, Measurement
+from tempopt.records.tickets import usable
+from tempopt.spec.guards import GuardSpec
 from tempopt.statistics.non_inferiority import headroom
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
-from tempopt.workers.messages import BASELINE_TIME, WINNER_TIME, guard_name
+from tempopt.workers.messages import guard_name
 
 State = Literal["kept", "broken", "not_shown", "not_measured"]
 
-NO_GAIN = "no gain is shown"
-PENDING = "its runs are not over"
-NO_GPU = "no pair of confirming runs was trained on GPUs"
-FAILED = "all of its runs failed"
 NO_VALUE = "no confirming run has a finite value of it"
 NOT_THERE = "it was not measured at that temperature"
-WINNER_ALONE = "steps are timed for the winner alone"
-UNTRAINED = "models trained at τ = 1 are trained as before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +33,7 @@ class Guard:
     """What the confirmation says of one guard.
 
     Args:
-        name: A logged metric, ``step_time`` or ``peak_memory``.
+        name: The metric.
         text: The guard as the spec has it.
         state: ``kept``: the winner is shown to stay within the margin; ``broken``: it is shown not to;
             ``not_shown``: neither; ``not_measured``: there is nothing to tell by.
@@ -75,8 +68,8 @@ class Guard:
 
     @property
     def in_the_way(self) -> bool:
-        """Whether the winner may not be recommended for it; what cannot be measured is in nobody's way."""
-        return self.state != "kept" and self.why != NO_GPU
+        """Whether the winner may not be recommended for it."""
+        return self.state != "kept"
 
     def relative(self, value: float | None) -> float | None:
         """Return a change as a share of the size of the baseline's mean; None: there is no such share."""
@@ -89,7 +82,6 @@ def judged_guards(
     evidence: Evidence,
     measurements: Iterable[Measurement],
     *,
-    gained: bool,
     arm: str = "search",
     kind: Kind = "confirm",
     reference: str = "baseline",
@@ -98,26 +90,17 @@ def judged_guards(
 
     Args:
         evidence: The pairs.
-        measurements: What confirm, ablation and timing runs measured at their end.
-        gained: Whether a gain is shown: without one no step is timed.
-        arm: Arm that is to keep the guards; of any but the winner's no step is timed.
+        measurements: What confirm and ablation runs measured at their end.
+        arm: Arm that is to keep the guards.
         kind: Kind of its runs.
         reference: Arm that it is compared with.
     """
     named = _by_name(measurements)
     found = []
     for spec in evidence.spec.study.guarded:
-        if spec.is_metric:
-            own = named.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
-            runs = _measured(evidence, arm, own, kind), _measured(evidence, reference, own)
-            found.append(_judged(spec, evidence, *runs, why=NO_VALUE))
-        elif spec.name != STEP_TIME:
-            peaks = _peaks(evidence, arm, kind), _peaks(evidence, reference)
-            found.append(_judged(spec, evidence, *peaks, why=NO_GPU))
-        elif arm == "search":
-            found.append(_timed(spec, evidence, named, gained=gained))
-        else:
-            found.append(_not_measured(spec, WINNER_ALONE))
+        own = named.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
+        runs = _measured(evidence, arm, own, kind), _measured(evidence, reference, own)
+        found.append(_judged(spec, evidence, *runs))
     return tuple(found)
 
 
@@ -126,8 +109,7 @@ def guards_at_inference(
 ) -> tuple[Guard, ...]:
     """Return what is said of each guard of models trained at τ = 1 that are evaluated under another plan.
 
-    Metrics are compared on the pairs on which the gain under that plan is counted. What training takes stays
-    as it is, so that guards on it are kept.
+    Metrics are compared on the pairs on which the gain under that plan is counted.
 
     Args:
         evidence: The pairs.
@@ -137,16 +119,13 @@ def guards_at_inference(
     named, on = _by_name(measurements), evidence.spec.study.confirm_on
     found = []
     for spec in evidence.spec.study.guarded:
-        if not spec.is_metric:
-            found.append(_without_test(spec, "kept", UNTRAINED))
-            continue
         names = f"{on}:{plan}", counted("confirm", evidence.spec)
         values = [named.get(guard_name(name, spec.name), {}) for name in names]
         if not values[0]:
             found.append(_not_measured(spec, NOT_THERE))
             continue
         runs = [counting(_measured(evidence, "baseline", each), on) for each in values]
-        found.append(_judged(spec, evidence, *runs, why=NO_VALUE))
+        found.append(_judged(spec, evidence, *runs))
     return tuple(found)
 
 
@@ -174,41 +153,6 @@ def _measured(
     return found
 
 
-def _peaks(evidence: Evidence, arm: str, kind: Kind = "confirm") -> list[Runs]:
-    return [
-        Runs(
-            values={
-                t.pair: float(t.peak_memory)
-                for t in evidence.tickets(kind, arm, of_round)
-                if t.pair is not None and usable(t) and t.peak_memory is not None
-            }
-        )
-        for of_round in evidence.rounds
-    ]
-
-
-def _timed(
-    spec: GuardSpec, evidence: Evidence, named: Mapping[str, Mapping[int, float]], *, gained: bool
-) -> Guard:
-    tickets = [t for of_round in evidence.rounds for t in evidence.tickets("timing", "timing", of_round)]
-    if not tickets:
-        return _not_measured(spec, PENDING if gained else NO_GAIN)
-    if not finished(tickets):
-        return _not_measured(spec, PENDING)
-    winner, baseline = (
-        [
-            Runs(values=_times(of_kind(tickets, "timing", of_round=of_round), named.get(name, {})))
-            for of_round in evidence.rounds
-        ]
-        for name in (WINNER_TIME, BASELINE_TIME)
-    )
-    return _judged(spec, evidence, winner, baseline, why=FAILED, looked=False)
-
-
-def _times(tickets: Sequence[TicketRow], seconds: Mapping[int, float]) -> dict[int, float]:
-    return {t.pair: seconds[t.id] for t in tickets if t.pair is not None and usable(t) and t.id in seconds}
-
-
 def _not_measured(spec: GuardSpec, why: str) -> Guard:
     return _without_test(spec, "not_measured", why)
 
@@ -222,14 +166,11 @@ def _judged(
     evidence: Evidence,
     winner: Sequence[Runs],
     baseline: Sequence[Runs],
-    *,
-    why: str,
-    looked: bool = True,
 ) -> Guard:
     pairs = [sorted(one.pairs & other.pairs) for one, other in zip(winner, baseline, strict=True)]
     reached = [value for each in (*winner, *baseline) for value in each.values.values()]
     if not any(pairs) or not reached:
-        return _not_measured(spec, why)
+        return _not_measured(spec, NO_VALUE)
     worst = max(reached) if spec.side == "most" else min(reached)
     of_winner, of_baseline = (
         [each.values.get(pair, worst) for each, of_round in zip(arm, pairs, strict=True) for pair in of_round]
@@ -237,9 +178,7 @@ def _judged(
     )
     left = headroom(of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative)
     each_left = iter(left)
-    answer = evidence.tested(
-        [{pair: next(each_left) for pair in of_round} for of_round in pairs], "maximize", looked=looked
-    )
+    answer = evidence.tested([{pair: next(each_left) for pair in of_round} for of_round in pairs], "maximize")
     assert answer is not None
     diverged, reference_diverged = (
         sum(len(each.diverged.intersection(of_round)) for each, of_round in zip(arm, pairs, strict=True))

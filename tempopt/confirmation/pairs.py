@@ -25,7 +25,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
-from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key, without
+from tempopt.temperature import is_neutral, neutral
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -59,10 +59,7 @@ def choices(
 def confirm_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
 ) -> list[NewTicket]:
-    """Return the next pairs that are trained: every arm's choice, and init-only, on new seeds.
-
-    The initialisation-only run takes one thing away from the winner, the temperature during training: it is
-    the winner's twin, into whose initial weights the agent bakes the winner's temperature at step 0.
+    """Return the next pairs that are trained: every arm's choice on new seeds.
 
     Args:
         tickets: All tickets of the study, which are all over.
@@ -70,8 +67,8 @@ def confirm_tickets(
         recommend: As for :data:`tempopt.confirmation.selection.Recommend`.
 
     Returns:
-        ``confirm`` tickets of the current round pair by pair, then its ``init_only``, if the spec wants
-        those; none if no search run was complete, or all pairs that are needed were trained.
+        ``confirm`` tickets of the current round pair by pair; none if no search run was complete, or all
+        pairs that are needed were trained.
     """
     now = current_round(tickets)
     before = of_kind(tickets, "confirm", of_round=now)
@@ -101,7 +98,7 @@ def pair_tickets(
         return []
     seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
     plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in joined(arms).items()]
-    new = [
+    return [
         NewTicket(
             kind="confirm",
             arm=arm,
@@ -113,26 +110,6 @@ def pair_tickets(
         )
         for number, (pair, arm, parameters) in enumerate(plan, next_number(tickets, "confirm"))
     ]
-    if not spec.bakes or not _bakes(arms):
-        return new
-    return new + [
-        NewTicket(
-            kind="init_only",
-            arm="init_only",
-            number=number,
-            seed=seeds[pair],
-            pair=pair,
-            parameters=arms["twin"],
-            round=of_round,
-        )
-        for number, pair in enumerate(pairs, next_number(tickets, "init_only"))
-    ]
-
-
-def _bakes(arms: dict[Arm, Parameters]) -> bool:
-    """Whether there is a temperature at the beginning that could be baked into the weights."""
-    plan = {n: value for n, value in arms["search"].items() if n in CREDITED and not split_name(n)[0]}
-    return "twin" in arms and training_key(without(plan, "control")) != training_key({})
 
 
 def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:

@@ -32,7 +32,7 @@ from tempopt.confirmation.evaluations import inference_plans
 from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.confirmation.widening import Widening, at_ends
-from tempopt.records.rows import Kind, Parameters
+from tempopt.records.rows import Parameters
 from tempopt.records.tickets import ARMS, usable
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import ALPHA, pairs_to_add
@@ -54,7 +54,6 @@ Action = Literal[
 
 ALONE_LEVEL = ALPHA / 4
 """The level at which inference alone is judged where no gain is shown."""
-_PER_PAIR: tuple[Kind, ...] = ("confirm", "init_only")
 _CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
 
 
@@ -399,9 +398,8 @@ def _priced(evidence: Evidence, pairs: int) -> MorePairs:
     tickets = {
         ticket.id: ticket
         for of_round in evidence.rounds
-        for kind in _PER_PAIR
-        for arm in (*ARMS, "init_only")
-        for ticket in evidence.tickets(kind, arm, of_round)
+        for arm in ARMS
+        for ticket in evidence.tickets("confirm", arm, of_round)
     }.values()
     runs = len(tickets) / max(1, done)
     trained = [ticket for ticket in tickets if usable(ticket)]

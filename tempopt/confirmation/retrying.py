@@ -76,12 +76,12 @@ def _counts(
         return True
     if ticket.round != now:
         return False
-    if ticket.kind in ("confirm", "init_only"):
+    if ticket.kind == "confirm":
         # earlier looks were taken without them
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
         return not seen and (ticket.pair or 0) >= max(looks, default=0)
     # what was chosen is chosen once its confirmation has begun
-    return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch") and not confirm)
+    return ticket.kind in ("choose", "rematch") and not confirm
 
 
 def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:

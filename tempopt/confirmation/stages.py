@@ -35,7 +35,6 @@ from tempopt.confirmation.selection import (
     recommend_none,
     searched,
 )
-from tempopt.confirmation.timing import timing_tickets
 from tempopt.records.rows import KINDS, SEARCHING, Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     added_pairs,
@@ -66,8 +65,8 @@ __all__ = [
 PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCHING)
 """The kinds that a round ends with, after its search tickets."""
 
-# search, baseline, constant and init_only; each of the twins only where it may be something else
-_ARMS = 4
+# search, baseline and constant; each of the twins only where it may be something else
+_ARMS = 3
 _LEVELS = 5
 _PLAIN = GROUPS["schedule"] | GROUPS["level"] | {AS_FOUND}
 
@@ -147,11 +146,7 @@ def next_tickets(
     if spec.compare is not None:
         return compare_tickets(tickets, spec)
     if of_kind(tickets, "confirm", of_round=current_round(tickets)):
-        return (
-            confirm_tickets(tickets, spec, recommend)
-            or timing_tickets(tickets, spec)
-            or ablation_tickets(tickets, spec)
-        )
+        return confirm_tickets(tickets, spec, recommend) or ablation_tickets(tickets, spec)
     return (
         choose_tickets(tickets, spec, _first_choices(tickets, spec, recommend))
         or _after_choosing(tickets, spec, recommend)
@@ -196,7 +191,7 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many tickets the current round will still get beside those there are, at most.
 
-    Those that take the winner apart or time a step are not among them: there are none unless a gain is shown.
+    Those that take the winner apart are not among them: there are none unless a gain is shown.
     """
     if spec.compare is not None:
         return compare_to_come(tickets, spec)
@@ -205,11 +200,11 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         return 0
     pairs = spec.study.seeds.confirm.max
     if confirm := of_kind(tickets, "confirm", of_round=now):
-        each = max(1, len(confirm) // max(1, pairs_of(confirm)) + 1)
+        each = max(1, len(confirm) // max(1, pairs_of(confirm)))
         over_now = finished(confirm) and is_decided(tickets, spec, now)
         return 0 if over_now else each * (pairs - pairs_of(confirm))
     tunes, levels = bool(spec.other_names), _has_levels(spec)
-    arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels + spec.learns
+    arms = _ARMS + (tunes or bool(spec.method_names)) + levels + spec.learns
     return _to_choose(tickets, spec, now) + arms * pairs
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
 from tempopt.confirmation.guards import Guard, guards_at_inference, judged_guards
-from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
+from tempopt.confirmation.inference import InferenceOnly, inference_only
 from tempopt.confirmation.learned import Learned, learned
 from tempopt.confirmation.measured_ends import Ends, measured_ends
 from tempopt.confirmation.pairs import confirmed_arms
@@ -24,27 +24,12 @@ from tempopt.confirmation.recommendation import Recommendation, recommend
 from tempopt.records.rows import Measurement, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, finished, of_kind, oriented
 from tempopt.statistics.failure_rates import FailureRates, failure_rates
-from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest, not_worse
 from tempopt.temperature import moves, training_key
 from tempopt.workers.messages import CONTROLLED_CURVE
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """How much of the total gain something simpler reaches.
-
-    Args:
-        answer: What it gains over the winner's twin at τ = 1.
-        share: The same as a share of what the winner gains over its twin, below 0 if it makes things worse
-            and above 1 if it is better than the winner; None unless the total gain is significant.
-    """
-
-    answer: Answer
-    share: Ratio | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +83,7 @@ class Verdict:
         params: The winner's parameters.
         baseline_params: The baseline's.
         twin_params: The twin's.
-        test: ``t``, ``sign_flip`` or ``wilcoxon``.
+        test: ``t`` or ``sign_flip``.
         confirmed_on: ``test`` or ``validate``.
         against_constant: The winner against constants: the best that was tuned, and the best in place of its
             own schedule; None if no constant could be trained.
@@ -107,7 +92,6 @@ class Verdict:
         constant_params: Parameters of the best constant that was tuned, None if there is none.
         constant_twin_params: The winner's with the best constant in place of its schedule, None if not tried.
         inference_only: Models evaluated at other temperatures than they were trained with.
-        init_only: The winner's initial temperature baked into the weights, trained at τ = 1.
         learned: Trainings that learn the temperatures; None if there were none.
         parts: What the winner loses without each of its parts; empty unless it was taken apart.
         simplest: The simpler plan that was tested, None if there was none.
@@ -138,7 +122,6 @@ class Verdict:
     constant_params: dict[str, Any] | None
     constant_twin_params: dict[str, Any] | None
     inference_only: InferenceOnly | None
-    init_only: Share | None
     learned: Learned | None
     parts: tuple[Part, ...]
     simplest: Simplest | None
@@ -198,7 +181,7 @@ def conclude(
 
     Args:
         tickets: All tickets of the study.
-        measurements: What confirm and timing runs measured at their end; others are ignored.
+        measurements: What confirm runs measured at their end; others are ignored.
         spec: The study's spec.
     """
     measurements = list(measurements)
@@ -282,7 +265,6 @@ def _conclude_round(
         return None
     winner = evidence.runs("search")
     over_baseline = evidence.compare(winner, evidence.runs("baseline"))
-    init_only = of_kind(tickets, "init_only", of_round=of_round)
     apart = _apart(tickets, evidence)
     inference = inference_only(evidence, measurements, total)
     simplest_plan = None if apart is None or not total.significant else _simplest(apart, arms, tickets)
@@ -305,12 +287,11 @@ def _conclude_round(
         constant_params=arms.get("constant"),
         constant_twin_params=arms.get("constant_twin"),
         inference_only=inference,
-        init_only=_init_only(evidence, total) if init_only and finished(init_only) else None,
         learned=learned(evidence, measurements, total),
         parts=() if apart is None else _parts(apart, arms),
         simplest=simplest_plan,
         failures=_failures(evidence),
-        guards=_guards(evidence, arms, measurements, total),
+        guards=_guards(evidence, arms, measurements),
         guards_of=_guards_of(evidence, apart, arms, measurements, inference, simplest_plan),
         round=of_round,
         looks=evidence.verdict,
@@ -325,14 +306,6 @@ def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm
     winner = evidence.runs("search")
     constants: tuple[Arm, ...] = ("constant", "constant_twin")
     return {arm: evidence.compare(winner, evidence.runs(arm)) for arm in constants if arm in arms}
-
-
-def _init_only(evidence: Evidence, total: Answer) -> Share | None:
-    baked, twin = evidence.runs("init_only", "init_only"), evidence.runs("twin")
-    answer = evidence.compare(baked, twin)
-    if answer is None:
-        return None
-    return Share(answer=answer, share=share_of(evidence, baked, twin) if total.significant else None)
 
 
 def _runs_with(
@@ -399,11 +372,11 @@ def _simplest(
 
 
 def _guards(
-    evidence: Evidence, arms: dict[Arm, Parameters], measurements: Sequence[Measurement], total: Answer
+    evidence: Evidence, arms: dict[Arm, Parameters], measurements: Sequence[Measurement]
 ) -> tuple[Guard, ...]:
     if training_key(arms["search"]) == training_key(arms["baseline"]):
         return ()
-    return judged_guards(evidence, measurements, gained=total.significant)
+    return judged_guards(evidence, measurements)
 
 
 def _guards_of(
@@ -423,13 +396,12 @@ def _guards_of(
     constants: tuple[Arm, ...] = ("constant", "constant_twin")
     for arm in constants:
         if arm in arms:
-            found[arm] = judged_guards(evidence, measurements, gained=True, arm=arm)
+            found[arm] = judged_guards(evidence, measurements, arm=arm)
     if simplest is not None and apart is not None:
         same = _arm_of(arms, simplest.parameters)
         found["simplest"] = judged_guards(
             apart,
             measurements,
-            gained=True,
             arm=same or SIMPLEST,
             kind="confirm" if same else "ablation",
         )

@@ -116,8 +116,6 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
             max=pairs.max * arms,
         ),
     }
-    if spec.bakes:
-        counts["init_only"] = Span(min=0, typical=pairs.typical, max=pairs.max)
     if study.ablation == "full" or (gain and study.ablation == "auto"):
         untried = (not tunes or study.candidates == 1) + (numbers["search"] == 1 and not tunes)
         simpler, arms_apart = _taken_apart(spec, _parts(spec), untried)

@@ -15,9 +15,7 @@ Kind = Literal[
     "choose",
     "rematch",
     "confirm",
-    "init_only",
     "ablation",
-    "timing",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
@@ -159,20 +157,19 @@ class TicketRow:
 
     Args:
         kind: Stage it belongs to; in ``choose`` and ``confirm`` the arm says whose candidate is trained.
-        arm: Which arm it trains for: ``baseline``, ``constant``, ``search``, ``init_only``; several with
+        arm: Which arm it trains for: ``baseline``, ``constant``, ``search``; several with
             the same parameters share a run, as in ``baseline+twin`` (see :mod:`tempopt.records.tickets`).
         number: Position within its kind, from 0.
         candidate: For choose and confirm: rank of the candidate within its arm, from 0; else None.
-        pair: For choose, confirm, init_only and ablation: index of the seed that arms share; for timing that
-            of the repetition; else None.
+        pair: For choose, confirm and ablation: index of the seed that arms share; else
+            None.
         seed: Seed of the run, 0 <= seed < 2**63.
         parameters: The parameter set, effective values; None until it has been suggested.
         trial_number: Number of the Optuna trial (search tickets only).
         state: ``done`` has an outcome; ``failed`` means that every attempt was lost.
         attempt: How often it was taken; every write about a run carries it, so that a stale one is refused.
-        value: The value that counts for its kind: the validation metric at the end, for confirm and
-            init_only the metric on ``study.confirm_on``, for timing the winner's seconds a step over the
-            baseline's. None unless the outcome is complete (for
+        value: The value that counts for its kind: the validation metric at the end, for confirm
+            the metric on ``study.confirm_on``. None unless the outcome is complete (for
             pruned: the last reported value).
         diverged_at: Optimizer step at which the run diverged, else None.
         error: Last error message of a failed attempt, else None.
@@ -277,7 +274,7 @@ class Measurement:
         step: Optimizer step (reports), or the last step (evaluations).
         name: ``report`` for the validation metric during training; else an evaluation's name, as in
             ``validate``, ``validate_current``, ``test``, ``test:winner``, ``test:constant=0.5``,
-            ``test/guard:val_loss``, ``step_time:winner``.
+            ``test/guard:val_loss``.
         value: NaN for what was measured and is not a finite number (:func:`is_finite`;
             infinities come back as NaN: not every database can hold them).
     """

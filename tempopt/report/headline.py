@@ -98,10 +98,7 @@ def terms(result: StudyResult) -> list[str]:
         )
     for name, each in result.spec.temperatures.items():
         found = "" if each.as_found is None else f"; the module has {each.as_found:.4g}"
-        what = f"at {each.value or registered_path(name)}"
-        if each.rows is not None:
-            what = f"by which the outputs of {', '.join(each.rows)} are divided"
-        told.append(f"{name} is the temperature {what}{found}.")
+        told.append(f"{name} is the temperature at {each.value or registered_path(name)}{found}.")
     if result.verdict is None:
         return told
     advice = result.recommendation

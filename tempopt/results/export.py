@@ -16,7 +16,6 @@ from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.export_notes import (
     ATTACH,
-    ROWS,
     START,
     VALUE,
     comment,
@@ -113,9 +112,6 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     if has(callbacks, VALUE):
         notes.append(f"tempopt.ValueCallback sets a temperature of the module, so {does} needs tempopt.")
         notes += constants(callbacks)
-    if has(callbacks, ROWS):
-        notes.append(f"tempopt.RowsCallback divides outputs by a temperature, so {does} needs tempopt.")
-        notes += [] if attaching is not None else [in_weights(callbacks)]
     if wanted.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
     if (own := _of_attention(wanted.at_inference)) is not None and attaching is None:
@@ -212,19 +208,15 @@ def _callbacks(
         if not schedule and at_inference is None:
             # what changes nothing need not be set
             continue
-        arguments: dict[str, Any] = {"parameters": _nested_numbers(schedule)}
-        if value.rows is None:
-            arguments = {
-                "path": value.value or registered_path(name),
-                **arguments,
-                "transform": value.transform,
-            }
-        else:
-            arguments = {"rows": value.rows, **arguments}
+        arguments: dict[str, Any] = {
+            "path": value.value or registered_path(name),
+            "parameters": _nested_numbers(schedule),
+            "transform": value.transform,
+        }
         arguments["validate_at"] = result.spec.study.validate_at
         if at_inference is not None:
             arguments["at_inference"] = at_inference["temperature_init"]
-        found.append({"class_path": VALUE if value.rows is None else ROWS, "init_args": arguments})
+        found.append({"class_path": VALUE, "init_args": arguments})
     return found
 
 
@@ -239,9 +231,9 @@ def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _saving(attaching: Mapping[str, Any] | None, callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines that save what is to be served, as far as there is something new to save."""
     save = f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)"
-    if attaching is not None:
-        return [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
-    return [*comment([in_weights(callbacks)]).splitlines()[:-1], save] if has(callbacks, ROWS) else []
+    if attaching is None:
+        return []
+    return [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
 
 
 def _beside(attaching: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 ATTACH = "tempopt.AttachCallback"
 VALUE = "tempopt.ValueCallback"
-ROWS = "tempopt.RowsCallback"
 START = "tempopt.StartCallback"
 
 _LONGEST = 110
@@ -37,11 +36,9 @@ def in_weights(callbacks: Sequence[Mapping[str, Any]]) -> str:
         return (
             "Checkpoints have the temperature in their weights: they load in a process without tempopt, too."
         )
-    held = {ATTACH: "attention's temperature", ROWS: "the temperature of the outputs"}
-    what = " and ".join(text for class_path, text in held.items() if has(callbacks, class_path))
     return (
-        f"Checkpoints have {what} in their weights. A Python number that {VALUE} sets is beside them: "
-        "tempopt.load_checkpoint(model, path) sets it."
+        f"Checkpoints have attention's temperature in their weights. A Python number that {VALUE} sets is "
+        "beside them: tempopt.load_checkpoint(model, path) sets it."
     )
 
 

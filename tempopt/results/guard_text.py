@@ -9,10 +9,7 @@ from typing import Any
 
 from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.verdict import Verdict
-from tempopt.spec.guards import PEAK_MEMORY, STEP_TIME
 
-_CALLED = {STEP_TIME: "the time of a training step", PEAK_MEMORY: "the peak memory of a GPU"}
-_SCALES = {STEP_TIME: (1e3, " ms"), PEAK_MEMORY: (1e-9, " GB")}
 _STATES = {
     "kept": "kept",
     "broken": "broken",
@@ -51,8 +48,7 @@ def _measured(guard: Guard) -> str:
 
 def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the baseline") -> str:
     """Return what is said of one guard, and how the two that it compares are called."""
-    called = _CALLED.get(guard.name, guard.name)
-    head = f"guard on {called} (limit {_limit(guard)}): {_STATES[guard.state]}"
+    head = f"guard on {guard.name} (limit {_limit(guard)}): {_STATES[guard.state]}"
     test = guard.answer
     if test is None:
         return f"{head}, since {guard.why}."
@@ -66,9 +62,8 @@ def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the base
     high = _change(guard, guard.high)
     low = _change(guard, guard.low).removesuffix(f" {high.rpartition(' ')[2]}")
     level = f"{100 * test.confidence:.4g} % interval"
-    runs = "timings of both by turns" if guard.name == STEP_TIME else "seeds"
     return (
-        f"{head}: {_change(guard, guard.change)} ({level} {low} to {high}; {test.n_pairs} {runs}{diverged})."
+        f"{head}: {_change(guard, guard.change)} ({level} {low} to {high}; {test.n_pairs} seeds{diverged})."
     )
 
 
@@ -97,8 +92,8 @@ def guard_json(guard: Guard) -> dict[str, Any]:
 
 
 def _limit(guard: Guard) -> str:
-    """Return how far the winner may be from the baseline: ``+5 %``, ``−0.02``, ``+10 ms``."""
-    scale, unit = (100.0, " %") if guard.text.endswith("%") else _SCALES.get(guard.name, (1.0, ""))
+    """Return how far the winner may be from the baseline: ``+5 %``, ``−0.02``."""
+    scale, unit = (100.0, " %") if guard.text.endswith("%") else (1.0, "")
     return f"{'+' if guard.side == 'most' else '−'}{guard.margin * scale:.4g}{unit}"
 
 
@@ -112,8 +107,7 @@ def _change(guard: Guard, value: float | None) -> str:
     if guard.text.endswith("%") and share is not None:
         text = f"{100 * share:+.{_decimals(100 * share)}f} %"
     else:
-        scale, unit = _SCALES.get(guard.name, (1.0, ""))
-        text = f"{value * scale:+.3g}{unit}"
+        text = f"{value:+.3g}"
     return text.replace("-", "−")
 
 

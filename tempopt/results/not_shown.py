@@ -79,8 +79,6 @@ def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
             f"gain of inference only at {plan_text(inference.plan)} over {baseline}", inference.answer
         )
         yield from _line("gain of training over inference only", inference.difference)
-    if verdict.init_only is not None:
-        yield from _line(f"gain of initialisation only over {baseline}", verdict.init_only.answer)
     if verdict.learned is not None:
         yield from _line(f"gain of learned temperatures over {baseline}", verdict.learned.answer)
         yield from _line("gain over learned temperatures", verdict.learned.winner)

@@ -36,7 +36,7 @@ from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import ledger_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
-from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
+from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -285,12 +285,11 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     compared = [
         t.id
         for t in tickets
-        if t.kind == "timing"
-        or (t.kind == "confirm" and not {*INFERENCE_ARMS, "learned"}.isdisjoint(arms_of(t)))
+        if (t.kind == "confirm" and not {*INFERENCE_ARMS, "learned"}.isdisjoint(arms_of(t)))
         or (guarded and t.kind in ("confirm", "ablation"))
     ]
     # the entropies of these runs are many, and no verdict follows from them
-    prefixes = ("validate", "test", TIME_RATIO, LEARNED_CURVE, CONTROLLED_CURVE)
+    prefixes = ("validate", "test", LEARNED_CURVE, CONTROLLED_CURVE)
     return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes), maps=maps)
 
 

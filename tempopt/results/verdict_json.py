@@ -11,7 +11,7 @@ from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
-from tempopt.confirmation.verdict import Share, Simplest, Verdict
+from tempopt.confirmation.verdict import Simplest, Verdict
 from tempopt.results.guard_text import guards_json
 from tempopt.results.learned_text import ends_json
 from tempopt.results.recommendation_text import earlier_advice, recommendation_text
@@ -48,7 +48,6 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         "constant_params": verdict.constant_params,
         "constant_twin_params": verdict.constant_twin_params,
         "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
-        "init_only": verdict.init_only and _share_json(verdict.init_only),
         "learned": verdict.learned and _learned_json(verdict.learned),
         "controlled_at_end": ends_json(verdict.controlled),
         "not_learned": result.spec.study.not_learned,
@@ -86,10 +85,6 @@ def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
         },
         "stands": verdict == result.standing,
     }
-
-
-def _share_json(share: Share) -> dict[str, Any]:
-    return {**_answer_json(share.answer), "share": _ratio_json(share.share)}
 
 
 def _learned_json(found: Learned) -> dict[str, Any]:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 TESTS = {
     "t": "paired t-test",
     "sign_flip": "sign-flip permutation test",
-    "wilcoxon": "Wilcoxon signed-rank test",
 }
 PARTS = {
     "schedule": "the schedule",
@@ -96,7 +95,6 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines += _caveats(verdict, baseline)
         lines += constant_lines(verdict, result)
         lines += _inference_lines(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
-        lines += _init_lines(verdict, baseline)
         lines += [f"  {line}" for line in controlled_lines(verdict)]
         lines += [f"  {line}" for line in learned_lines(verdict, result.spec)]
         lines += [f"  {line}" for line in part_lines(verdict, result.spec)]
@@ -369,16 +367,6 @@ def _difference_lines(verdict: Verdict, found: InferenceOnly, baseline: str) -> 
     if found.difference.significant:
         return [f"{text}: this does not count, since the winner is not shown to gain over {baseline}."]
     return [f"{text}: training at another temperature is not shown to be worth more than inference alone."]
-
-
-def _init_lines(verdict: Verdict, baseline: str) -> list[str]:
-    init = verdict.init_only
-    if init is None:
-        return []
-    test = init.answer.paired
-    how = "the winner's first temperature baked into the initial weights"
-    share = share_text(init.share, test)
-    return [f"  initialisation only ({how}, trained at {baseline}): {signed(test)} ({numbers(test)}){share}"]
 
 
 def part_lines(verdict: Verdict, spec: StudySpec) -> list[str]:

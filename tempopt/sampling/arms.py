@@ -218,7 +218,6 @@ class Arms:
             return False
         arm, number = self._place(ticket)
         history = self._histories[arm]
-        # a pruner of its own for each decision: some settle their options by what they see first
         if pruner := make_pruner(self._spec.study.pruner):
             return history.prune(number, reports, pruner)
         own = history.running(number, reports)
@@ -229,16 +228,6 @@ class Arms:
         if ticket.kind not in SAMPLED:
             return False
         return bool(self._spaces[self._place(ticket)[0]])
-
-    def bound(self, ticket: TicketRow, reports: Mapping[int, float]) -> float | None:
-        """Return what the pruner would not have this ticket be worse than; None: it has no such number."""
-        if not self._prunable(ticket) or not reports:
-            return None
-        pruner = make_pruner(self._spec.study.pruner)
-        if pruner is None:
-            return None
-        arm, number = self._place(ticket)
-        return self._histories[arm].bound(number, reports, pruner)
 
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.

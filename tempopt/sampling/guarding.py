@@ -141,7 +141,7 @@ def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]
     limits = []
     for guard in spec.study.guarded:
         values = [found[guard.name] for _, found in best if math.isfinite(found.get(guard.name, math.nan))]
-        if not guard.is_metric or not values:
+        if not values:
             continue
         mean = fmean(values)
         margin = guard.margin * abs(mean) if guard.relative else guard.margin

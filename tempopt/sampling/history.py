@@ -11,21 +11,17 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from tempopt.sampling.optuna_strategies import Tpe
-from tempopt.sampling.percentile import Percentiles
-from tempopt.sampling.successive_halving import Halving, Rungs
-
 _STUDY = 0
 LEARNED = (TrialState.COMPLETE, TrialState.PRUNED)
 """How trials have ended that samplers learn from."""
 
+_HALVING = (optuna.pruners.SuccessiveHalvingPruner, optuna.pruners.HyperbandPruner)
 _EPOCH = datetime(2000, 1, 1)  # a fixed time: no decision may depend on the clock
 
 
@@ -162,9 +158,7 @@ class History:
         self._asked: dict[int, dict[str, Any]] = {}
         self._finished: list[FrozenTrial | None] = []
         self._ready = 0
-        self._partial = False
-        self._rows = np.empty((0, len(distributions)))
-        self._decider: Rungs | Percentiles | None = None
+        self._num_judged = 0
 
     def ready(self, number: int) -> bool:
         """Return whether everything is known that ticket ``number`` may know."""
@@ -172,57 +166,49 @@ class History:
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
         """Return the sampler's suggestion for ticket ``number``; say with :meth:`asked` what became of it."""
-        known, pending = self.known(number), self.pending(number)
-        if isinstance(sampler, Tpe) and not self._partial and any(t.state in LEARNED for t in known):
-            sampler.shared, sampler.rows = self._distributions, self._rows
-        view = View(
-            name=self._name, direction=self._direction, trials=[*known, *pending], own=None, number=number
-        )
+        trials = [*self.known(number), *self.pending(number)]
+        view = View(name=self._name, direction=self._direction, trials=trials, own=None, number=number)
         trial = view.study(sampler=sampler).ask(fixed_distributions=self._distributions)
         return dict(trial.params)
 
     def asked(self, number: int, params: Mapping[str, Any]) -> None:
         """Remember the parameters of ticket ``number``."""
-        own = {name: params[name] for name in self._distributions if name in params}
-        self._asked[number] = own
-        if len(own) < len(self._distributions):
-            self._partial = True
-            return
-        if number >= len(self._rows):
-            more = np.empty((max(number + 1, 64), len(self._distributions)))
-            self._rows = np.concatenate([self._rows, more])
-        self._rows[number] = [each.to_internal_repr(own[name]) for name, each in self._distributions.items()]
+        self._asked[number] = {name: params[name] for name in self._distributions if name in params}
 
     def prune(self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner) -> bool:
-        """Return whether the pruner would end ticket ``number`` after these reports (step to value).
+        """Return whether the pruner would end ticket ``number`` after these reports.
 
         Args:
             number: The ticket.
-            reports: All that it has reported.
+            reports: All that it has reported, step to value; it was not ended after any earlier of them.
             pruner: Optuna's pruner, with the same options each time; a new one for each decision, since
                 some settle their options by what they see first.
         """
-        decider = self._decider_like(pruner)
-        if decider is not None:
-            assert self._ready >= self._end(number), "a ticket was started before its history was known"
-            return decider.prune(number, reports, self._end(number))
-        own = self.running(number, reports)
+        if isinstance(pruner, _HALVING):
+            for earlier in range(self._num_judged, self._end(number)):
+                trial = self._finished[earlier]
+                assert trial is not None, "a ticket was started before its history was known"
+                _, rungs = self._judge(earlier, trial.intermediate_values, copy.deepcopy(pruner))
+                trial.system_attrs.update(rungs)
+                self._num_judged = earlier + 1
+        return self._judge(number, reports, pruner)[0]
+
+    def _judge(
+        self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner
+    ) -> tuple[bool, dict[str, Any]]:
+        """Return whether a pruner ends a trial at its last report, and what the pruner notes on the trial."""
+        own = self.running(number, {})
         view = View(
             name=self._name, direction=self._direction, trials=self.known(number), own=own, number=number
         )
-        return bool(pruner.prune(view.study(pruner=pruner), own))
-
-    def bound(
-        self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner
-    ) -> float | None:
-        """Return what ticket ``number`` must not be worse than at its last report, for people to see.
-
-        None: the pruner has no such number, or what the ticket may know is not known here.
-        """
-        decider = self._decider_like(pruner)
-        if decider is None or not reports or self._ready < self._end(number):
-            return None
-        return decider.bound(number, reports, self._end(number))
+        study, is_pruned = view.study(pruner=pruner), False
+        steps = sorted(reports)
+        for place, step in enumerate(steps, 1):
+            own.intermediate_values[step] = reports[step]
+            # successive halving notes the rungs that a trial reaches, report by report
+            if place == len(steps) or isinstance(pruner, _HALVING):
+                is_pruned = bool(pruner.prune(study, own))
+        return is_pruned, own.system_attrs
 
     def told(
         self,
@@ -248,24 +234,9 @@ class History:
             reports=reports,
             guards=guards,
         )
-        if state in LEARNED and number not in self._asked:
-            self._partial = True
+        self._num_judged = min(self._num_judged, number)
         while self._ready < len(self._finished) and self._finished[self._ready] is not None:
             self._ready += 1
-
-    def _decider_like(self, pruner: optuna.pruners.BasePruner) -> Rungs | Percentiles | None:
-        """Return what decides as the pruner does, with all in it that is known; None: the pruner must."""
-        maximize = self._direction == StudyDirection.MAXIMIZE
-        if self._decider is None and isinstance(pruner, Halving):
-            self._decider = Rungs(pruner, name=self._name, maximize=maximize)
-        elif self._decider is None and isinstance(pruner, optuna.pruners.PercentilePruner):
-            self._decider = Percentiles(pruner, maximize=maximize)
-        if self._decider is not None:
-            for number in range(len(self._decider), self._ready):
-                trial = self._finished[number]
-                assert trial is not None
-                self._decider.add(trial, self._end(number))
-        return self._decider
 
     def _end(self, number: int) -> int:
         """Return how many tickets, from the first on, ticket ``number`` may know."""
@@ -287,7 +258,7 @@ class History:
             number,
             state=TrialState.RUNNING,
             distributions=self._distributions,
-            params=self._asked[number],
+            params=self._asked.get(number, {}),
             reports=reports,
         )
 

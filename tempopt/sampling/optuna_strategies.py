@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.study_spec import PRUNERS, SAMPLERS, Strategy
@@ -33,37 +30,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 # Trials at most that a sampler is tried with.
 _TRIED = 100
-
-
-class Tpe(optuna.samplers.TPESampler):
-    """Optuna's TPE, that can be told what it would else gather from every trial at every draw.
-
-    At 10,000 trials the gathering is most of what a draw costs. Nothing else is changed, so that it draws
-    what Optuna's draws.
-
-    Attributes:
-        shared: Distributions that all trials have, of which at least one is finished; None: not known.
-        rows: Internal values of ``shared``'s names, in its order, one row a trial, by trial number.
-    """
-
-    shared: Mapping[str, BaseDistribution] | None = None
-    rows: np.ndarray[Any, np.dtype[np.float64]] = np.empty((0, 0))
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Return the distributions that are sampled together, by name in alphabetical order."""
-        if self.shared is None or self._group or not self._is_multivariate(study):
-            return super().infer_relative_search_space(study, trial)
-        return {name: each for name, each in sorted(self.shared.items()) if not each.single()}
-
-    def _get_internal_repr(
-        self, trials: list[FrozenTrial], search_space: dict[str, BaseDistribution], study: optuna.Study
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        if self.shared is None or not trials:
-            return super()._get_internal_repr(trials, search_space, study)
-        rows = self.rows[[trial.number for trial in trials]]
-        return {name: rows[:, place] for place, name in enumerate(self.shared) if name in search_space}
 
 
 def _written(annotation: Any) -> str:
@@ -114,7 +80,7 @@ def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSample
     name = SAMPLERS[strategy.name]
     if name is None:
         return None
-    kind = Tpe if strategy.name == "tpe" else getattr(optuna.samplers, name)
+    kind = getattr(optuna.samplers, name)
     sampler: optuna.samplers.BaseSampler = _made("sampler", kind, strategy, seed=seed & 0xFFFFFFFF)
     return sampler
 

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.guards import STEP_TIME
 from tempopt.spec.lightning_sections import parse_trainer
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.sections import Pairs, Section
@@ -46,7 +45,7 @@ _TYPICAL = "{temperature_init: 2, lr: 0.001}"
 # What a search alone reads of the section study:.
 _OF_A_SEARCH = (
     *("trials", "arms", "candidates", "sampler", "pruner", "enqueue", "warm_start", "limits"),
-    *("ablation", "keep_share", "min_gain", "failure", "init_only"),
+    *("ablation", "keep_share", "min_gain", "failure"),
 )
 
 
@@ -164,12 +163,6 @@ def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None)
             message = "given true without parameter sets to compare. Take it out, or use tempopt compare."
             return [("study.all_pairs", message)]
         return []
-    if STEP_TIME in study.guards:
-        message = (
-            "steps are timed for the winner of a search alone, so no comparison can test it. Take it "
-            f"out, as with --set study.guards.{STEP_TIME}=null."
-        )
-        return [(f"study.guards.{STEP_TIME}", message)]
     if study.all_pairs and study.guards:
         message = (
             "a guard compares with the first set, and study.all_pairs asks for no such one. Take it out."

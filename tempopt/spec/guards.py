@@ -12,13 +12,6 @@ from typing import Literal
 
 from tempopt.statistics.paired_tests import Direction
 
-STEP_TIME = "step_time"
-"""Guard on the seconds of a training step."""
-PEAK_MEMORY = "peak_memory"
-"""Guard on the most memory of a GPU that a run allocates."""
-COSTS = (STEP_TIME, PEAK_MEMORY)
-"""Names of guards that are no logged metrics; less of each is better."""
-
 _MARGIN = r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
 _FORMS = (
     ("named", re.compile(rf"no worse than *{_MARGIN}")),
@@ -34,7 +27,7 @@ class GuardSpec:
     """What one guard asks of the winner, compared with the baseline.
 
     Args:
-        name: A logged metric, or one of :data:`COSTS`.
+        name: A metric that validation logs.
         text: As it was written.
         side: ``most``: the winner may be above the baseline by the margin and no more; ``least``: below it.
         margin: Share of the size of the baseline's mean if ``relative``, else in the metric's unit; >= 0.
@@ -46,11 +39,6 @@ class GuardSpec:
     side: Literal["most", "least"]
     margin: float
     relative: bool
-
-    @property
-    def is_metric(self) -> bool:
-        """Whether it is on a metric that validation logs."""
-        return self.name not in COSTS
 
 
 def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSpec:
@@ -85,10 +73,6 @@ def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSp
 
 
 def _side(name: str, text: str, form: str, direction: Direction | None) -> Literal["most", "least"]:
-    if name in COSTS:
-        if form == "least":
-            raise ValueError(f'given "{text}", but less of {name} is better. Give it as in "<= +2%".')
-        return "most"
     if form != "named":
         return "most" if form == "most" else "least"
     if direction is None:

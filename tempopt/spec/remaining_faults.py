@@ -172,7 +172,7 @@ def _place_temperatures(kept: dict[str, Any], given: Mapping[str, Any]) -> None:
         if name not in kept and not isinstance(each, Mapping):
             kept[name] = {}
         left = kept.get(name)
-        if name != ATTENTION and isinstance(left, dict) and not left.keys() & {"value", "rows"}:
+        if name != ATTENTION and isinstance(left, dict) and "value" not in left:
             left["value"] = f"place_of.{name}"
 
 

@@ -74,7 +74,6 @@ class StudySection(Section):
         store_timeout: Seconds that agents go on training while the database cannot be reached, and that a
             run is tried again whose own code finds no disk space.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
-        init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
         learned: Whether runs with learned temperatures are confirmed beside the winner, too; ``per_head``:
             those in which each head of attention has a temperature of its own, and not each layer.
         not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
@@ -121,9 +120,7 @@ class StudySection(Section):
     seeds: Seeds = Seeds()
     all_pairs: Annotated[bool, Field(description="true or false")] = False
     seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")] = 0
-    test: Annotated[Literal["t", "sign_flip", "wilcoxon"], Field(description="t, sign_flip or wilcoxon")] = (
-        "t"
-    )
+    test: Annotated[Literal["t", "sign_flip"], Field(description="t or sign_flip")] = "t"
     ablation: Annotated[Literal["auto", "full", "none"], Field(description="auto, full or none")] = "auto"
     keep_share: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")] = 0.5
     min_gain: Annotated[float | str | None, Field(description=_AMOUNT)] = None
@@ -169,7 +166,6 @@ class StudySection(Section):
         list[Label],
         Field(default_factory=list, max_length=20, description=f"a list of at most 20: each {_LABEL}"),
     ]
-    init_only: Annotated[bool, Field(description="true or false")] = True
     learned: Annotated[Learns, Field(description="true, false or per_head")] = True
     not_learned: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
@@ -264,7 +260,7 @@ class StudySection(Section):
     @property
     def guarded_metrics(self) -> list[str]:
         """Names of the logged metrics that are guarded."""
-        return [guard.name for guard in self.guarded if guard.is_metric]
+        return [guard.name for guard in self.guarded]
 
     @model_validator(mode="after")
     def _learns(self) -> Self:

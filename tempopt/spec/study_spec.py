@@ -159,11 +159,6 @@ class StudySpec(Section):
         return not self.temperatures or self.attach is not None or "" in named.tempered(self.search)
 
     @property
-    def bakes(self) -> bool:
-        """Whether the winner's first temperature is baked into initial weights, and trained too."""
-        return self.study.init_only and self.about_temperature and self.attends
-
-    @property
     def learns(self) -> bool:
         """Whether runs with learned temperatures are confirmed beside the winner."""
         return bool(self.study.learned) and not self.study.not_learned and self.about_temperature

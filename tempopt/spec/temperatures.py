@@ -5,11 +5,10 @@ Where they are in the module is found by a worker.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from tempopt.errors import unknown
 from tempopt.spec.sections import Section
@@ -45,14 +44,12 @@ class TemperatureSection(Section):
 
     Args:
         value: Dotted path from the module to a number that is the temperature, as in
-            ``criterion.temperature``. Without ``value`` and ``rows`` it is the temperature that the module, a
+            ``criterion.temperature``. Without it, it is the temperature that the module, a
             TemperedModule, registers by the entry's name.
-        rows: Patterns of the projections whose outputs are divided by the temperature, as in
-            ``experts.*.gate``. At most one of ``value`` and ``rows`` is given.
         transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
-            ln(1/τ); None for rows.
-        as_found: The temperature that the module has, which the baseline trains at: 1 for rows. None: it is
-            looked up before the study begins.
+            ln(1/τ).
+        as_found: The temperature that the module has, which the baseline trains at. None: it is looked
+            up before the study begins.
         evaluated: Whether the metric reads it when a trained model is evaluated; None: it is looked up before
             the study begins.
         trained: Whether the module's own optimizers train it, where it stays as found; None: it is looked up
@@ -63,52 +60,16 @@ class TemperatureSection(Section):
         str | None,
         Field(min_length=1, description="a path, as in criterion.temperature, or leave it out"),
     ] = None
-    rows: list[str] | None = None
     transform: Annotated[
-        Literal["identity", "inverse", "log_inverse"] | None,
+        Literal["identity", "inverse", "log_inverse"],
         Field(description="identity, inverse or log_inverse"),
-    ] = None
+    ] = "identity"
     as_found: Annotated[
         float | None,
         Field(ge=LOWEST, le=HIGHEST, description=f"a number from {LOWEST:g} to {HIGHEST:g}, or null"),
     ] = None
     evaluated: Annotated[bool | None, Field(description="true, false or null")] = None
     trained: Annotated[bool | None, Field(description="true, false or null")] = None
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _patterns(cls, given: object) -> object:
-        patterns = [given] if isinstance(given, str) else given
-        right = isinstance(patterns, list) and patterns and all(isinstance(p, str) and p for p in patterns)
-        if given is None or right:
-            return patterns
-        raise ValueError(
-            f"given {given!r}. Give a pattern of names of projections, or a list of them, as in "
-            "[experts.*.gate]."
-        )
-
-    @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        if self.value is not None and self.rows is not None:
-            message = (
-                "given beside value, and a temperature is in one place. Take one of them out, or give each "
-                "a name."
-            )
-            raise FaultsError([("rows", message)])
-        if self.rows is None:
-            object.__setattr__(self, "transform", self.transform or "identity")
-            return self
-        lines = []
-        if self.transform is not None:
-            message = "given with rows, which store no temperature. It goes with value; take it out."
-            lines.append(("transform", message))
-        if self.as_found not in (None, 1.0):
-            message = f"given {self.as_found:g}, but the temperature of rows is 1 as found. Take it out."
-            lines.append(("as_found", message))
-        if lines:
-            raise FaultsError(lines)
-        object.__setattr__(self, "as_found", 1.0)
-        return self
 
 
 def with_attention(given: object) -> object:
@@ -141,7 +102,7 @@ def problems(spec: StudySpec) -> list[tuple[str, str]]:
         if problem := _name_problem(name, spec.model["init_args"]):
             lines.append((path, problem))
         elif spec.compare is None and not any(join_name(name, level) in spec.search for level in LEVELS):
-            example = _example(name, 1.0 if each.rows is not None else each.as_found)
+            example = _example(name, each.as_found)
             message = f"its level is not searched. Search it, as in {example}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
         lines += _taken(name, each, before)
@@ -165,29 +126,14 @@ def _taken(
     """Return what an entry has in common with those before it, as far as the spec alone can tell."""
     for name, other in before.items():
         here, there = _path_of(named, section), _path_of(name, other)
-        if here is not None and here == there:
+        if here == there:
             message = f'"{here}" is the temperature {name} already. Take one of them out.'
             return [(f"temperatures.{named}.value", message)]
-        shared = _shared(section.rows or (), other.rows or ())
-        if shared is not None:
-            message = f'"{shared}" has the temperature {name} already. Give each projection to one of them.'
-            return [(f"temperatures.{named}.rows", message)]
     return []
 
 
-def _path_of(name: str, section: TemperatureSection) -> str | None:
-    return None if section.rows is not None else section.value or registered_path(name)
-
-
-def _shared(patterns: Sequence[str], others: Sequence[str]) -> str | None:
-    """Return the first pattern all of whose projections another list matches too, or the other way round."""
-    for each in patterns:
-        for other in others:
-            if fnmatchcase(each, other):
-                return each
-            if fnmatchcase(other, each):
-                return other
-    return None
+def _path_of(name: str, section: TemperatureSection) -> str:
+    return section.value or registered_path(name)
 
 
 def _example(name: str, as_found: float | None) -> str:

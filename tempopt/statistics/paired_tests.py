@@ -20,12 +20,12 @@ from typing import Literal
 from tempopt.errors import UsageError, unknown
 from tempopt.statistics.group_sequential import Look, increment, nominal, repeated_p, repeated_score
 from tempopt.statistics.power import POWER, pairs_needed
-from tempopt.statistics.sign_flip import Signs, walsh_averages
+from tempopt.statistics.sign_flip import Signs
 
 Direction = Literal["maximize", "minimize"]
-Test = Literal["t", "sign_flip", "wilcoxon"]
+Test = Literal["t", "sign_flip"]
 
-TESTS: tuple[Test, ...] = ("t", "sign_flip", "wilcoxon")
+TESTS: tuple[Test, ...] = ("t", "sign_flip")
 
 ALPHA = 0.05
 """Level of the two-sided test that p-values are scaled to: below it is significant, whatever share was
@@ -55,8 +55,7 @@ class PairedTest:
     """What paired differences say.
 
     Args:
-        gain: Estimate, in the metric's unit; > 0 is better whatever the direction. The mean for ``t`` and
-            ``sign_flip``, the Hodges-Lehmann pseudo-median for ``wilcoxon``.
+        gain: The mean, in the metric's unit; > 0 is better whatever the direction.
         ci_low: Lower end of the interval; -inf where the pairs are too few to bound it.
         ci_high: Upper end of the interval, or inf.
         p_value: Two-sided, and scaled to the level that could be spent: below 0.05 it is significant.
@@ -104,7 +103,7 @@ def paired(
 
     Differences without any spread (a metric that takes few values, a seed that changes nothing) tell
     nothing about the noise that ``t`` divides by, and its p = 0 would be a claim out of thin air:
-    the signed-rank test answers for it then. It rests on signs alone and says p = 2^(1-n) at best.
+    the sign-flip test answers for it then. It rests on signs alone and says p = 2^(1-n) at best.
     Differences that are all zero are no gain, for certain: the interval is 0 to 0.
 
     With ``looks``, p is the repeated p-value and the interval the repeated confidence interval (Jennison &
@@ -120,7 +119,7 @@ def paired(
 
     Args:
         differences: Value of the arm minus value of the reference, one for each pair of the present round.
-        test: ``t`` (Student's), ``sign_flip`` (permutation test of the mean) or ``wilcoxon`` (signed ranks).
+        test: ``t`` (Student's) or ``sign_flip`` (permutation test of the mean).
         direction: ``maximize`` or ``minimize``: which sign of a difference is better.
         alpha: Two-sided level that this comparison may spend, in (0, 1).
         looks: Looks at ``differences`` up to the present one, as in :class:`Stage`.
@@ -141,10 +140,10 @@ def paired(
         low, high, p = 0.0, 0.0, 1.0
         gain = 0.0
     else:
-        gain = _estimate(gains, test)
+        gain = fmean(gains)
         told = [stage for stage in stages if len(stage.gains) > 1] or stages[-1:]
         low, high, p = told[0].alone(alpha) if len(told) == 1 else _combined(told, gain, alpha)
-        if len(told) == 1 and (gain > 0) != (_estimate(told[0].gains, test) > 0):
+        if len(told) == 1 and (gain > 0) != (fmean(told[0].gains) > 0):
             # a single pair that was added has turned the sign, of which it can show nothing
             p = 1.0
     return PairedTest(
@@ -271,10 +270,6 @@ def least_pairs(test: Test, alpha: float) -> int:
     return pairs
 
 
-def _estimate(gains: Sequence[float], test: Test) -> float:
-    return median(walsh_averages(gains)) if test == "wilcoxon" else fmean(gains)
-
-
 class _Evidence:
     """What one stage says for a gain and against it."""
 
@@ -299,7 +294,7 @@ class _Evidence:
         self._zero = _ROUNDING * (median(sizes) if sizes else max(map(abs, self.gains)))
         self._signs = None
         if test != "t" or max(self.gains) - min(self.gains) <= self._zero:
-            self._signs = Signs(self.gains, "wilcoxon" if test == "t" else test, self._zero)
+            self._signs = Signs(self.gains, self._zero)
         else:
             self._error = stdev(self.gains) / math.sqrt(len(self.gains))
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import accumulate
-from typing import Literal
 
 import numpy as np
 
@@ -18,24 +15,19 @@ _ENUMERATED = 18
 class Signs:
     """One-sided tests of where differences are centred, and their inversion.
 
-    Both tests count typical values that are on the lesser side: the means of all non-empty subsets for
-    ``sign_flip`` (Hartigan 1969, "Using subsample values as typical values"), which is the permutation test
-    of the mean, and the averages (d_i + d_j) / 2, i <= j, for ``wilcoxon`` (which without ties is the
-    smaller rank sum). A value that ties counts on *both* sides and the interval is closed, which keeps
-    level and coverage under ties and zeros (Noether 1967, "Wilcoxon confidence intervals for location
-    parameters in the discrete case").
+    They count typical values that are on the lesser side: the means of all non-empty subsets (Hartigan 1969,
+    "Using subsample values as typical values"), which is the permutation test of the mean. A value that ties
+    counts on *both* sides and the interval is closed, which keeps level and coverage under ties and zeros
+    (Noether 1967, "Wilcoxon confidence intervals for location parameters in the discrete case").
 
     Args:
         gains: Differences, at least one.
-        kind: Which typical values.
         zero: Values this close are taken to tie.
     """
 
-    def __init__(self, gains: Sequence[float], kind: Literal["sign_flip", "wilcoxon"], zero: float) -> None:
+    def __init__(self, gains: Sequence[float], zero: float) -> None:
         self._zero = zero
-        self._values = subset_means(gains) if kind == "sign_flip" else walsh_averages(gains)
-        self._pairs = len(gains)
-        self._kind = kind
+        self._values = subset_means(gains)
 
     def above(self, value: float) -> float:
         """Return the one-sided p of being centred above a value."""
@@ -58,15 +50,7 @@ class Signs:
         return low, high
 
     def _chance(self, count: int) -> float:
-        if self._kind == "wilcoxon":
-            return _tail(self._pairs)[count]
         return (1 + count) / (1 + len(self._values))
-
-
-def walsh_averages(gains: Sequence[float]) -> list[float]:
-    """Return (d_i + d_j) / 2 for all i <= j, ascending; their median is the Hodges-Lehmann pseudo-median."""
-    n = len(gains)
-    return sorted((gains[i] + gains[j]) / 2 for i in range(n) for j in range(i, n))
 
 
 def subset_means(gains: Sequence[float]) -> list[float]:
@@ -88,13 +72,3 @@ def subset_means(gains: Sequence[float]) -> list[float]:
             sums, counts = sums + gain * taken, counts + taken
         sums, counts = sums[counts > 0], counts[counts > 0]
     return [float(mean) for mean in np.sort(sums / counts)]
-
-
-@lru_cache(maxsize=64)
-def _tail(n: int) -> tuple[float, ...]:
-    """Return P(T <= k) of the signed-rank statistic of n pairs for k = 0 ... n (n + 1) / 2, exactly."""
-    counts = [1] + [0] * (n * (n + 1) // 2)
-    for rank in range(1, n + 1):
-        for k in range(len(counts) - 1, rank - 1, -1):
-            counts[k] += counts[k - rank]
-    return tuple(count / 2**n for count in accumulate(counts))

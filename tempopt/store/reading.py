@@ -31,10 +31,8 @@ STAGES: dict[Kind, int] = {
     "search": 2,
     "choose": 3,
     "confirm": 4,
-    "init_only": 5,
-    "rematch": 6,
-    "ablation": 7,
-    "timing": 8,
+    "rematch": 5,
+    "ablation": 6,
 }
 """Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
 KIND_OF = {stage: kind for kind, stage in STAGES.items()}

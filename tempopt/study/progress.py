@@ -36,7 +36,7 @@ _OTHERS_EVERY = 5.0
 # Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
 _LINES_ABOVE, _FEWEST = 16, 4
 _BAR, _SHORTEST = 12, 10
-_COLUMNS = ("run", "steps", "value", "bound")
+_COLUMNS = ("run", "steps", "value")
 
 LABELS: Mapping[Kind, str] = {
     "baseline": "baseline",
@@ -45,15 +45,13 @@ LABELS: Mapping[Kind, str] = {
     "choose": "choose",
     "rematch": "rematch of the baseline",
     "confirm": "confirm",
-    "init_only": "init only",
     "ablation": "ablation",
-    "timing": "step time",
 }
 
 
 # What is measured on the data that the search has not seen.
-_ON_TEST: tuple[Kind, ...] = ("confirm", "init_only", "ablation")
-_TESTED = "confirm, init_only and ablation"
+_ON_TEST: tuple[Kind, ...] = ("confirm", "ablation")
+_TESTED = "confirm and ablation"
 
 
 def number(value: float | None) -> str:
@@ -218,7 +216,7 @@ class Screen:
         if not runs:
             return [Text("  no agent works on it now", style="dim")]
         most = max(self._console.height - _LINES_ABOVE, _FEWEST)
-        drawn: list[Table | Text] = [_runs(runs[:most], snapshot.direction, self._console.width)]
+        drawn: list[Table | Text] = [_runs(runs[:most], self._console.width)]
         if len(runs) > most:
             drawn.append(Text(f"  and {len(runs) - most} more", style="dim"))
         return drawn
@@ -248,16 +246,14 @@ def _stages(snapshot: Snapshot) -> Table:
     return stages
 
 
-def _runs(shown: list[WorkerView], direction: str, width: int) -> Table:
-    """Return a line for each worker: where it is, what it trains, how far, and its value against the bound.
+def _runs(shown: list[WorkerView], width: int) -> Table:
+    """Return a line for each worker: where it is, what it trains, how far, and its value.
 
     Where there is little room, the device and the bar are left out before a number is cut short.
     """
     agents, devices = [_agent(view) for view in shown], [view.device or "" for view in shown]
-    # what a value must not be worse than is known while search trials are compared, and only then
-    columns = _COLUMNS if any(view.bound is not None for view in shown) else _COLUMNS[:-1]
-    rows = [_run(view, direction)[: len(columns)] for view in shown]
-    room = width - 2 - sum(_widest(column) + 2 for column in zip(columns, *rows, strict=True))
+    rows = [_run(view) for view in shown]
+    room = width - 2 - sum(_widest(column) + 2 for column in zip(_COLUMNS, *rows, strict=True))
     agent = min(_widest(["agent", *agents]), max(room, _SHORTEST))
     room -= agent + 2
     has_bar = room >= _BAR
@@ -267,10 +263,10 @@ def _runs(shown: list[WorkerView], direction: str, width: int) -> Table:
     table.add_column("  agent", no_wrap=True, width=agent + 2)
     if has_device:
         table.add_column("device", no_wrap=True, max_width=room, style="dim")
-    table.add_column(columns[0], no_wrap=True)
+    table.add_column(_COLUMNS[0], no_wrap=True)
     if has_bar:
         table.add_column("", width=_BAR)
-    for name in columns[1:]:
+    for name in _COLUMNS[1:]:
         table.add_column(name, no_wrap=True, justify="right")
     for view, name, device, (run, *numbers) in zip(shown, agents, devices, rows, strict=True):
         cells: list[Text | ProgressBar] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
@@ -301,13 +297,12 @@ def _agent(view: WorkerView) -> str:
     return f"{short}:{process}"
 
 
-def _run(view: WorkerView, direction: str) -> tuple[str, str, str, str]:
-    """Return what a worker trains, how far it is, its value and what that must not be worse than."""
+def _run(view: WorkerView) -> tuple[str, str, str]:
+    """Return what a worker trains, how far it is, and its value."""
     if view.kind is None:
-        return ("idle", "", "", "")
+        return ("idle", "", "")
     steps = f"{view.step or 0}/{view.total_steps}" if view.total_steps else "starting"
-    bound = "–" if view.bound is None else f"{'≥' if direction == 'maximize' else '≤'} {number(view.bound)}"
-    return (f"{view.kind} {view.number}", steps, "silent" if view.silent else number(view.value), bound)
+    return (f"{view.kind} {view.number}", steps, "silent" if view.silent else number(view.value))
 
 
 @contextmanager

@@ -33,7 +33,7 @@ study:
   confirm_on: {confirm_on}
   # test: sign_flip  # instead of the paired t test, where a few seeds may fail altogether; needs 6 pairs
   # failure: 0.5  # a run that ends worse than this counts as failed
-  # guards: {{step_time: "<= +2%"}}  # what the winner may not make worse: a logged metric, time, memory
+  # guards: {{val_loss: "<= +2%"}}  # logged metrics that the winner may not make worse
   # pruner: none        # trains every run to its end
 {enqueue}
   # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database
@@ -66,8 +66,7 @@ trainer:
 _TEMPERATURES = """\
 # temperatures:  # those that are not attention's, each with a name to search it by
 #   contrast: {value: criterion.temperature}  # path of a number; with transform: inverse it is a scale
-#   # or NAME: {rows: [experts.*.gate]}, which divides the outputs of these projections; or NAME: {}, a
-#   # temperature that a TemperedModule registers by that name
+#   # or NAME: {}, a temperature that a TemperedModule registers by that name
 #   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
 #   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
 """

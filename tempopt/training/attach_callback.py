@@ -1,10 +1,12 @@
 """The callback with which any Trainer, LightningCLI's too, trains a plan that is attached from outside.
 
-It needs no study, service or database. How its checkpoints hold the temperature is ``weights_callback.py``'s.
+It needs no study, service or database. How a checkpoint holds the temperature is decided in
+``tempopt.attention.attach.checkpoints``.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,18 +14,18 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 
 from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.checkpoints import put_beside
+from tempopt.attention.attach.checkpoints import put_beside, put_in_weights, take_out
 from tempopt.attention.attach.scalings import Scaling, scalings
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
-from tempopt.training.callbacks import LossScaleCallback
+from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.training.module import TemperedModule
 from tempopt.training.module_checks import check_controllable
 from tempopt.training.planned_control import PlannedControl
-from tempopt.training.weights_callback import WeightsCallback
+from tempopt.training.untempered import Untempered, configure_untempered
 
 
-class AttachCallback(WeightsCallback):
+class AttachCallback(TemperatureCallback):
     """Attach a temperature plan to a LightningModule, and have it follow the steps of training.
 
     It is a callback for ``lightning.Trainer`` and, by its class path ``tempopt.AttachCallback``, for
@@ -71,7 +73,14 @@ class AttachCallback(WeightsCallback):
         at_inference: dict[str, Any] | None = None,
     ) -> None:
         attached = {name: each for name, each in parameters.items() if name not in CONTROL_PARAMETERS}
-        super().__init__(attached, validate_at=validate_at, at_inference=at_inference)
+        super().__init__(validate_at=validate_at)
+        self.attachment = None
+        self.parameters = attached
+        self._module: L.LightningModule | None = None
+        self._elsewhere = at_inference is not None
+        self._at_evaluation = self.parameters if at_inference is None else dict(at_inference)
+        self._changes: Sequence[Scaling] = ()
+        self._final: Sequence[float] = ()
         control = ControlParameters.from_mapping(parameters)
         check_controllable(control, parameters)
         self._control = PlannedControl(control) if control.controls else None
@@ -84,8 +93,30 @@ class AttachCallback(WeightsCallback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach the plan, and see what it makes of the weights."""
-        super().setup(trainer, pl_module, stage)
+        if self._module is not pl_module:
+            attachment = self._attach(pl_module)
+            self._module, self.attachment, self._tempered = pl_module, attachment, attachment
+            configure_untempered(pl_module)
+            attachment.use(self._at_evaluation)
+            self._final = attachment.plan.temperatures(1.0)
+            self._changes = self._scalings(pl_module)
+            attachment.use(self.parameters)
+            # Callbacks are not asked of checkpoints with weights alone, nor before weights are loaded.
+            saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
+            pl_module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
+            pl_module.on_load_checkpoint = functools.partial(self._load, loading)  # type: ignore[method-assign]
         assert self.attachment is not None
+        if not self.attachment.attached:
+            if stage == "fit":
+                raise AttachError(
+                    "The temperature was taken off the model, or written into its weights, so training would "
+                    "go on without it. Train a new model, or load the checkpoint that is to be resumed."
+                )
+            # it is in the weights, or was taken off on purpose
+            self._tempered = Untempered()
+        elif self._elsewhere:
+            self.attachment.use(self.parameters if stage == "fit" else self._at_evaluation)
+
         if stage == "fit" and self._beside:
             rank_zero_warn(
                 "The checkpoints of this training hold its temperatures beside the weights. Load them with "
@@ -136,6 +167,16 @@ class AttachCallback(WeightsCallback):
         if self._control is not None and state_dict:
             self._control.load_state_dict(state_dict)
 
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Leave the model at the temperature of evaluation."""
+        attachment = self.attachment
+        if attachment is None or not attachment.attached:
+            return
+        if self._elsewhere:
+            attachment.use(self._at_evaluation)
+        if self._elsewhere or self.validate_at == "final":
+            attachment.set_progress(1.0)
+
     def _attach(self, module: L.LightningModule) -> Attachment:
         if isinstance(module, TemperedModule):
             raise SpecError(
@@ -159,3 +200,43 @@ class AttachCallback(WeightsCallback):
         assert self.attachment is not None
         held = list(temperatures.values())
         put_beside(checkpoint, self._at_evaluation, held, layers=self.layers, way=self.attachment.way)
+
+    def _save(self, own: Any, checkpoint: dict[str, Any]) -> None:
+        own(checkpoint)
+        attachment, module = self.attachment, self._module
+        assert attachment is not None and module is not None
+        # on ranks that save nothing, some strategies give no weights
+        if not attachment.attached or not checkpoint["state_dict"]:
+            return
+        current = (self._measures or self.validate_at == "current") and not self._elsewhere
+        held = attachment.temperatures if current else self._final
+        temperatures = dict(zip(attachment.layers, held, strict=True))
+        changes = [each.at(1.0 / temperatures[each.layer]) for each in self._changes]
+        if not changes or not put_in_weights(checkpoint, module, changes):
+            self._put_beside(checkpoint, temperatures)
+
+    def _load(self, own: Any, checkpoint: dict[str, Any]) -> None:
+        own(checkpoint)
+        # of what others have put into the weights these may know nothing
+        found = {each for name, each in take_out(checkpoint).items() if self._is_own(name)}
+        if not found:
+            return
+        own = {f"{each:.6g}" for each in self._final} - {"1"}
+        # where they follow what is measured, which they are to be is not known
+        if not self._measures and {f"{each:.6g}" for each in found} != own:
+            raise AttachError(
+                f"The checkpoint has the temperatures {sorted(found)} in its weights and no others beside "
+                f"it, and {type(self).__name__} is to set {sorted(set(self._final))}. Take the callback out, "
+                "or give a checkpoint that can be resumed, or one of a model at temperature 1."
+            )
+        assert self.attachment is not None
+        self.attachment.detach()
+        self._tempered = Untempered()
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a module is one of what this has attached to, or is in it."""
+        assert self.attachment is not None and self._module is not None
+        changed = {id(each.module) for each in self._changes}
+        own = [*self.attachment.layers]
+        own += [each for each, module in self._module.named_modules() if id(module) in changed]
+        return any(name == each or name.startswith(f"{each}.") for each in own)

@@ -33,14 +33,13 @@ from tempopt.temperature import (
     learning,
     neutral,
 )
-from tempopt.training.bake import prove_baked
 from tempopt.training.batch_loss import loss_of_a_batch
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.channel import Channel
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_value_checks import VALIDATE, read_by_metric, require_read, trained_values
+from tempopt.training.named_value_checks import read_by_metric, require_read, trained_values
 from tempopt.training.named_values import NamedValues, other_temperatures
 from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
@@ -185,13 +184,12 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     """Check, train two steps, validate once on each of the data that will be asked for.
 
     Raises:
-        SpecError: The metric is never logged, there are no test data, no weights to bake into, ...
+        SpecError: The metric is never logged, there are no test data, ...
         AttachError: A layer has no temperature, or does not follow it.
     """
     stages = _Stages(request, channel)
     found = check(request).found
     stages.over("checked classes and arguments")
-    baked, request = request, dataclasses.replace(request, bake=None)
     if request.program.weights is not None:
         return _evaluated(request, channel, ranks, stages)
     if request.program.start is not None:
@@ -207,7 +205,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     stages.over("trained two steps and validated")
     _refuse_copies(run.module, own)
     _require_trained(run)
-    read = _self_test(run, attended, stages, bakes=baked.bake is not None)
+    read = _self_test(run, attended, stages)
     with keys_counted() as evaluated:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
@@ -218,11 +216,6 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(finished, found=found, evaluated=read, trained=trained_values(run))
     run.detach()
-    if baked.bake is not None:
-        # that a temperature can be attached is known by now
-        with _bakeable():
-            Run(baked, _Unheard(), ranks).detach()
-        stages.over("baked a temperature into initial weights")
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     second = Run(eager, _OneStep(channel), ranks)
     second.fit()
@@ -239,17 +232,14 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     return finished
 
 
-def _self_test(run: Run, attended: set[int], stages: _Stages, *, bakes: bool) -> list[str]:
-    """Prove that each temperature acts, also where it is in the weights if runs will have it there.
+def _self_test(run: Run, attended: set[int], stages: _Stages) -> list[str]:
+    """Prove that each temperature acts.
 
     Returns:
         The named temperatures that the metric reads in evaluation.
     """
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended, run.request.space)
-        if bakes:
-            with _bakeable():
-                prove_baked(run.module, evaluate=lambda: run.evaluate(VALIDATE))
     elif isinstance(run.tempered, Attachment):
         run.tempered.self_test(loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
@@ -269,18 +259,6 @@ def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Sta
     refuse_unread_generation(run.module, request.space)
     stages.over("evaluated the trained model on a batch of each of its data")
     return finished
-
-
-@contextlib.contextmanager
-def _bakeable() -> Iterator[None]:
-    """Say what to do where runs will be trained from baked weights, which would fail after the search."""
-    try:
-        yield
-    except AttachError as error:
-        raise SpecError(
-            f"The winner is to be trained from baked initial weights as well, which would fail: {error} To "
-            "do without that answer of the verdict, write study: {init_only: false}."
-        ) from error
 
 
 @contextlib.contextmanager

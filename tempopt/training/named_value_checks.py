@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.batch_loss import loss_of_a_batch
-from tempopt.training.named_values import section_of
 from tempopt.training.run import Run
 from tempopt.workers.messages import Evaluation
 
@@ -27,8 +25,7 @@ def require_read(run: Run) -> None:
         except AttachError as error:
             elsewhere = next(_metric_moves(run, [name]), None) is not None
             metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
-            place = section_of(name, run.request.program.values[name])
-            faults.append(f"{place}: {error}{metric if elsewhere else ''}")
+            faults.append(f"temperatures.{name}.value: {error}{metric if elsewhere else ''}")
     if faults:
         raise AttachError("\n".join(faults))
 
@@ -38,9 +35,7 @@ def trained_values(run: Run) -> list[str]:
     groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
     moved = {id(each) for group in groups for each in group["params"]}
     return [
-        name
-        for name, each in run.values.attachments.items()
-        if isinstance(each, ValueAttachment) and each.is_learned and id(each.tensor) in moved
+        name for name, each in run.values.attachments.items() if each.is_learned and id(each.tensor) in moved
     ]
 
 
@@ -48,14 +43,12 @@ def read_by_metric(run: Run) -> list[str]:
     """Return the named temperatures with which the metric moves alone.
 
     Raises:
-        SpecError: A number is among them, and the study does not say that it may: the metric would compare
-            temperatures, not models. Outputs that are divided are those of the model that is deployed, as
-            attention's weights are, and a model is validated at the last temperature of its schedule.
+        SpecError: There is one, and the study does not say that there may be: the metric would compare
+            temperatures, not models.
     """
     metric, found = run.request.program.metric, dict[str, None]()
     for name, plain, moved in _metric_moves(run, list(run.values.attachments)):
-        number = isinstance(run.values.attachments[name], ValueAttachment)
-        if run.request.program.metric_reads_temperature or not number:
+        if run.request.program.metric_reads_temperature:
             found[name] = None
             continue
         raise SpecError(

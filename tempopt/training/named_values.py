@@ -1,4 +1,4 @@
-"""The named temperatures of one run: numbers of its module, and outputs of projections, with schedules."""
+"""The named temperatures of one run: numbers of its module with schedules."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any, Self
 import lightning as L
 
 from tempopt.attention.attach.attachment import attach
-from tempopt.attention.attach.named import SAME_AS_FOUND
 from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
-from tempopt.attention.attach.rows import RowsAttachment, attach_rows
-from tempopt.attention.attach.values import ValueAttachment, attach_value
+from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
@@ -21,7 +19,7 @@ from tempopt.training.build import Built, other_way
 from tempopt.training.callbacks import TemperedAttention
 from tempopt.training.module import TemperedModule
 from tempopt.training.untempered import Untempered
-from tempopt.training.value_following import FollowNamed, FollowValue
+from tempopt.training.value_following import FollowValue
 from tempopt.workers.messages import Program, RunRequest
 
 # As large as those of the self-test, in ratio to the temperature as found.
@@ -32,7 +30,7 @@ class NamedValues:
     """Attaches the named temperatures of a program to a module, each at its own parameters.
 
     Args:
-        module: Whose numbers and projections they are.
+        module: Whose numbers they are.
         values: The section ``temperatures:`` as plain data, by name.
         parameters: All parameters of the run.
         validate_at: As for :class:`tempopt.training.callbacks.TemperatureCallback`.
@@ -42,7 +40,7 @@ class NamedValues:
         callbacks: What moves them over training.
 
     Raises:
-        AttachError: A number or a projection is not there, or cannot be tempered; there is a line for each.
+        AttachError: A number is not there, or cannot be tempered; there is a line for each.
         SpecError: The module has another temperature than the study takes it to have.
     """
 
@@ -54,23 +52,27 @@ class NamedValues:
         *,
         validate_at: str,
     ) -> None:
-        self.attachments: dict[str, ValueAttachment | RowsAttachment] = {}
+        self.attachments: dict[str, ValueAttachment] = {}
         faults: list[AttachError | SpecError] = []
         for name, each in values.items():
             try:
-                if each["rows"] is None:
-                    self._refuse_twice(find_number(module, each["value"] or _registered(module, name)))
-                attachment = _attached(module, name, each, schedule_of(parameters, name))
+                path = each["value"] or _registered(module, name)
+                self._refuse_twice(find_number(module, path))
+                # as found nothing is written: a module holds that as its precision rounds it
+                schedule = schedule_of(parameters, name)
+                attachment = attach_value(module, path, schedule, transform=each["transform"])
                 self.attachments[name] = attachment
                 _check_found(name, attachment, each[AS_FOUND])
             except AttachError as error:
-                faults.append(AttachError(f"{section_of(name, each)}: {error}"))
+                faults.append(AttachError(f"temperatures.{name}.value: {error}"))
             except SpecError as error:
                 faults.append(error)
         if faults:
             self.detach()
             raise type(faults[0])("\n".join(map(str, faults))) from faults[0]
-        self.callbacks = [_following(each, validate_at) for each in self.attachments.values()]
+        self.callbacks = [
+            FollowValue(each, validate_at=validate_at, as_found=True) for each in self.attachments.values()
+        ]
 
     @classmethod
     def of_run(cls, module: L.LightningModule, request: RunRequest) -> Self:
@@ -80,7 +82,7 @@ class NamedValues:
 
     def _refuse_twice(self, place: Place) -> None:
         for name, each in self.attachments.items():
-            if isinstance(each, ValueAttachment) and each.is_at(place):
+            if each.is_at(place):
                 raise AttachError(
                     f'"{place.path}" is the number at "{each.path}", which is the temperature {name} '
                     "already. Take one of them out."
@@ -88,7 +90,7 @@ class NamedValues:
 
     @property
     def places(self) -> list[str]:
-        """Where the temperatures are: paths of numbers, and names of projections."""
+        """Where the temperatures are: paths of numbers."""
         return [place for each in self.attachments.values() for place in each.layers]
 
     @property
@@ -133,27 +135,6 @@ class NamedValues:
         """Take the schedules off: the module has what was found again."""
         for each in self.attachments.values():
             each.detach()
-
-
-def section_of(name: str, section: Mapping[str, Any]) -> str:
-    """Return the key of the spec that says where a named temperature is."""
-    return f"temperatures.{name}.{'value' if section['rows'] is None else 'rows'}"
-
-
-def _attached(
-    module: L.LightningModule, name: str, section: Mapping[str, Any], schedule: Mapping[str, Any]
-) -> ValueAttachment | RowsAttachment:
-    # as found nothing is written: a module holds that as its precision rounds it
-    if section["rows"] is not None:
-        return attach_rows(module, section["rows"], schedule)
-    path = section["value"] or _registered(module, name)
-    return attach_value(module, path, schedule, transform=section["transform"])
-
-
-def _following(attachment: ValueAttachment | RowsAttachment, validate_at: str) -> FollowNamed:
-    if isinstance(attachment, ValueAttachment):
-        return FollowValue(attachment, validate_at=validate_at, as_found=True)
-    return FollowNamed(validate_at=validate_at, tempered=attachment)
 
 
 def tempered_of(built: Built, program: Program) -> TemperedAttention:
@@ -220,7 +201,7 @@ def _registered(module: L.LightningModule, name: str) -> str:
     return registered_path(name)
 
 
-def _check_found(name: str, attachment: ValueAttachment | RowsAttachment, expected: float | None) -> None:
+def _check_found(name: str, attachment: ValueAttachment, expected: float | None) -> None:
     if expected is None or math.isclose(attachment.found, expected, rel_tol=SAME_AS_FOUND):
         return
     raise SpecError(

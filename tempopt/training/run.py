@@ -18,10 +18,10 @@ import torch
 from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment
+from tempopt.attention.attach.values import ValueAttachment
 from tempopt.records.rows import is_finite
 from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
-from tempopt.training.bake import bake_initial
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
     LossScaleCallback,
@@ -30,6 +30,7 @@ from tempopt.training.callbacks import (
     StartCallback,
     StoppedError,
     TemperatureCallback,
+    TemperedAttention,
     metric_of,
     seed_generators,
 )
@@ -100,11 +101,9 @@ class Run:
         self._plan = TemperatureParameters.from_mapping(built.temperature)
         self._target = built.control
         self._control: PlannedControl | None = None
-        self._layers = built.layers
         self.tempered = tempered_of(built, request.program)
         self.values = NamedValues.of_run(self.module, request)
         configure_untempered(self.module)
-        self._bake()
         self.learned = learned_of(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
         self._code = run_code(self.module, self.datamodule)
@@ -308,11 +307,6 @@ class Run:
     def _leave_undivided(self) -> None:
         self._notes.append(not_divided(self._ranks.size))
 
-    def _bake(self) -> None:
-        parameters = self.request.bake
-        if parameters is not None:
-            bake_initial(self.module, self.tempered, parameters, layers=self._layers)
-
     def _observer(self) -> ObserveCallback | None:
         # what is compiled would have to be compiled once more, to be looked into
         if not self.request.observe or self.request.program.compile is not None:
@@ -412,12 +406,14 @@ class Run:
             measured |= {each.name: logged for each in self._asked() if each.on == on}
         return self.finished("complete", 1, measured)
 
+    def _scheduled(self) -> list[TemperedAttention | ValueAttachment]:
+        return [self.tempered, *self.values.attachments.values()]
+
     def _measured(self) -> Finished:
         step = step_of(self.trainer)
         # where a plan has come to its end or stays, the current temperature is the final one
         ended = all(
-            each.progress == 1.0 or isinstance(each.plan.schedule, Constant)
-            for each in (self.tempered, *self.values.attachments.values())
+            each.progress == 1.0 or isinstance(each.plan.schedule, Constant) for each in self._scheduled()
         )
         known: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.has(step):

@@ -14,15 +14,7 @@ from tempopt.training.callbacks import TemperatureCallback
 _READ_ON_GPU = 2
 
 
-class FollowNamed(TemperatureCallback):
-    """Move a temperature that is not attention's with the optimizer step; arguments as for its base.
-
-    A class of its own: Lightning would let a TemperatureCallback that a module brings stand for those of a
-    Trainer.
-    """
-
-
-class FollowValue(FollowNamed):
+class FollowValue(TemperatureCallback):
     """Move one number of a module with the optimizer step, and end a training whose own code moves it, too.
 
     Args:

@@ -137,10 +137,6 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finishe
             from tempopt.training.timing import measure
 
             return measure(request, ranks)
-        if request.task == "compare_steps":
-            from tempopt.training.step_timing import time_steps
-
-            return time_steps(request, channel, ranks)
         run = Run(request, channel, ranks)
         try:
             return run.execute()

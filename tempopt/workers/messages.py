@@ -31,9 +31,9 @@ class Program:
         trainer: Keyword arguments of ``lightning.Trainer``.
         attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
             else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
-        values: Named temperatures by name, each with the keys ``value``, ``rows``, ``transform``,
+        values: Named temperatures by name, each with the keys ``value``, ``transform``,
             ``as_found``, ``evaluated`` and ``trained`` of the spec; a key that the spec does not have is
-            None. Without ``value`` and ``rows`` it is one that a TemperedModule registers.
+            None. Without ``value`` it is one that a TemperedModule registers.
         metric_reads_temperature: Whether the metric may change with a named temperature alone.
         metric: Name of the logged validation metric.
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
@@ -84,11 +84,6 @@ class Evaluation:
 
 GUARD = "/guard:"
 """Between the name of an evaluation and that of a metric that it guards, in the name of a measurement."""
-
-TIME_RATIO = "step_time"
-"""Measurement of a timing run: the winner's seconds a step over the baseline's, which is the run's value."""
-WINNER_TIME = "step_time:winner"
-BASELINE_TIME = "step_time:baseline"
 
 
 LEARNED_CURVE = "learned/"
@@ -168,8 +163,6 @@ class RunRequest:
             name, ``data.x`` and ``trainer.x`` dotted. Overrides the program's own values.
         seed: Seed of the run.
         evaluations: Measured at the end, after training.
-        bake: Temperature parameters whose plan at step 0 is multiplied into the initial query
-            weights and biases (the initialisation-only arm), else None; a rehearsal tries it only.
         folder: Local folder for the log of this ticket, or None to keep none.
         checkpoints: fsspec URL of a folder for the checkpoints of this ticket, or None to keep none.
         checkpoint_every: Seconds between checkpoints; None: at every validation, and at the latest
@@ -178,9 +171,7 @@ class RunRequest:
             is used. None of them: the run begins at its beginning.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names; ``time``: train some steps and evaluate,
-            to measure what a run takes; ``compare_steps``: train short blocks of steps, by turns with those
-            of ``against``, and measure what a step of each takes.
-        against: Parameters that a step is timed against; None unless steps are compared.
+            to measure what a run takes.
         learns: Whether a rehearsal tries to learn the temperatures, too, and of what kind.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
@@ -195,13 +186,11 @@ class RunRequest:
     parameters: dict[str, Any]
     seed: int
     evaluations: list[Evaluation] = field(default_factory=list)
-    bake: dict[str, Any] | None = None
     folder: str | None = None
     checkpoints: str | None = None
     checkpoint_every: float | None = None
     resume: list[Saved] = field(default_factory=list)
-    task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
-    against: dict[str, Any] | None = None
+    task: Literal["train", "rehearse", "check", "time"] = "train"
     learns: Learns = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None

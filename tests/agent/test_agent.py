@@ -56,9 +56,7 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
         "choose": 12,
         "rematch": 0,
         "confirm": 8,
-        "init_only": 2,
         "ablation": 0,
-        "timing": 0,
     }
     assert counts == {"baseline": 2, "constant": 3, "search": 8, **proved}
     study = optuna.load_study(study_name="toy", storage=URL)
@@ -108,12 +106,12 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
         for kinds in (
             ("baseline", "constant", "search"),
             ("choose",),
-            ("confirm", "init_only"),
+            ("confirm",),
         )
     ]
     assert not stages[0] & stages[1] and not stages[0] & stages[2] and not stages[1] & stages[2]
     for pair in range(2):
-        paired = {t.seed for t in rows if t.kind in ("confirm", "init_only") and t.pair == pair}
+        paired = {t.seed for t in rows if t.kind == "confirm" and t.pair == pair}
         assert len(paired) == 1
 
 

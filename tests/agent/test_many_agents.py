@@ -123,7 +123,7 @@ def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: 
     old, new = [t for t in rows if t.round == 0], [t for t in rows if t.round == 1]
     assert len([t for t in rows if t.kind == "search"]) == 12
     assert [fact for fact in facts() if fact[:3] in {f[:3] for f in first}] == first == undisturbed_fake.facts
-    assert {t.kind for t in new} == {"search", "choose", "confirm", "init_only"}
+    assert {t.kind for t in new} == {"search", "choose", "confirm"}
     # the search continues the seeds that it shares
     assert not {t.seed for t in old} & {t.seed for t in new if t.kind != "search"}
     assert result.state == "done" and result.verdict is not None and result.verdict.round == 1

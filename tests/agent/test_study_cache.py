@@ -11,7 +11,7 @@ import pytest
 from tempopt.agent.study_cache import StudyCache
 from tempopt.confirmation.stages import first_tickets
 from tempopt.records.changes import Ended, Outcomes, Reported, Wanted
-from tempopt.records.rows import Measurement, NewTicket, TicketRow
+from tempopt.records.rows import Measurement, TicketRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -85,23 +85,6 @@ def test_search_trials_wait_for_the_runs_at_one_that_guards_are_weighed_against(
     # what others have measured is known, whether it is told as news or read anew
     assert cache.arms._at_one == {0: (0.5, {"val_loss": 2.0})}
     assert StudyCache(spec, study, store).arms._at_one == cache.arms._at_one
-
-
-def test_steps_are_timed_one_after_the_other(store: Store, cache: StudyCache, spec: StudySpec) -> None:
-    while ticket := store.take_ticket(1, "me", Wanted(limits=cache.limits(), lease=60, max_attempts=3)):
-        if ticket.parameters is None:
-            store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
-        end(store, ticket, 0.5)
-        cache.refresh()
-    timing = [
-        NewTicket(kind="timing", arm="timing", number=n, seed=n, pair=n, parameters={}) for n in range(3)
-    ]
-    store.add_tickets(1, timing)
-    cache.refresh()
-    assert cache.limits() == {"timing": 0}
-    end(store, take(store, cache, "me"), 1.0)
-    cache.refresh()
-    assert cache.limits() == {"timing": 1}
 
 
 def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Store) -> None:

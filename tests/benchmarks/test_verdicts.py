@@ -50,7 +50,7 @@ def test_everything_that_a_verdict_asks_to_measure_is_measured() -> None:
     assert verdict is not None and verdict.inference_only is not None
     winner = winner_of(study.rows, spec) or {}
     for row in study.rows:
-        if row.kind in ("choose", "confirm", "init_only"):
+        if row.kind in ("choose", "confirm"):
             asked = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
             names = {each.name for each in asked}
             measured = {each.name for each in study.measurements if each.ticket_id == row.id}
@@ -75,7 +75,7 @@ def test_a_record_has_every_answer_with_its_truth(record: dict) -> None:
     assert len(record["verdicts"]) == 2
     for verdict in record["verdicts"]:
         answers = {each["name"]: each for each in verdict["answers"]}
-        known = {"total", "over_baseline", "over_twin", "against_constant", "inference_only", "init_only"}
+        known = {"total", "over_baseline", "over_twin", "against_constant", "inference_only"}
         assert {name for name, each in answers.items() if each.get("truth") is not None} >= known
         for each in (answers[name] for name in known):
             assert each["held"] == (each["low"] <= each["truth"] <= each["high"])

@@ -222,7 +222,6 @@ def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture
     assert set(inference["share"]) == {"ratio", "low", "high"}
     assert set(inference["winner"]) == comparison | {"plan", "curve"}
     assert "as trained" in inference["curve"]
-    assert set(verdict["init_only"]) == comparison | {"share"}
     assert [part["name"] for part in verdict["parts"]] == [part.name for part in found.parts]
     assert all(set(part) == comparison | {"name", "params"} for part in verdict["parts"])
     assert set(verdict["simplest"]) == {"parts", "params", "holds", "over_baseline", "lost", "kept"}

@@ -154,7 +154,7 @@ def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of
     assert all(t.seed == choosing[t.pair] for t in ordered if t.pair in choosing)
     runs = [(training_key(t.parameters or {}), t.seed) for t in study.of("choose")]
     assert len(set(runs)) == len(runs)
-    assert study.kinds()[-3:] == ["init_only", "choose", "ablation"]
+    assert study.kinds()[-3:] == ["confirm", "choose", "ablation"]
 
 
 def test_parts_that_come_to_the_same_plan_share_a_run(make_spec: Any) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -350,22 +348,6 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
     assert last.endswith("it is not shown to keep the guard on val_loss (+5.00 %, limit +5 %).") == (
         state == "not_shown"
     )
-
-
-def test_a_guard_on_the_time_of_a_step_is_refused_in_a_comparison() -> None:
-    with pytest.raises(SpecError, match="steps are timed for the winner of a search alone"):
-        comparing(study__guards={"step_time": "<= +5%"})
-
-
-def test_the_setting_that_the_refusal_of_a_guard_advises_takes_it_out(tmp_path: Path) -> None:
-    path = tmp_path / "guarded.yaml"
-    guards = {"step_time": "<= +5%", "val_loss": "<= +1%"}
-    path.write_text(json.dumps(changed(study__guards=guards)), encoding="utf-8")
-    with pytest.raises(SpecError) as refused:
-        comparison_spec(path, ({}, {"lr": 0.1}))
-    setting = str(refused.value).partition("--set ")[2].removesuffix(".")
-    found = comparison_spec(path, ({}, {"lr": 0.1}), overrides=[setting])
-    assert found.study.guards == {"val_loss": "<= +1%"}
 
 
 def in_pairs(*sets: Any, pairs: Any = 8, **settings: Any) -> StudySpec:

@@ -90,14 +90,6 @@ def test_the_baseline_and_the_constants_are_not_controlled(study: Simulated) -> 
             and t.kind in ("baseline", "constant", "confirm")
         ):
             assert not is_controlled(t.parameters)
-    # what is baked is the temperature that it begins with
-    assert study.of("init_only")
-
-
-def test_nothing_is_baked_where_control_begins_at_one(make_spec: Any) -> None:
-    space = {name: SPACE[name] for name in ("entropy_control", "control_level", "control_spread", "lr")}
-    found = Simulated(make_spec({"search": space}, trials=12), world({"control": 0.5})).run()
-    assert found.of("confirm", "search") and not found.of("init_only")
 
 
 def test_the_verdict_names_control_a_part_and_recommends_it(study: Simulated, result_of: Any) -> None:

@@ -34,7 +34,6 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
         ("choose", "search", "validate"),
         ("confirm", "constant", "test"),
         ("confirm", "constant_twin", "test"),
-        ("init_only", "init_only", "test"),
         ("ablation", "without_level", "test"),
     ):
         measured = evaluations(kind, (arm,), spec, WINNER, WINNER)  # type: ignore[arg-type]

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tempopt.confirmation.guards import FAILED, NO_GAIN, NO_GPU, NO_VALUE, PENDING, Guard
+from tempopt.confirmation.guards import NO_VALUE
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.results.guard_text import guard_line
-from tempopt.workers.messages import BASELINE_TIME, WINNER_TIME
 
 LOSS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
@@ -143,86 +142,6 @@ def test_an_arm_that_has_no_value_of_its_own_is_given_no_number(
         "guard on val_loss (limit +300 %): not shown to be kept: the winner diverged on 8 of 8 seeds, "
         "the baseline on 0."
     )
-
-
-def with_peaks(tickets: list[TicketRow], peaks: Mapping[str, int]) -> list[TicketRow]:
-    return [
-        dataclasses.replace(t, peak_memory=next((p for a, p in peaks.items() if a in arms_of(t)), None))
-        if t.kind == "confirm"
-        else t
-        for t in tickets
-    ]
-
-
-def test_peak_memory_is_that_of_the_confirming_runs_and_stands_in_nobodys_way_without_gpus(
-    make_spec: Any, whole_study: list[TicketRow]
-) -> None:
-    spec = make_spec(guards={"peak_memory": "<= +5%"})
-    for peak, state in ((1_040_000, "kept"), (1_060_000, "broken")):
-        tickets = with_peaks(whole_study, {"search": peak, "baseline": 1_000_000})
-        (guard,) = concluded(spec, tickets, []).guards
-        assert (guard.state, guard.baseline, guard.change) == (state, 1e6, peak - 1e6)
-    verdict = concluded(spec, whole_study, [])
-    assert (verdict.guards[0].state, verdict.guards[0].why) == ("not_measured", NO_GPU)
-    assert verdict.guards_kept
-
-
-def timed(make_ticket: Any, ratios: list[float], **fields: Any) -> tuple[list[TicketRow], list[Measurement]]:
-    tickets = [
-        make_ticket("timing", pair, ratio, arm="timing", pair=pair, **fields)
-        for pair, ratio in enumerate(ratios)
-    ]
-    seconds = [0.1 + 0.02 * (pair % 3) for pair in range(len(ratios))]
-    return tickets, [
-        Measurement(ticket_id=t.id, step=500, name=name, value=value)
-        for t, base, ratio in zip(tickets, seconds, ratios, strict=True)
-        for name, value in ((WINNER_TIME, base * ratio), (BASELINE_TIME, base))
-    ]
-
-
-STEP = {"step_time": "<= +2%"}
-
-
-@pytest.mark.parametrize(
-    ("ratios", "state"),
-    [
-        ([1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.01, 1.0], "kept"),
-        ([1.1, 1.12, 1.09, 1.08, 1.11, 1.1, 1.12, 1.1], "broken"),
-        ([1.0, 1.08, 0.95, 1.03, 1.1, 0.96, 1.02, 1.05], "not_shown"),
-    ],
-)
-def test_step_time_is_judged_by_its_own_pairs(
-    make_spec: Any, make_ticket: Any, whole_study: list[TicketRow], ratios: list[float], state: str
-) -> None:
-    tickets, times = timed(make_ticket, ratios)
-    (guard,) = concluded(make_spec(guards=STEP), [*whole_study, *tickets], times).guards
-    assert guard.state == state
-    base = np.array([t.value for t in times if t.name == BASELINE_TIME])
-    excess = base * np.array(ratios) - 1.02 * base
-    p = stats.ttest_1samp(excess, 0.0).pvalue * 0.05 / 0.04
-    assert guard.answer is not None and guard.answer.p_value == pytest.approx(min(1.0, p))
-
-
-def test_a_step_that_is_not_timed_yet_is_in_the_way_and_says_why(
-    make_spec: Any, make_ticket: Any, whole_study: list[TicketRow]
-) -> None:
-    spec = make_spec(guards=STEP)
-
-    def only(tickets: list[TicketRow]) -> Guard:
-        verdict = concluded(spec, tickets, [])
-        assert not verdict.guards_kept
-        return verdict.guards[0]
-
-    assert only(whole_study).why == PENDING
-    waiting, _ = timed(make_ticket, [1.0] * 8, state="waiting", outcome=None)
-    assert only([*whole_study, *waiting]).why == PENDING
-    failed, _ = timed(make_ticket, [1.0] * 8, state="failed", outcome="failed")
-    assert only([*whole_study, *failed]).why == FAILED
-    no_gain = [
-        dataclasses.replace(t, value=0.5) if t.kind == "confirm" and "search" in arms_of(t) else t
-        for t in whole_study
-    ]
-    assert only(no_gain).why == NO_GAIN
 
 
 def test_a_winner_that_is_tau_one_itself_has_nothing_to_guard(

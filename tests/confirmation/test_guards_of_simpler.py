@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tempopt.confirmation.evaluations import evaluations
-from tempopt.confirmation.guards import NOT_THERE, WINNER_ALONE
+from tempopt.confirmation.guards import NOT_THERE
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.results.recommendation_text import recommendation_text
-from tests.confirmation.test_guards import NOISE, losses, measured, timed
+from tests.confirmation.test_guards import NOISE, losses, measured
 from tests.confirmation.test_recommendation import by_part, noisy, with_gains
 from tests.simulated import SPACE, Simulated
 
@@ -87,20 +87,6 @@ def test_without_a_gain_of_the_winner_inference_is_recommended_where_it_keeps_th
     told = [*measure(none, baseline=GAINS), *measured(none, losses(1.0)), *at_half(none, 1.0)]
     found = concluded(make_spec(WIDE, guards=LOSS), none, told).recommendation
     assert found is not None and found.action == "inference_only"
-
-
-def test_inference_costs_no_training_and_a_simpler_plan_is_not_timed(
-    make_spec: Any, make_ticket: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
-) -> None:
-    spec = make_spec(WIDE, guards={"step_time": "<= +2%", "peak_memory": "<= +2%"})
-    slow, times = timed(make_ticket, [1.1, 1.12, 1.09, 1.08, 1.11, 1.1, 1.12, 1.1])
-    tickets = [*whole_study, *slow]
-    found = concluded(spec, tickets, [*times, *measure_baseline(tickets, GAINS)]).recommendation
-    assert found is not None and found.action == "inference_only"
-    # a constant would do, but nothing says what a step takes with it
-    found = concluded(spec, tickets, times).recommendation
-    assert found is not None and found.action == "change_nothing"
-    assert concluded(spec, tickets, times).guards_of["constant"][0].why == WINNER_ALONE
 
 
 def in_parts(t: TicketRow) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from tempopt.confirmation.pairs import choices, confirm_tickets, more_pairs, winner_of
 from tempopt.confirmation.selection import candidates
-from tempopt.confirmation.stages import next_tickets, to_come
+from tempopt.confirmation.stages import next_tickets
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import ARMS, arms_of
 from tempopt.temperature import LEARNED, neutral
@@ -125,21 +125,8 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
 
 def test_one_candidate_is_not_chosen_among(make_spec: Any, searched: list[TicketRow]) -> None:
     spec = make_spec(candidates=1, learned=False)
-    assert {t.kind for t in next_tickets(searched, spec)} == {"confirm", "init_only"}
+    assert {t.kind for t in next_tickets(searched, spec)} == {"confirm"}
     assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "baseline+twin", "constant"]
-
-
-def test_what_initialisation_gives_is_trained_only_if_it_is_wanted(
-    make_spec: Any, searched: list[TicketRow]
-) -> None:
-    with_it, without = (
-        confirm_tickets(searched, make_spec(candidates=1, init_only=wanted)) for wanted in (True, False)
-    )
-    assert [t for t in with_it if t.kind == "confirm"] == without
-    assert without and len(with_it) == len(without) + 8
-    # from the last answers before choosing to the confirmation, every ticket to come is told
-    told = [to_come(searched, make_spec(candidates=1, init_only=wanted)) for wanted in (True, False)]
-    assert told[0] - told[1] == 8
 
 
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
@@ -164,16 +151,14 @@ def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
     study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
     batch = study.batches[-1]
     arms = [arms_of(t) for t in batch if t.pair == 0]
-    assert arms == [(arm,) for arm in (*ARMS, "init_only")]
-    assert [t.kind for t in batch] == ["confirm"] * 48 + ["init_only"] * 8
-    assert [t.number for t in batch] == [*range(48), *range(8)]
+    assert arms == [(arm,) for arm in ARMS]
+    assert [t.kind for t in batch] == ["confirm"] * 48
+    assert [t.number for t in batch] == [*range(48)]
     assert all(len({t.seed for t in batch if t.pair == pair}) == 1 for pair in range(8))
     by_arm = {t.arm: t.parameters for t in batch}
     winner, twin = by_arm["search"], by_arm["twin"]
     assert winner is not None and winner["schedule"] == "linear"
-    assert (
-        twin == by_arm["init_only"] == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
-    )
+    assert twin == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
     level = by_arm["constant_twin"]
     assert level is not None and level == {
         "temperature_init": level["temperature_init"],
@@ -206,7 +191,7 @@ def test_arms_that_come_to_the_same_parameters_share_their_runs(make_spec: Any) 
 def test_a_constant_winner_shares_its_runs_with_the_constant_of_its_own(make_spec: Any) -> None:
     study = confirmed(make_spec(LR, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
     arms = [t.arm for t in study.batches[-1] if t.pair == 0]
-    assert arms == ["search+constant_twin", "baseline", "twin", "constant", "learned", "init_only"]
+    assert arms == ["search+constant_twin", "baseline", "twin", "constant", "learned"]
 
 
 def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_ticket: Any) -> None:
@@ -250,7 +235,6 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
     assert [t.arm for t in next_tickets([*tickets, *over], spec) if t.pair == 0] == [
         "search+constant_twin",
         "baseline+twin",
-        "init_only",
     ]
 
 
@@ -302,7 +286,7 @@ def test_pairs_that_are_added_train_the_same_arms_on_fresh_seeds(make_spec: Any)
         (t.kind, t.arm, str(t.parameters)) for t in first
     }
     assert {t.seed for t in new}.isdisjoint(t.seed for t in study.rows if t not in new)
-    for kind in ("confirm", "init_only"):
+    for kind in ("confirm",):
         assert [t.number for t in study.of(kind)] == list(range(len(study.of(kind))))
     assert study.step() == []
     assert {t.round for t in study.do(more_pairs(*over(study), 1))} == {2}

@@ -37,7 +37,7 @@ def test_the_winner_is_chosen_first_then_comes_the_rematch_and_then_the_rest(mak
     study = Simulated(make_spec({"search": LR}, trials=6, ablation="none"), hot).run()
     assert study.kinds() == [
         *("baseline", "constant", "search"),
-        *("choose", "rematch", "choose", "confirm", "init_only"),
+        *("choose", "rematch", "choose", "confirm"),
     ]
     before, after = (
         {t.arm for batch in batches for t in batch if t.kind == "choose"}

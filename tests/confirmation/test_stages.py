@@ -22,7 +22,7 @@ from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.records.tickets import finished
 from tests.simulated import Simulated, Worth
 
-PROVING = ("choose", "confirm", "init_only")
+PROVING = ("choose", "confirm")
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
 PLAN = {
     "temperature_init": {"low": 0.25, "high": 4.0},
@@ -86,7 +86,6 @@ def test_the_seeds_of_the_first_round_are_the_ones_they_have_always_been(make_sp
         "search": 7490143876721514577,
         "choose": 1118836708800866042,
         "confirm": 8539310396652297572,
-        "init_only": 8539310396652297572,
     }
 
 
@@ -109,7 +108,7 @@ def test_choosing_follows_the_search_and_confirming_the_choice(make_spec: Any, r
         assert {t.arm for t in confirming} <= {"constant", "search", "learned"}
         chosen += map(run, confirming)
     assert "learned" in {t.arm for t in chosen}
-    assert {t.kind for t in confirming} == {"confirm", "init_only"}
+    assert {t.kind for t in confirming} == {"confirm"}
     assert next_tickets([*chosen, *map(run, confirming)], spec) == []
 
 
@@ -127,7 +126,7 @@ def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any,
         assert sorted(numbers) == list(range(len(numbers)))
         seeds = [{t.seed for t in third if (t.kind, t.round) == (kind, r)} for r in range(3)]
         assert len(set.union(*seeds)) == sum(map(len, seeds))
-    others = {t.seed for t in third if t.kind != "init_only"}
+    others = {t.seed for t in third}
     pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in ("choose", "confirm")}
     arms = sum(t.kind in ("baseline", "constant") for t in third)
     assert len(others) == len(pairs) + arms + 2  # the seeds that the search shares
@@ -214,8 +213,8 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     spec = make_spec(trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
     first = first_tickets(spec)
     waiting = [ended(t, run_ticket, "waiting") for t in first]
-    # 3 candidates of two arms and two learning rates on 4 seeds, then four arms and init-only on 8 seeds
-    assert to_prove(waiting, spec) == 2 * 3 * 4 + 2 * 4 + 5 * 8
+    # 3 candidates of two arms and two learning rates on 4 seeds, then four arms on 8 seeds
+    assert to_prove(waiting, spec) == 2 * 3 * 4 + 2 * 4 + 4 * 8
     tickets = [run(t) for t in first]
     expected = to_come(tickets, spec)
     while new := next_tickets(tickets, spec):
@@ -328,7 +327,6 @@ def test_a_confirmation_ends_at_the_first_look_that_shows_a_gain(make_spec: Any)
 def test_a_confirmation_goes_on_to_its_last_look_while_it_is_open(make_spec: Any) -> None:
     study = looked_at(make_spec, [0.3, -0.2, 0.3, -0.25].__mul__(4).__getitem__, {"min": 4, "max": 14})
     assert pairs_by_batch(study) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]
-    assert {t.pair for t in study.of("init_only")} == set(range(14))
 
 
 def test_a_winner_that_is_behind_at_a_look_gets_no_more_pairs(make_spec: Any) -> None:

@@ -25,7 +25,6 @@ PARAMETERS = {
     "twin": {"temperature_init": 1.0, "lr": 0.1},
     "constant": {"temperature_init": 2.0, "lr": 0.2},
     "constant_twin": {"temperature_init": 3.0, "lr": 0.1},
-    "init_only": {"temperature_init": 1.0, "lr": 0.1},
 }
 
 
@@ -166,7 +165,7 @@ def test_a_winner_at_one_gains_nothing_for_certain(make_spec: Any, runs: Any, ma
     total = verdict.total.paired
     assert (total.gain, total.ci_low, total.ci_high, total.p_value) == (0.0, 0.0, 0.0, 1.0)
     assert not verdict.total.significant and not verdict.total.worse
-    assert verdict.against_constant is verdict.init_only is None
+    assert verdict.against_constant is None
     assert verdict.params == verdict.baseline_params == verdict.twin_params == one
 
 
@@ -447,31 +446,3 @@ def test_failures_are_counted_beside_the_mean_where_the_spec_says_what_fails(
     verdict = conclude(tickets, [], loss)
     assert verdict is not None and verdict.failures is not None
     assert (verdict.failures.arm.failed, verdict.failures.reference.failed) == (6, 2)
-
-
-def test_the_initialisation_has_its_share_of_the_gain_over_the_twin(make_spec: Any, runs: Any) -> None:
-    search = plus(BASELINE, GAINS)
-    twin = plus(BASELINE, [0.02] * 8)
-    baked = runs("init_only", plus(twin, [gain / 4 for gain in GAINS]), kind="init_only")
-    tickets = [*runs("baseline", BASELINE), *runs("twin", twin), *runs("search", search)]
-    verdict = conclude([*tickets, *baked], [], make_spec())
-    assert verdict is not None and verdict.init_only is not None and verdict.init_only.share is not None
-    assert verdict.init_only.answer.paired.gain == pytest.approx(0.025)
-    share = verdict.init_only.share
-    assert share.ratio == pytest.approx(0.025 / 0.08)
-    # Fieller's interval holds what a t test of baked - share * winner (over the twin) does not reject
-    for ratio, inside in ((share.low, True), (share.high, True), (share.low - 0.01, False)):
-        rest = [g / 4 - ratio * (g - 0.02) for g in GAINS]
-        assert (stats.ttest_1samp(rest, 0).pvalue >= FIRST - 1e-6) == inside
-
-
-def test_there_is_no_share_of_a_gain_that_is_not_shown(make_spec: Any, runs: Any) -> None:
-    search = runs("search", plus(BASELINE, [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.05]))
-    baked = runs("init_only", plus(BASELINE, GAINS), kind="init_only")
-    verdict = conclude([*runs("baseline+twin", BASELINE), *search, *baked], [], make_spec())
-    assert verdict is not None and not verdict.total.significant
-    assert verdict.init_only is not None and verdict.init_only.answer.significant
-    assert verdict.init_only.share is None
-    waiting = dataclasses.replace(baked[0], state="waiting", outcome=None, value=None)
-    early = conclude([*runs("baseline+twin", BASELINE), *search, waiting, *baked[1:]], [], make_spec())
-    assert early is not None and early.init_only is None

@@ -92,7 +92,7 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
         seeds = {"choose": 8 if naive else 4, "confirm": 8}
         specs = {
             test: make_spec(test=test, candidates=candidates, seeds=seeds, ablation="none")
-            for test in ("t", "sign_flip", "wilcoxon")
+            for test in ("t", "sign_flip")
         }
         rng = np.random.default_rng(20250101)
         drawn = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()

@@ -24,24 +24,22 @@ TUNED = {"search": SPACE}
     [
         # 9 searched, 2 x 2 candidates on 2 seeds. Where the winner is at τ = 1 it shares its runs with all
         # that it is compared with: 3. Else two learning rates on 2 seeds, and winner, baseline, constant,
-        # learned and init-only, 3 times. Its one part, the level, is all of it, so that there is nothing to
+        # and learned, 3 times. Its one part, the level, is all of it, so that there is nothing to
         # take apart.
-        (TAU, {"seeds": {"choose": 2, "confirm": 3}}, 9 + 8 + 3, 9 + 8 + 4 + 5 * 3),
+        (TAU, {"seeds": {"choose": 2, "confirm": 3}}, 9 + 8 + 3, 9 + 8 + 4 + 4 * 3),
         # one look at 2 pairs may end it, or all 6 are needed
-        (TAU, {"seeds": {"choose": 2, "confirm": {"min": 2, "max": 6}}}, 9 + 8 + 2, 9 + 8 + 4 + 5 * 6),
+        (TAU, {"seeds": {"choose": 2, "confirm": {"min": 2, "max": 6}}}, 9 + 8 + 2, 9 + 8 + 4 + 4 * 6),
         # of 4 choosing seeds a race may end after 2
-        (TAU, {"seeds": {"choose": 4, "confirm": 3}}, 9 + 8 + 3, 9 + 16 + 8 + 5 * 3),
-        # without baked initial weights
-        (TAU, {"seeds": {"choose": 2, "confirm": 3}, "init_only": False}, 9 + 8 + 3, 9 + 8 + 4 + 4 * 3),
+        (TAU, {"seeds": {"choose": 4, "confirm": 3}}, 9 + 8 + 3, 9 + 16 + 8 + 4 * 3),
         # one candidate of each arm that has searched: nothing to choose among but learning rates
-        (TAU, {"candidates": 1, "seeds": {"choose": 2, "confirm": 3}}, 9 + 3, 9 + 4 + 5 * 3),
+        (TAU, {"candidates": 1, "seeds": {"choose": 2, "confirm": 3}}, 9 + 3, 9 + 4 + 4 * 3),
         # Parts are level and scaling: without each of them 2 x 3 with a gain; winner and baseline are on the
         # choosing seeds, where the two simpler plans are added.
         (
             SCALED,
             {"seeds": {"choose": 2, "confirm": 3}, "ablation": "full"},
             9 + 8 + 3,
-            9 + 8 + 4 + 5 * 3 + 2 * 3 + (2 + 1) * 2,
+            9 + 8 + 4 + 4 * 3 + 2 * 3 + (2 + 1) * 2,
         ),
     ],
 )
@@ -61,7 +59,6 @@ def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
         "search": (4, 4),
         "choose": (8 + 4, 8 + 4),
         "confirm": (3 * 3, 4 * 3),
-        "init_only": (0, 3),
     }
     assert found.no_gain["confirm"].min == 3
     assert found.all(without=("baseline", "constant", "search")).max == found.all().max - 9
@@ -137,7 +134,6 @@ def drawn_spec(make_spec: Any, number: int) -> StudySpec:
         candidates=draw.randint(1, 4),
         seeds={"choose": draw.randint(1, 4), "confirm": confirm},
         ablation=draw.choice(["auto", "full", "none"]),
-        init_only=draw.choice([True, False]),
         arms=draw.choice([{}, {"baseline": 1}, {"constant": 1}]),
         enqueue=draw.choice([[], [{"temperature_init": 1.0}]]),
     )

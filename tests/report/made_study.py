@@ -291,7 +291,7 @@ def _judged(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicke
     parameters = dict(ticket.parameters or {})
     # seeds are easy or hard for all arms alike
     luck = random.Random(ticket.seed).gauss(0, 0.02)
-    worth = _worth(world, parameters) + (0.01 if ticket.kind == "init_only" else 0.0)
+    worth = _worth(world, parameters)
     return _row(
         world,
         draw,

@@ -33,16 +33,13 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
         "against constants",
         "inference only",
         "winner over inference only",
-        "initialisation only",
         "learned, against τ = 1",
         "without schedule",
         "without level",
     ]
     assert data.twin == ()
     assert "Bars are 96 % intervals: wholly" in data.caption()
-    said = (
-        '"inference only", "initialisation only" and "learned, against τ = 1" are without the winner: that '
-    )
+    said = '"inference only" and "learned, against τ = 1" are without the winner: that '
     assert f"{said}minus τ = 1." in data.caption()
     one = replace(data, others=(replace(data.others[0], name="learned, against τ = 1"),)).caption()
     assert '"learned, against τ = 1" is without the winner: that minus τ = 1.' in one

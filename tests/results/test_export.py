@@ -143,7 +143,7 @@ def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirm
     text = to_yaml(result_of(make_spec(), searched))
     assert "# The best trial of the search, but UNCONFIRMED" in text
     assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 6.0
-    chosen = [t for t in whole_study if t.kind not in ("confirm", "init_only")]
+    chosen = [t for t in whole_study if t.kind != "confirm"]
     text = to_python(result_of(make_spec(), chosen))
     assert "# Chosen on fresh seeds, but UNCONFIRMED" in text
     assert "temperature_init=4.0" in text
@@ -368,98 +368,3 @@ def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: 
     hparams = cli.model.hparams
     assert (hparams["schedule"], hparams["temperature_init"], hparams["lr"]) == ("linear", 2.5, 1e-05)
     assert cli.trainer.gradient_clip_val == 0.5
-
-
-ROUTED = {
-    "gate.as_found": 1.0,
-    "gate.schedule": "linear",
-    "gate.temperature_init": 2.0,
-    "gate.temperature_final": 0.5,
-    "head.as_found": 1.0,
-    "head.schedule": "constant",
-    "head.temperature_init": 1.0,
-}
-
-
-def routed(best_of: Any, found: dict[str, Any] = ROUTED, **sections: Any) -> Any:
-    """Return a study of the temperatures of a router's gates and of a head."""
-    levels = {f"{name}.temperature_init": {"low": 0.25, "high": 4.0} for name in ("gate", "head")}
-    temperatures = {"gate": {"rows": ["experts.*.gate"]}, "head": {"rows": "head"}}
-    return best_of({"search": levels, "temperatures": temperatures, **sections}, found)
-
-
-def test_outputs_that_are_divided_get_a_callback_each_where_something_changes(best_of: Any) -> None:
-    text = to_yaml(routed(best_of))
-    arguments = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5}
-    (given,) = yaml.safe_load(text)["trainer"]["callbacks"]
-    assert given["class_path"] == "tempopt.RowsCallback"
-    assert given["init_args"].pop("parameters").items() >= arguments.items()
-    assert given["init_args"] == {"rows": ["experts.*.gate"], "validate_at": "final"}
-    assert "# tempopt.RowsCallback divides outputs by a temperature, so training needs tempopt.\n" in text
-    assert "# Checkpoints have the temperature in their weights: they load in a process without" in text
-    both = to_yaml(routed(best_of, ROUTED | {"head.temperature_init": 3.0}))
-    assert [each["init_args"]["rows"] for each in yaml.safe_load(both)["trainer"]["callbacks"]] == [
-        ["experts.*.gate"],
-        ["head"],
-    ]
-    as_found = {**ROUTED, "gate.temperature_init": 1.0, "gate.temperature_final": 1.0}
-    assert "RowsCallback" not in to_yaml(routed(best_of, as_found)) + to_python(routed(best_of, as_found))
-
-
-def test_the_python_of_divided_outputs_saves_the_model_that_is_deployed(best_of: Any) -> None:
-    text = to_python(routed(best_of))
-    compile(text, "winner.py", "exec")
-    assert "from tempopt import RowsCallback" in text and "rows=['experts.*.gate']" in text
-    assert text.count("trainer.save_checkpoint('deployed.ckpt', weights_only=True)") == 1
-    assert text.count("Checkpoints have the temperature in their weights") == 1
-    # attention's callback says so already
-    search = {
-        "temperature_init": {"low": 0.25, "high": 4.0},
-        "gate.temperature_init": {"low": 0.25, "high": 4.0},
-    }
-    beside = routed(
-        best_of,
-        {**{name: each for name, each in ROUTED.items() if "gate" in name}, "temperature_init": 2.0},
-        attach={"layers": "auto"},
-        search=search,
-        temperatures={"gate": {"rows": ["experts.*.gate"]}},
-    )
-    for each in (to_python(beside), to_yaml(beside)):
-        assert each.count("Checkpoints have the temperature in their weights") == 1
-        assert "AttachCallback" in each and "RowsCallback" in each
-    assert to_python(beside).count("save_checkpoint") == 1
-
-
-def test_checkpoints_are_said_to_hold_what_they_hold_beside_a_number_of_the_module(best_of: Any) -> None:
-    of_gate = {name: each for name, each in ROUTED.items() if "gate" in name}
-    found = of_gate | {"contrast.as_found": 0.5, "contrast.schedule": "constant"}
-    result = routed(
-        best_of,
-        found | {"contrast.temperature_init": 0.25},
-        search={f"{name}.temperature_init": {"low": 0.1, "high": 4.0} for name in ("gate", "contrast")},
-        temperatures={
-            "gate": {"rows": ["experts.*.gate"]},
-            "contrast": {"value": "criterion.scale", "transform": "inverse", "as_found": 0.5},
-        },
-    )
-    for text in (to_yaml(result), to_python(result)):
-        said = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
-        assert "they load in a process without tempopt" not in said
-        assert (
-            "Checkpoints have the temperature of the outputs in their weights. A Python number that" in said
-        )
-        assert "a module that is made with criterion.scale = 4, and does not learn it, needs no" in said
-
-
-def test_divided_outputs_are_evaluated_at_another_temperature_if_recommended(
-    make_spec: Any, whole_study: Any, result_of: Any, measure_baseline: Any
-) -> None:
-    levels = {f"{name}.temperature_init": {"low": 0.25, "high": 4.0} for name in ("gate", "head")}
-    temperatures = {"gate": {"rows": ["experts.*.gate"]}, "head": {"rows": "head"}}
-    sections = {"search": levels, "temperatures": temperatures}
-    result = result_of(make_spec(sections), whole_study, measure_baseline(whole_study))
-    at_half = {"gate.temperature_init": 0.5}
-    both = recommending(result, at_inference=at_half, parameters=ROUTED, plan="gate.constant=0.5")
-    (given,) = yaml.safe_load(to_yaml(both))["trainer"]["callbacks"]
-    assert given["init_args"]["at_inference"] == 0.5 and "parameters" in given["init_args"]
-    assert "at_inference=0.5" in to_python(both)

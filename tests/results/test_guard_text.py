@@ -13,7 +13,7 @@ from tempopt.results.recommendation_text import HEAD
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
 
-GUARDS = {"val_loss": "no worse than 5%", "peak_memory": "<= +5%"}
+GUARDS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
 
 
@@ -36,20 +36,16 @@ def guard_lines_of(shown: StudyResult) -> list[str]:
 def test_a_guard_that_is_kept_is_told_with_its_interval(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    kept, unmeasured = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
+    (kept,) = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
     assert kept == (
         "guard on val_loss (limit +5 %): kept: +1.00 % (96 % interval +0.97 to +1.03 %; 8 seeds)."
-    )
-    assert unmeasured == (
-        "guard on the peak memory of a GPU (limit +5 %): not measured, since no pair of confirming runs was "
-        "trained on GPUs."
     )
 
 
 def test_a_winner_that_breaks_a_guard_is_not_recommended(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    broken, _, said = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
+    broken, said = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
     assert broken.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (96 % interval +")
     assert said == ("the winner is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %).")
 
@@ -69,10 +65,9 @@ def test_programs_get_the_guards_as_plain_data(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
     verdict = json.loads(json.dumps(result(make_spec, result_of, whole_study, 2.4).to_json()))["verdict"]
-    loss, memory = verdict["guards"]
+    (loss,) = verdict["guards"]
     assert (loss["name"], loss["state"], loss["headroom"]["n_pairs"]) == ("val_loss", "broken", 8)
     assert loss["low"] < loss["change"] < loss["high"]
-    assert (memory["state"], memory["headroom"]) == ("not_measured", None)
     assert verdict["guards_kept"] is False
 
 
@@ -83,7 +78,6 @@ def test_absolute_guards_are_told_in_their_unit(
     assert verdict is not None
     guard = dataclasses.replace(
         verdict.guards[0],
-        name="step_time",
         text="<= +0.01",
         margin=0.01,
         change=0.0123,
@@ -91,6 +85,5 @@ def test_absolute_guards_are_told_in_their_unit(
         high=0.02,
     )
     assert guard_line(guard) == (
-        "guard on the time of a training step (limit +10 ms): kept: +12.3 ms (96 % interval −1 to +20 ms; 8 "
-        "timings of both by turns)."
+        "guard on val_loss (limit +0.01): kept: +0.0123 (96 % interval −0.001 to +0.02; 8 seeds)."
     )

@@ -67,7 +67,6 @@ DOCUMENTED: dict[str, Any] = {
             "winner": TUNED,
             "difference": ANSWER,
         },
-        "init_only": {**dict.fromkeys(ANSWER), "share": RATIO},
         "learned": {
             **dict.fromkeys(ANSWER),
             "share": RATIO,
@@ -188,7 +187,6 @@ def test_a_finished_study_has_all_four_answers(
     levels = [float(each.removeprefix("constant=")) for each in list(verdict["inference_only"]["curve"])[:-2]]
     assert levels == sorted(levels) and min(levels) < 1 and max(levels) > 10
     assert list(verdict["inference_only"]["curve"])[-2:] == ["as trained", "winner"]
-    assert verdict["init_only"]["share"]["ratio"] == pytest.approx(0.2)
     assert (verdict["alpha"], verdict["confidence"], verdict["interacts"]) == (0.04, 0.96, False)
     assert verdict["baseline_params"] == verdict["twin_params"] == {"temperature_init": 1.0}
     assert (verdict["parts"], verdict["simplest"], verdict["failures"]) == ([], None, None)
@@ -244,7 +242,7 @@ def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
 def test_the_winner_is_known_once_choosing_is_over(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    searched = [t for t in whole_study if t.kind not in ("choose", "confirm", "init_only")]
+    searched = [t for t in whole_study if t.kind not in ("choose", "confirm")]
     chosen = [t for t in whole_study if t.kind == "choose"]
     spec = make_spec()
     assert result_of(spec, searched).winner is None

@@ -33,7 +33,7 @@ def test_where_tau_one_diverged_on_every_seed_no_number_is_given_and_it_is_not_r
     tickets = [
         dataclasses.replace(t, outcome="diverged", value=None) if "baseline" in arms_of(t) else t
         for t in two
-        if t.kind not in ("confirm", "init_only") or t.pair in (0, 1)
+        if t.kind != "confirm" or t.pair in (0, 1)
     ]
     result = result_of(make_spec(seeds={"confirm": 2}), tickets, state="done")
     first, todo, *others = verdict_lines(result)
@@ -49,7 +49,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     lines = verdict_lines(result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done"))
-    first, todo, winner, constant, inference, choice, difference, init, learned, against, cost = lines
+    first, todo, winner, constant, inference, choice, difference, learned, against, cost = lines
     assert first.startswith(
         "Gain shown: val_accuracy is higher by 0.1035 with the winner of the search than with τ = 1"
     )
@@ -84,8 +84,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     )
     assert learned.startswith("  learned temperatures (from τ = 1, with ") and "30 % of the winner" in learned
     assert against.startswith("    the winner against them: +0.0724 (96 % interval ")
-    assert init.endswith("20 % of the winner's gain (96 % interval 20 to 20 %).")
-    assert cost == "  cost: 2 min 10 s of training in 65 runs (search trials: 4 complete)."
+    assert cost == "  cost: 1 min 54 s of training in 57 runs (search trials: 4 complete)."
 
 
 def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
@@ -170,7 +169,7 @@ def test_a_later_verdict_says_what_part_of_the_level_it_may_spend(
     later = [
         dataclasses.replace(t, round=1, id=t.id + 500, number=t.number + 500)
         for t in whole_study
-        if t.kind in ("search", "confirm", "init_only")
+        if t.kind in ("search", "confirm")
     ]
     tickets = [*whole_study, *later]
     lines = verdict_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))

@@ -96,7 +96,7 @@ def test_a_client_sends_them_once_and_an_agent_fetches_them(served: Served, tmp_
 
 def test_a_study_is_begun_only_once_its_weights_have_come(served: Served) -> None:
     def submit(start: Any) -> httpx.Response:
-        study: Any = SMALL | {"learned": False, "init_only": False, "start_from": start}
+        study: Any = SMALL | {"learned": False, "start_from": start}
         return ask(served, served.token, "POST", "", json={"spec": toy_spec(**study)})
 
     answer = submit(START)
@@ -143,7 +143,7 @@ def test_a_study_keeps_the_weights_that_it_was_begun_with(served: Served) -> Non
     assert code(put(served, other, file=file)) == (409, "study_changed")
     # the same content is the same file, whatever it is called where it is sent
     renamed = {"path": "mine.safetensors", "sha256": SHA}
-    study: Any = SMALL | {"learned": False, "init_only": False, "start_from": renamed}
+    study: Any = SMALL | {"learned": False, "start_from": renamed}
     answer = ask(served, served.token, "POST", "", json={"spec": toy_spec(**study)})
     assert "weights_not_found" not in answer.text and "begun with other weights" not in answer.text
     # what was changed where it lies is put right by who has it

@@ -90,18 +90,16 @@ def test_what_the_worker_says_again_is_told_once() -> None:
 @pytest.mark.parametrize(
     ("entry", "path"),
     [
-        ({"rows": []}, "temperatures.gate.rows"),
         ({"value": ""}, "temperatures.gate.value"),
+        ({"value": "tau", "transform": "log"}, "temperatures.gate.transform"),
         ({"value": "tau", "rows": "gate"}, "temperatures.gate.rows"),
-        ({"rows": "gate", "transform": "inverse"}, "temperatures.gate.transform"),
-        ({"rows": "head"}, "temperatures.gate.rows"),
         ("gate", "temperatures.gate"),
     ],
 )
 def test_a_fault_of_a_named_temperature_hides_no_other_and_leaves_its_name(entry: object, path: str) -> None:
     searched = {"gate.temperature_init": {"low": 0.25, "high": 4.0}}
     error = refused(
-        temperatures={"classifier": {"rows": "head"}, "gate": entry},
+        temperatures={"classifier": {"value": "head.tau"}, "gate": entry},
         search={**searched, "classifier.temperature_init": [0.5, 2.0], "layer_ratio": [0.5, 2.0]},
         trainer={"max_steps": -1},
     )

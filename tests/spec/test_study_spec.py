@@ -132,10 +132,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "search.heads: given the baseline [1]. Give text, a number, true, false or null.",
     ),
     (
-        {"study__seeds": {"confirm": 5}, "study__test": "wilcoxon"},
-        "study.seeds.confirm: given 5 with test: wilcoxon. Two-sided, so few pairs cannot give a p",
+        {"study__seeds": {"confirm": 5}, "study__test": "sign_flip"},
+        "study.seeds.confirm: given 5 with test: sign_flip. Two-sided, so few pairs cannot give a p",
     ),
-    ({"study__test": "z"}, 'study.test: given the text "z". Give t, sign_flip or wilcoxon.'),
+    ({"study__test": "z"}, 'study.test: given the text "z". Give t or sign_flip.'),
     ({"study__sampler": "tpee"}, 'study.sampler: Unknown sampler "tpee". Did you mean "tpe"?'),
     ({"study__sampler": "NSGA-II"}, "what may not get worse goes under study.guards"),
     ({"study__sampler": "cmaes"}, "CMA-ES takes no choices, such as a schedule; gp does"),

@@ -45,7 +45,6 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert spec.program().values == {
         "contrast": {
             "value": "criterion.logit_scale",
-            "rows": None,
             "transform": "log_inverse",
             "as_found": 1.0,
             "evaluated": None,
@@ -57,12 +56,7 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
-ROWS = {"contrast": {"rows": ["gate", "experts.*"]}}
-
-
-@pytest.mark.parametrize(
-    "temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, ROWS, {"contrast": {}}]
-)
+@pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, {"contrast": {}}])
 def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
     spec = named(temperatures=temperatures)
     again = StudySpec.from_json(spec.to_json())
@@ -78,7 +72,6 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
     assert spec.program().values == {
         "contrast": {
             "value": None,
-            "rows": None,
             "transform": "identity",
             "as_found": None,
             "evaluated": None,
@@ -133,20 +126,6 @@ PARTS: list[tuple[dict[str, Any], str]] = [
             "search": {**SEARCH, "gate.temperature_init": RANGE},
         },
         'temperatures.gate.value: "criterion.temperature" is the temperature contrast already. Take one of',
-    ),
-    *(
-        (
-            {
-                "temperatures": {"contrast": {"rows": one}, "gate": {"rows": other}},
-                "search": {**SEARCH, "gate.temperature_init": RANGE},
-            },
-            f'temperatures.gate.rows: "{said}" has the temperature contrast already. Give each projection to',
-        )
-        for one, other, said in (
-            ("head", "head", "head"),
-            (["router", "experts.*"], ["head", "experts.1.gate"], "experts.1.gate"),
-            ("experts.1.gate", "experts.*.gate", "experts.1.gate"),
-        )
     ),
     (
         {
@@ -209,25 +188,6 @@ PARTS: list[tuple[dict[str, Any], str]] = [
 
 SECTION: list[tuple[object, str]] = [
     ({"contrast": {"value": ""}}, '.contrast.value: given the text "". Give a path, as in criterion.temp'),
-    (
-        {"contrast": {**CONTRAST, "rows": "head"}},
-        ".contrast.rows: given beside value, and a temperature is in one place. Take one of them out",
-    ),
-    (
-        {"contrast": {"rows": "head", "transform": "identity"}},
-        ".contrast.transform: given with rows, which store no temperature. It goes with value; take it out.",
-    ),
-    (
-        {"contrast": {"rows": "head", "as_found": 2}},
-        ".contrast.as_found: given 2, but the temperature of rows is 1 as found. Take it out.",
-    ),
-    *(
-        (
-            {"contrast": {"rows": rows}},
-            f".contrast.rows: given {rows!r}. Give a pattern of names of projections, or a list of them, as ",
-        )
-        for rows in ([], "", ["head", ""], ["head", 3], 3, {"head": 1})
-    ),
     ({"contrast": {"value": 3}}, ".contrast.value: given 3. Give a path, as in criterion.temperature, or"),
     (
         {"contrast": {**CONTRAST, "transform": "log"}},
@@ -295,8 +255,8 @@ def test_attention_may_be_written_among_the_temperatures() -> None:
 
 
 def test_a_study_attends_if_anything_of_attention_is_searched_or_attached() -> None:
-    assert make().attends and make().bakes
-    assert not named().attends and not named().bakes
+    assert make().attends
+    assert not named().attends
     assert named(attach={"layers": "auto"}).attends
     assert named(search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}}).attends
 

@@ -102,12 +102,12 @@ def test_an_override_below_a_plain_value_is_refused() -> None:
 
 
 def test_null_takes_a_searched_name_and_a_guard_out() -> None:
-    data = {"search": {"data.size": [1, 2], "lr": [1, 2]}, "study": {"guards": {"step_time": "<= +2%"}}}
-    settings = ["search.data.size=null", "study.guards.step_time=null", "study.min_gain=null"]
+    data = {"search": {"data.size": [1, 2], "lr": [1, 2]}, "study": {"guards": {"val_loss": "<= +2%"}}}
+    settings = ["search.data.size=null", "study.guards.val_loss=null", "study.min_gain=null"]
     result = apply(data, [parse_override(text) for text in settings])
     assert result == {"search": {"lr": [1, 2]}, "study": {"guards": {}, "min_gain": None}}
-    assert data["study"] == {"guards": {"step_time": "<= +2%"}}
-    with pytest.raises(SpecError, match=r'--set study\.guards\.step_tim: Unknown guard.*mean "step_time"'):
+    assert data["study"] == {"guards": {"val_loss": "<= +2%"}}
+    with pytest.raises(SpecError, match=r'--set study\.guards\.val_los: Unknown guard.*mean "val_loss"'):
         apply(data, [parse_override("study.guards.step_tim=null")])
 
 

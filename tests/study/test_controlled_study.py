@@ -47,7 +47,7 @@ def test_a_search_ends_in_a_verdict_on_control(there: Any) -> None:
     whole = load_study(URL, "toy")
     assert whole.verdict == verdict
     for t in tickets():
-        if {"baseline", "constant", "twin"} & {t.arm, *arms_of(t)} or t.kind == "init_only":
+        if {"baseline", "constant", "twin"} & {t.arm, *arms_of(t)}:
             assert t.parameters is not None and not is_controlled(t.parameters)
         measured = any(name.startswith("controlled/") for name in whole.measured.get(t.id, {}))
         assert measured == (usable(t) and is_controlled(t.parameters or {}))

@@ -95,7 +95,7 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: 
         assert len(store.tickets(row.id)) == len(study.rows)
         add_pairs(store, row, study.spec, 3)
         new = [t for t in store.tickets(row.id) if t.round == 1]
-        assert {(t.kind, t.state) for t in new} == {("confirm", "waiting"), ("init_only", "waiting")}
+        assert {(t.kind, t.state) for t in new} == {("confirm", "waiting")}
         assert {t.pair for t in new} == {0, 1, 2}
         assert store.load_study("pairs").state == "running"
 

@@ -22,7 +22,7 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("heads")
     space = {"temperature_init": {"low": 0.9, "high": 1.1}}
     trainer = {"max_steps": 12, "val_check_interval": 6}
-    spec = toy_spec(space=space, trainer=trainer, init_only=False, learned=False, **SMALL)
+    spec = toy_spec(space=space, trainer=trainer, learned=False, **SMALL)
     spec["model"] = {"class_path": "headed_modules.Headed", "init_args": {"planted": request.param}}
     spec["data"] = {"class_path": "headed_modules.HeadedData"}
     with pytest.MonkeyPatch.context() as patch:

@@ -74,9 +74,8 @@ def test_every_run_says_what_was_found_and_baselines_stay_there(there: Any) -> N
     assert baselines and all(is_neutral(t.parameters or {"contrast.as_found": 1.0}) for t in baselines)
     (first,) = [t for t in rows if t.kind == "search" and t.number == 0]
     assert first.parameters is not None and is_neutral(first.parameters)
-    # nothing of attention is trained: no weights to bake into, no parameters
+    # nothing of attention is trained: no parameters
     assert not any("temperature_init" in (t.parameters or {}) for t in rows)
-    assert not any("init_only" in arms_of(t) for t in rows)
 
 
 def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is_asked_again(

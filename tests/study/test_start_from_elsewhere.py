@@ -26,7 +26,7 @@ from tests.toy_study import URL
 
 pytestmark = pytest.mark.long
 
-SHORT = {"init_only": False, "learned": False}
+SHORT = {"learned": False}
 
 
 def outcomes(storage: str) -> list[tuple[Any, ...]]:

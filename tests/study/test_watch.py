@@ -107,7 +107,7 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
     watch.look()
     (view,) = seen.snapshots[-1].workers
     assert (view.kind, view.number, view.step, view.value) == ("baseline", 0, 8, 0.8)
-    assert (view.agent, view.machine, view.silent, view.bound) == ("far:1", None, False, None)
+    assert (view.agent, view.machine, view.silent) == ("far:1", None, False)
     lost = Lost(ticket_id=ticket.id, attempt=1, error="the worker was killed by SIGKILL", max_attempts=3)
     store.write(study, [lost], agent=AGENT, lease=60.0)
     _taken(store, study)

@@ -1,7 +1,4 @@
-"""Trains two ranks by Lightning alone: named_under_ddp.py FOLDER NUMBER SCHEDULE, that as JSON or null.
-
-In place of the name of a number, ``rows`` divides the outputs of a router and of a head.
-"""
+"""Trains two ranks by Lightning alone: named_under_ddp.py FOLDER NUMBER SCHEDULE, that as JSON or null."""
 
 from __future__ import annotations
 
@@ -16,11 +13,9 @@ import lightning as L
 import numpy as np
 import torch
 from contrast_modules import AllUsed, RankRecorder
-from routed_modules import Routed
 from toy_modules import ToyData
 
 WAYS: dict[str, Any] = {"temperature": "identity", "tau": "identity", "logit_scale": "log_inverse"}
-ROWS = "rows"
 
 
 def seed(number: int) -> None:
@@ -42,12 +37,9 @@ def train(folder: Path, reads: str, schedule: dict[str, Any] | None) -> None:
     seed(3)
     callbacks: list[L.Callback] = [RankRecorder(folder), Draw()]
     if schedule is not None:
-        from tempopt import RowsCallback, ValueCallback
+        from tempopt import ValueCallback
 
-        if reads == ROWS:
-            callbacks += [RowsCallback(name, schedule) for name in ("mixed.gate", "head")]
-        else:
-            callbacks.append(ValueCallback(f"criterion.{reads}", schedule, WAYS[reads]))
+        callbacks.append(ValueCallback(f"criterion.{reads}", schedule, WAYS[reads]))
     trainer = L.Trainer(
         accelerator="cpu",
         devices=2,
@@ -60,7 +52,7 @@ def train(folder: Path, reads: str, schedule: dict[str, Any] | None) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    module = Routed() if reads == ROWS else AllUsed(reads=reads)
+    module = AllUsed(reads=reads)
     trainer.fit(module, ToyData(batch_size=3))
     trainer.save_checkpoint(folder / "trained.ckpt", weights_only=True)
     if trainer.is_global_zero:

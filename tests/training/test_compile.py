@@ -103,27 +103,11 @@ def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(train:
     assert graphs() == 2
 
 
-def test_one_set_of_graphs_serves_every_temperature_that_divides_outputs(
-    request_for: Any, listener: Any, traced: None
-) -> None:
-    rows = {"head": {"value": None, "rows": ["head"], "transform": None, "as_found": 1.0}}
-    schedules = [{}, HOT, {"temperature_init": 0.3}, {**HOT, "schedule": "cosine", "temperature_init": 2.0}]
-    losses = []
-    for schedule in schedules:
-        parameters = {f"head.{name}": value for name, value in schedule.items()}
-        request = request_for("Toy", compile="default", parameters=parameters)
-        program = dataclasses.replace(request.program, values=rows)
-        finished = Run(dataclasses.replace(request, program=program), listener()).execute()
-        losses.append(finished.reports[-1][1])
-    assert graphs() == 2
-    assert len(set(losses)) == len(schedules)
-
-
 @pytest.mark.parametrize("learned", [False, True])
 def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registered(
     request_for: Any, listener: Any, traced: None, learned: bool
 ) -> None:
-    value = {"value": None, "rows": None, "transform": "identity", "as_found": None}
+    value = {"value": None, "transform": "identity", "as_found": None}
     model = {"class_path": "contrast_modules.Registered", "init_args": {}}
     ends = []
     for last in (0.5, 0.1, 0.03):

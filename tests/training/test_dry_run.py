@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
-import torch
 
-from tempopt import TemperedModule
 from tempopt.errors import AttachError, SpecError
-from tempopt.training.bake import prove_baked
 from tempopt.training.dry_run import check, rehearse
-from tempopt.training.run import Run
 from tempopt.workers.messages import Evaluation, Stage, Started
 
 TEST = [Evaluation(name="test", on="test")]
@@ -20,13 +15,6 @@ TEST = [Evaluation(name="test", on="test")]
 
 def rehearsal(request_for: Any, *args: Any, **kwargs: Any) -> Any:
     return request_for(*args, task="rehearse", **{"evaluations": TEST, **kwargs})
-
-
-def layered(request_for: Any, second: str, **given: Any) -> Any:
-    """Return a rehearsal of a module of two layers."""
-    request = rehearsal(request_for, **given)
-    model = {"class_path": "layered_modules.Layered", "init_args": {"second": second}}
-    return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
 
 
 def test_a_rehearsal_trains_two_steps_and_names_the_layers(request_for: Any, listener: Any) -> None:
@@ -41,7 +29,7 @@ def test_a_rehearsal_trains_two_steps_and_names_the_layers(request_for: Any, lis
 def test_each_part_of_a_rehearsal_is_told(request_for: Any, listener: Any, module: str) -> None:
     channel = listener()
     attach = {"layers": "auto"} if module == "Stock" else None
-    rehearse(rehearsal(request_for, module, attach=attach, bake={"temperature_init": 4.0}), channel)
+    rehearse(rehearsal(request_for, module, attach=attach), channel)
     told = [stage.what for stage in channel.of(Stage)]
     tested = ["tested the temperatures of 2 layers"] if attach else []
     assert told == [
@@ -50,7 +38,6 @@ def test_each_part_of_a_rehearsal_is_told(request_for: Any, listener: Any, modul
         "trained two steps and validated",
         *tested,
         "evaluated as a confirming run",
-        "baked a temperature into initial weights",
         "trained a step with the Trainer of the spec",
     ]
     assert all(stage.seconds >= 0 for stage in channel.of(Stage))
@@ -94,48 +81,6 @@ def test_an_attached_module_is_proved_to_follow_its_temperature(request_for: Any
     rehearse(rehearsal(request_for, "Stock", attach={"layers": "auto"}), channel)
     (started,) = channel.of(Started)
     assert started.layers == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]
-
-
-@pytest.mark.parametrize("module", ["Listed", "Toy"])
-def test_weights_that_cannot_be_baked_are_found_before_the_study(
-    module: str, request_for: Any, listener: Any
-) -> None:
-    bake = {"temperature_init": 4.0}
-    if module == "Toy":
-        assert rehearse(rehearsal(request_for, bake=bake), listener()).state == "complete"
-        return
-    with pytest.raises(SpecError, match=r"(?s)baked initial weights.*ModuleList.*init_only: false"):
-        rehearse(rehearsal(request_for, module, bake=bake), listener())
-    assert rehearse(rehearsal(request_for, module), listener()).state == "complete"
-
-
-@pytest.mark.parametrize(("second", "layer"), [("normed", 1), ("first", 0), ("as it is", None)])
-def test_a_temperature_in_the_weights_that_attention_does_not_see_is_found(
-    second: str, layer: int | None, request_for: Any, listener: Any
-) -> None:
-    asked = layered(request_for, second, bake={"temperature_init": 4.0})
-    if layer is None:
-        assert rehearse(asked, listener()).state == "complete"
-        return
-    with pytest.raises(SpecError) as caught:
-        rehearse(asked, listener())
-    assert str(caught.value) == (
-        "The winner is to be trained from baked initial weights as well, which would fail: A temperature in "
-        f"query weights of Layered does not reach layer {layer}: self.attend is not given queries that are "
-        "divided by it. They may be normalised behind the projection (QK-norm), which undoes any factor, or "
-        "be made by other weights than those of layers_of.0.q_proj, layers_of.1.q_proj. To do without that "
-        "answer of the verdict, write study: {init_only: false}."
-    )
-    assert rehearse(layered(request_for, second), listener()).state == "complete"
-
-
-def test_proving_that_leaves_the_module_as_it_was(request_for: Any, listener: Any) -> None:
-    run = Run(layered(request_for, "as it is", parameters={"temperature_init": 3.0}), listener())
-    before = {name: each.clone() for name, each in run.module.state_dict().items()}
-    assert isinstance(run.module, TemperedModule)
-    prove_baked(run.module, evaluate=lambda: run.evaluate(Evaluation(name="validate", on="validate")))
-    assert all(torch.equal(each, before[name]) for name, each in run.module.state_dict().items())
-    assert run.module.temperatures == (3.0, 3.0) and "attend" not in vars(run.module)
 
 
 def test_a_layer_that_does_not_follow_its_temperature_is_named(request_for: Any, listener: Any) -> None:

@@ -103,48 +103,6 @@ def test_it_is_rehearsed_and_its_space_checked(hugging: Any, listener: Any) -> N
         check_space(request.program, {"output_temperature": [0.5, 2.0], "temperature_init": [0.5, 2.0]})
 
 
-def test_a_query_that_is_normalised_is_tempered_and_baked_into_its_norm(hugging: Any, listener: Any) -> None:
-    normed = {"init": {"normalises_query": True}}
-    hot = Run(hugging(**normed, parameters={"temperature_init": 4.0}), listener())
-    plain = Run(hugging(**normed), listener())
-    baked = Run(hugging(**normed, bake={"temperature_init": 4.0}), listener())
-    for (name, one), (_, other) in zip(
-        baked.module.named_parameters(), plain.module.named_parameters(), strict=True
-    ):
-        assert torch.equal(one * (4.0 if "q_norm" in name else 1.0), other)
-    assert hot.execute().reports != plain.execute().reports
-
-
-def test_baking_is_into_the_query_weights_of_the_model(hugging: Any, listener: Any) -> None:
-    baked, plain = Run(hugging(bake={"temperature_init": 4.0}), listener()), Run(hugging(), listener())
-    changed = [
-        name
-        for (name, one), (_, other) in zip(
-            baked.module.named_parameters(), plain.module.named_parameters(), strict=True
-        )
-        if not torch.equal(one, other)
-    ]
-    assert changed and all("query" in name for name in changed)
-    query = dict(baked.module.named_parameters())[changed[0]]
-    assert torch.equal(query * 4.0, dict(plain.module.named_parameters())[changed[0]])
-
-
-def test_baking_is_into_the_layers_that_were_chosen(hugging: Any, listener: Any) -> None:
-    one = {"layers": ["model.encoder.layer.1*"], "way": "attention_interface"}
-    baked, plain = (
-        Run(hugging(attach=one, bake=bake), listener()) for bake in ({"temperature_init": 4.0}, None)
-    )
-    changed = {
-        name
-        for (name, mine), theirs in zip(
-            baked.module.named_parameters(), plain.module.parameters(), strict=True
-        )
-        if not torch.equal(mine, theirs)
-    }
-    # biases begin at 0
-    assert changed == {"model.encoder.layer.1.attention.self.query.weight"}
-
-
 def test_modules_that_share_a_configuration_are_rehearsed(
     hugging: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ __all__ = ["_compiler", "make", "pair", "traced"]
 
 RATIO = 10.0
 TICKETS = itertools.count(1)
-NAMED = {"transform": "identity", "rows": None, "as_found": None}
+NAMED = {"transform": "identity", "as_found": None}
 ATTENTION = {"temperature_init": 1.0}
 LOGITS = {"logits.as_found": 0.5}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tempopt.workers.messages import Evaluation, Kept, RunRequest, Started
 from tempopt.workers.process import WorkerProcess
@@ -29,8 +28,6 @@ WAYS = [
 ]
 LINEAR = {"schedule": "linear", "temperature_final": 0.1}
 STEPS = 24
-ROWS = "rows"
-PLACES = {"gate": "mixed.gate", "head": "head"}
 
 
 def expected(steps: int, found: float = 0.5) -> list[float]:
@@ -52,10 +49,10 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 def two(request_for: Any, tmp_path: Path) -> Any:
     """Return a maker of requests for two ranks whose loss has a temperature."""
 
-    def make(reads: str, transform: str = "", *, named: bool = True, **given: Any) -> RunRequest:
+    def make(reads: str, transform: str, *, named: bool = True, **given: Any) -> RunRequest:
         recorder = {"class_path": "contrast_modules.RankRecorder", "init_args": {"folder": str(tmp_path)}}
         request: RunRequest = request_for(
-            metric="val_loss" if reads == ROWS else "val_gap",
+            metric="val_gap",
             trainer={"devices": 2, "callbacks": [recorder]},
             ticket=next(TICKETS),
             data={"batch_size": 3},
@@ -64,14 +61,11 @@ def two(request_for: Any, tmp_path: Path) -> Any:
             compared=not named,
             **given,
         )
-        value = {"value": f"criterion.{reads}", "transform": transform, "rows": None, "as_found": None}
+        value = {"value": f"criterion.{reads}", "transform": transform, "as_found": None}
         model = {"class_path": "contrast_modules.AllUsed", "init_args": {"reads": reads}}
-        values = {"contrast": value}
-        if reads == ROWS:
-            model = {"class_path": "routed_modules.Routed", "init_args": {}}
-            rows = {"value": None, "transform": None, "as_found": 1.0}
-            values = {name: {**rows, "rows": [pattern]} for name, pattern in PLACES.items()}
-        program = dataclasses.replace(request.program, model=model, values=values if named else {})
+        program = dataclasses.replace(
+            request.program, model=model, values={"contrast": value} if named else {}
+        )
         return dataclasses.replace(request, program=program)
 
     return make
@@ -135,51 +129,3 @@ def test_a_callback_in_plain_lightning_moves_both_ranks_and_as_found_changes_no_
     moved = by_lightning(tmp_path, reads, LINEAR)
     assert [line["seen"][0] for line in moved] == pytest.approx(expected(12), rel=1e-6)
     assert moved[1]["state"] != plain[1]["state"]
-
-
-def test_two_ranks_divide_outputs_alike_and_go_on_in_mid_schedule(
-    pair: WorkerProcess, two: Any, tmp_path: Path
-) -> None:
-    parameters = {f"{name}.{key}": value for name in PLACES for key, value in LINEAR.items()}
-    request = two(ROWS, parameters=parameters, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept"))
-    assert finished(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
-    recorded(tmp_path)
-    heard = carry_out(pair, request)
-    lines = recorded(tmp_path)
-    for which in range(len(PLACES)):
-        assert [line["seen"][which] for line in lines] == pytest.approx(expected(STEPS, 1.0), rel=1e-6)
-    middle = [m.saved for m in heard if isinstance(m, Kept) and 0 < m.saved.step < STEPS]
-    again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[middle[1]]))
-    assert [m.step for m in again if isinstance(m, Started)] == [middle[1].step]
-    assert results(again) == results(heard)
-    assert recorded(tmp_path) == lines[middle[1].step :]
-
-
-def test_at_one_two_ranks_train_to_the_same_bits_as_without_it_and_learn_alike(
-    pair: WorkerProcess, two: Any, tmp_path: Path
-) -> None:
-    plain = carry_out(pair, two(ROWS, named=False))
-    lines = recorded(tmp_path)
-    at_one = carry_out(pair, two(ROWS))
-    assert recorded(tmp_path) == lines
-    assert results(at_one) == results(plain)
-    parameters = {f"{name}.as_found": 1.0 for name in PLACES} | {"learned.lr_ratio": 1.0}
-    assert finished(carry_out(pair, two(ROWS, parameters=parameters))).state == "complete"
-    learned = recorded(tmp_path)
-    assert len({line["seen"][0] for line in learned}) == STEPS
-
-
-def test_rows_in_plain_lightning_move_both_ranks_and_are_in_the_weights_of_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, at_one = by_lightning(tmp_path, ROWS, None), by_lightning(tmp_path, ROWS, {})
-    assert at_one == plain
-    moved = by_lightning(tmp_path, ROWS, LINEAR)
-    for which in range(len(PLACES)):
-        assert [line["seen"][which] for line in moved] == pytest.approx(expected(12, 1.0), rel=1e-6)
-    assert moved[1]["state"] != plain[1]["state"]
-    saved = torch.load(tmp_path / "trained.ckpt", weights_only=True)["state_dict"]
-    raw = torch.load(tmp_path / "state.pt", weights_only=True)
-    for name, value in raw.items():
-        divided = name.startswith(tuple(PLACES.values()))
-        assert torch.equal(saved[name], value * (1 / 0.1) if divided else value)

@@ -39,7 +39,7 @@ def asked(request_for: Any) -> Any:
             request.program,
             model={"class_path": module if "." in module else f"{MODULES}.{module}", "init_args": {}},
             values={
-                name: {"value": path, "transform": transform, "rows": None, "as_found": None}
+                name: {"value": path, "transform": transform, "as_found": None}
                 for name, path in zip(["named", "other"], paths, strict=False)
             },
         )

@@ -55,7 +55,7 @@ def named(request_for: Any) -> Named:
             request.program,
             model={"class_path": f"contrast_modules.{module}", "init_args": init or {}},
             values={
-                name: {"transform": "identity", "rows": None, "as_found": None, **each}
+                name: {"transform": "identity", "as_found": None, **each}
                 for name, each in (contrast if values is None else values).items()
             },
             metric_reads_temperature=reads_temperature,

@@ -20,7 +20,7 @@ from tempopt.workers.messages import RunRequest, Stage
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
-FOUND = {"value": None, "rows": None, "transform": "identity", "as_found": None}
+FOUND = {"value": None, "transform": "identity", "as_found": None}
 Named = Callable[..., RunRequest]
 
 

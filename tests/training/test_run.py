@@ -263,17 +263,6 @@ def test_a_checkpoint_that_is_code_is_not_loaded(request_for: Any, listener: Any
     assert not (tmp_path / "sprung").exists()
 
 
-def test_baking_starts_the_run_from_the_query_weights_divided_by_the_temperature(
-    request_for: Any, listener: Any
-) -> None:
-    plain = Run(request_for(), listener())
-    baked = Run(request_for(bake={"temperature_init": 4.0, "schedule": "exponential"}), listener())
-    before, after = plain.module.state_dict(), baked.module.state_dict()
-    for name, value in before.items():
-        factor = 0.25 if name.startswith("q_proj") else 1.0
-        assert torch.equal(after[name], value * factor)
-
-
 @pytest.mark.parametrize("validate_at", ["final", "current"])
 def test_validation_runs_under_the_temperature_that_the_study_asks_for(
     request_for: Any, listener: Any, validate_at: str
@@ -320,7 +309,6 @@ def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
     request = request_for(
         parameters={"lr": 0.1 + 0.2, "data.workers": 2},
         evaluations=[Evaluation(name="x", on="test", temperature={"temperature_init": 0.1})],
-        bake={"temperature_init": math.pi},
         resume=[Saved(step=8, url="/runs/step-8-1.ckpt", digest="00ff", size=12)],
         checkpoint_every=0.1 + 0.2,
     )

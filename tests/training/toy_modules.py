@@ -114,36 +114,13 @@ class Toy(TemperedModule):
 
 
 class Traded(Toy):
-    """Logs a score that a low temperature raises, and a loss that it raises too; a step costs more there."""
-
-    def __init__(self, work: int = 0, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.work = work
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        if self.plan.temperatures(0.0)[0] < 1.0:
-            sum(place * place for place in range(self.work))
-        return super().training_step(batch, batch_idx)
+    """Logs a score that a low temperature raises, and a loss that it raises too."""
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         loss = self.loss(batch)
         sharp = 1.0 - min(1.0, self.plan.temperatures(0.0)[0])
         self.log("score", sharp - 0.01 * loss)
         self.log("val_loss", loss * (1.0 + sharp))
-
-
-class Listed(Toy):
-    """Has its projections in a list, in which no query is known."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        del self.q_proj, self.k_proj
-        self.qkv = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
-
-    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        x, label = batch
-        q, k = (each(x)[:, None] for each in self.qkv)
-        return F.cross_entropy(self.head(self.attend(q, k, x[:, None], layer=0)[:, 0].mean(1)), label)
 
 
 class Watching(Toy):

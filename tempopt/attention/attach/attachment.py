@@ -30,7 +30,7 @@ from tempopt.attention.attach.marks import refuse_baked
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.projection import TemperedProjection, factors_of, restore
 from tempopt.attention.attach.proof import UnfitError
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, QueryRows, query_rows
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_rows
 from tempopt.attention.attach.self_check import Forward, self_test
 from tempopt.attention.attach.ways import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
 from tempopt.errors import AttachError, unknown
@@ -207,7 +207,7 @@ class Attachment:
     def detach(self) -> None:
         """Take the temperatures off: the model is bit for bit what it was without."""
         if self._mechanism.attached:
-            _take_off(self._model, named=False)
+            detach(self._model)
 
     def __enter__(self) -> Self:
         return self
@@ -339,7 +339,6 @@ def _attached(
         attachment = Attachment(model, ByInterface(model, found), whole=whole)
     else:
         rows = query_rows(model, layers)
-        _refuse_named(rows)
         attachment = Attachment(model, ByQueryRows(model, rows), whole=whole)
     try:
         attachment.use(parameters)
@@ -373,16 +372,10 @@ def _test_on_own_inputs(model: nn.Module, attachment: Attachment) -> None:
 def detach(model: nn.Module) -> None:
     """Take all temperatures off a model, as off one that was unpickled with them; its attachments end.
 
-    Those of :func:`tempopt.attach_rows` are taken off, too; numbers that :func:`tempopt.attach_value` has
-    written stay.
+    Numbers that :func:`tempopt.attach_value` has written stay.
     """
-    _take_off(model, named=True)
-
-
-def _take_off(model: nn.Module, *, named: bool) -> None:
     for module in model.modules():
-        factors = factors_of(module)
-        if isinstance(module, TemperedProjection) and factors is not None and (named or not factors.named):
+        if isinstance(module, TemperedProjection) and factors_of(module) is not None:
             restore(module)
         binding: Any = module.__dict__.pop(BINDING, None)
         if binding is not None and binding.interface.attached:
@@ -437,21 +430,11 @@ def _found(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
 
 def _refuse_attached(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        factors = factors_of(module)
-        if (factors is not None and not factors.named) or BINDING in module.__dict__:
+        if factors_of(module) is not None or BINDING in module.__dict__:
             raise AttachError(
                 f'The model has a temperature attached already, on "{name}". Change it with use() of the '
                 "attachment that was returned, or take it off first: "
                 "tempopt.attention.attach.detach(model)."
-            )
-
-
-def _refuse_named(rows: Sequence[QueryRows]) -> None:
-    for each in (each for layer in rows for each in layer.every):
-        if factors_of(each.module) is not None:
-            raise AttachError(
-                f'"{each.name}" has a temperature of attach_rows already. Take that off with detach(), or '
-                "name other layers, as in layers=[...]."
             )
 
 

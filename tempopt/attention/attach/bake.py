@@ -21,7 +21,7 @@ def bake(
     """Write the attached temperatures into the weights of a model, and take the attachment off.
 
     What makes the query is multiplied by 1/temperature: the rows of its projection, or weight and bias of the
-    norm behind it (QK-norm). So are the projections of :func:`tempopt.attach_rows`. Attached by
+    norm behind it (QK-norm). Attached by
     ``query_rows``, the outputs are bit for bit what they were. By ``attention_interface`` they are for powers
     of two, and else up to rounding. State dicts, checkpoints and ``save_pretrained`` folders of the model
     then load in a process without tempopt.
@@ -39,14 +39,14 @@ def bake(
             :func:`tempopt.attach` does; None goes by names alone. By query rows it is not needed.
 
     Returns:
-        The temperature by name of each layer or projection.
+        The temperature by name of each layer.
 
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it: head patterns, local heads,
             length scaling, other normalisers than softmax, norms without a weight, shared, computed and
             quantised parameters. The message says what to do instead. The model is then as it was.
     """
-    changes = scalings(model, at=at, example=example, named=True)
+    changes = scalings(model, at=at, example=example)
     detach(model)
     write(changes)
     marked = {id(each.module): each for each in changes}

@@ -1,7 +1,7 @@
 """What a checkpoint says of the temperatures of its model: in its weights if they can be, else beside them.
 
 A checkpoint is a dictionary with a ``state_dict``, as Lightning writes it. When it is written and loaded is
-decided in ``tempopt.training.weights_callback``.
+decided in ``tempopt.training.attach_callback``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.marks import BESIDE, mark, mark_state, marked_temperatures, unmark_state
+from tempopt.attention.attach.marks import BESIDE, mark_state, marked_temperatures, unmark_state
 from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.query_rows import Layers
-from tempopt.attention.attach.rows import attach_rows
-from tempopt.attention.attach.scalings import Scaling, rows_scalings, write
+from tempopt.attention.attach.scalings import Scaling
 from tempopt.attention.attach.weights import BAKED, REMEDY, kind_of, load_folder, load_state, read_file
 from tempopt.errors import AttachError, UsageError
 
@@ -93,20 +92,6 @@ def put_beside(
     }
 
 
-def put_rows_beside(checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
-    """Say in a checkpoint by which temperature the outputs of projections are divided.
-
-    A plain model then refuses it.
-
-    Args:
-        checkpoint: What is about to be saved; changed.
-        temperatures: The temperature to evaluate with, by name of each projection.
-    """
-    checkpoint["state_dict"][BESIDE] = torch.zeros(0)
-    told = checkpoint.setdefault(KEY, {})
-    told["rows"] = told.get("rows", {}) | dict(temperatures)
-
-
 def take_out(checkpoint: dict[str, Any]) -> dict[str, float]:
     """Have a checkpoint hold the weights as they were trained, so that temperatures can be attached to them.
 
@@ -129,12 +114,11 @@ def take_out(checkpoint: dict[str, Any]) -> dict[str, float]:
 def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachment | None:
     """Load trained weights into a model, with the temperatures that it is to be evaluated with.
 
-    It reads what :class:`tempopt.AttachCallback`, :class:`tempopt.RowsCallback` and
-    :class:`tempopt.ValueCallback` had written, any other checkpoint of Lightning, a state dict that
-    ``torch.save`` or safetensors wrote, and a folder that ``save_pretrained`` of transformers wrote, whose
-    weights go into the model of transformers within. Where temperatures are beside the weights, attention's
-    are attached to the model, those of projections are written into its weights, and numbers are set. Where
-    all of them are in the weights, or there are none, nothing is attached.
+    It reads what :class:`tempopt.AttachCallback` and :class:`tempopt.ValueCallback` had written, any other
+    checkpoint of Lightning, a state dict that ``torch.save`` or safetensors wrote, and a folder that
+    ``save_pretrained`` of transformers wrote, whose weights go into the model of transformers within. Where
+    temperatures are beside the weights, attention's are attached to the model, and numbers are set. Where all
+    of them are in the weights, or there are none, nothing is attached.
 
     Args:
         model: A model that was built as the one that was saved; changed.
@@ -158,16 +142,10 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     _set_numbers(model, content.get(VALUES))
     if not beside or told is None:
         return None
-    _divide_rows(model, told.get("rows"))
-    if "temperatures" not in told:
-        return None
     parameters = {
         name: told["parameters"][name] for name in _BESIDE_TEMPERATURES if name in told["parameters"]
     }
-    # what is in the weights is that of projections alone: attention's is beside them
-    attachment = attach(
-        model, parameters, layers=told["layers"], way=told["way"], example=None, allow_baked=True
-    )
+    attachment = attach(model, parameters, layers=told["layers"], way=told["way"], example=None)
     attachment.set_temperatures(told["temperatures"])
     return attachment
 
@@ -191,16 +169,6 @@ def load_as_trained(model: nn.Module, path: str | os.PathLike[str]) -> None:
     if take_out(content):
         raise AttachError(BAKED.format(where))
     load_state(model, content["state_dict"], where)
-
-
-def _divide_rows(model: nn.Module, temperatures: object) -> None:
-    """Write temperatures into the weights of projections."""
-    for name, temperature in temperatures.items() if isinstance(temperatures, Mapping) else ():
-        with attach_rows(model, name, {"temperature_init": temperature}) as attached:
-            changes = rows_scalings(model, attached.layers, at="current")
-        write(changes)
-        for each in changes[:1]:
-            mark(each.module, each.temperature)
 
 
 def _set_numbers(model: nn.Module, values: object) -> None:

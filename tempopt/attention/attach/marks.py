@@ -56,20 +56,6 @@ def mark(module: nn.Module, temperature: float) -> None:
             module.register_state_dict_post_hook(_tell)
 
 
-def refuse_marked(name: str, module: nn.Module) -> None:
-    """Refuse to attach to one module whose weights have a temperature in them already.
-
-    Raises:
-        AttachError: if they have.
-    """
-    if _OWN in module.__dict__:
-        raise AttachError(
-            f'"{name}" has the temperature {module.__dict__[_OWN]:.4g} in its weights already '
-            "(tempopt.bake), and what is attached would come on top of it. Load weights that were saved "
-            "before they were baked."
-        )
-
-
 def mark_configurations(model: nn.Module, temperatures: Iterable[float]) -> None:
     """Mark the configurations of transformers in a model, which ``save_pretrained`` keeps."""
     marks = [each for each in temperatures if each != 1.0]

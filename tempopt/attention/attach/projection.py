@@ -37,7 +37,6 @@ class Factors:
 
     Args:
         layers: The projections, first layer first.
-        named: Whether they are of a named temperature, and not of attention's.
 
     Attributes:
         values: The factor of each layer, as set.
@@ -46,8 +45,7 @@ class Factors:
         shapes: As of :func:`_shapes`, of each projection.
     """
 
-    def __init__(self, layers: Sequence[QueryRows], *, named: bool = False) -> None:
-        self.named = named
+    def __init__(self, layers: Sequence[QueryRows]) -> None:
         self.values: tuple[float, ...] = (1.0,) * len(layers)
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.attached = True

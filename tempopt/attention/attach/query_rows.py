@@ -234,13 +234,12 @@ def _beside(
     return tuple(beside)
 
 
-def output_axes(model: nn.Module, name: str, *, otherwise: str = AS_TEMPERED_MODULE) -> dict[str, int]:
+def output_axes(model: nn.Module, name: str) -> dict[str, int]:
     """Return the parameters of a projection by name, each with its axis that runs over output features.
 
     Args:
         model: The model.
         name: Name of the projection in it.
-        otherwise: What a refusal advises besides.
 
     Raises:
         AttachError: if it is no projection, or rows of its parameters cannot be scaled.
@@ -249,20 +248,20 @@ def output_axes(model: nn.Module, name: str, *, otherwise: str = AS_TEMPERED_MOD
     axis = output_axis(module)
     if axis is None:
         raise AttachError(f'"{name}" is a {type(module).__name__}, which is no projection that is known.')
-    _check_whole(name, module, otherwise)
+    _check_whole(name, module)
     axes = {"weight": axis} | {rows.parameter: 0 for rows in _bias_rows(module, "bias", parts=1)}
     for parameter in axes:
-        _check_own(name, module, parameter, owners, otherwise)
+        _check_own(name, module, parameter, owners)
     return axes
 
 
-def check_own(model: nn.Module, name: str, parameter: str, *, otherwise: str = AS_TEMPERED_MODULE) -> None:
-    """Refuse a parameter that cannot be scaled for one module alone; ``otherwise`` is advised besides.
+def check_own(model: nn.Module, name: str, parameter: str) -> None:
+    """Refuse a parameter that cannot be scaled for one module alone.
 
     Raises:
         AttachError: if it is computed, quantised or shared.
     """
-    _check_own(name, model.get_submodule(name), parameter, _owners(model), otherwise)
+    _check_own(name, model.get_submodule(name), parameter, _owners(model))
 
 
 def is_packed(module: nn.Module) -> bool:
@@ -373,7 +372,7 @@ def _check_behind(model: nn.Module, name: str) -> None:
             )
 
 
-def _check_whole(name: str, module: nn.Module, otherwise: str = AS_TEMPERED_MODULE) -> None:
+def _check_whole(name: str, module: nn.Module) -> None:
     """Refuse a projection that adds something of its own to weight and bias, as a LoRA layer does."""
     own = {key for key, value in module._parameters.items() if value is not None} | set(module._modules)
     more = sorted(own - {"weight", "bias"} - _COMPUTED_FROM)
@@ -381,7 +380,7 @@ def _check_whole(name: str, module: nn.Module, otherwise: str = AS_TEMPERED_MODU
         raise AttachError(
             f'"{name}" ({type(module).__name__}) has more than a weight and a bias: {some_names(more)}. What '
             "that adds to the output would miss the temperature. Merge it into the weight first, or "
-            f"{otherwise}."
+            f"{AS_TEMPERED_MODULE}."
         )
 
 
@@ -390,7 +389,6 @@ def _check_own(
     module: nn.Module,
     parameter: str,
     owners: dict[int, list[str]],
-    otherwise: str = AS_TEMPERED_MODULE,
 ) -> None:
     """Refuse a parameter that is computed, quantised or shared."""
     full = f"{name}.{parameter}".lstrip(".")
@@ -401,7 +399,7 @@ def _check_own(
             f'"{full}" is not a parameter but computed from others (a parametrization, weight_norm, '
             "spectral_norm or pruning). Make it one first, as with torch.nn.utils.parametrize."
             f'remove_parametrizations(module, "{parameter}", leave_parametrized=True), or '
-            f"{otherwise}."
+            f"{AS_TEMPERED_MODULE}."
         )
     value = _parameter(module, parameter)
     if is_lazy(value):
@@ -417,7 +415,7 @@ def _check_own(
     if len(owners[id(value)]) > 1:
         raise AttachError(
             f'"{full}" is shared by {some_names(owners[id(value)])}. A temperature baked into it would act '
-            f"in all of them. Give each its own parameter, or {otherwise}."
+            f"in all of them. Give each its own parameter, or {AS_TEMPERED_MODULE}."
         )
 
 

@@ -95,7 +95,7 @@ class _Choices:
         return [each.at(inverse) for each in self.of[min(number, len(self.of) - 1)]]
 
 
-def scalings(model: nn.Module, *, at: At, example: Example = "auto", named: bool = False) -> list[Scaling]:
+def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Scaling]:
     """Return what the temperatures that are attached to a model make of its weights.
 
     Args:
@@ -103,14 +103,11 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto", named: bool
         at: ``final`` for the temperatures at the end of the plan, ``current`` for those in force, or one for
             each layer.
         example: As for :func:`tempopt.attention.attach.bake.bake`.
-        named: Whether to look at those of :func:`tempopt.attach_rows`, too, and not at attention's alone.
 
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it.
     """
-    found = _by_rows(model, at, named=False)
-    if named:
-        found += _by_rows(model, at, named=True)
+    found = _by_rows(model, at)
     for interface, layers in _interfaces(model):
         _refuse_behind(interface)
         _refuse_part(len(layers), len(interface.values))
@@ -124,17 +121,6 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto", named: bool
             "its arguments, which its checkpoints hold."
         )
     return found
-
-
-def rows_scalings(model: nn.Module, layers: Sequence[str], *, at: At) -> list[Scaling]:
-    """Return what the temperatures of :func:`tempopt.attach_rows` make of the weights of some projections.
-
-    Args:
-        model: The whole model that they are attached to.
-        layers: Names of the projections.
-        at: As for :func:`scalings`.
-    """
-    return [each for each in _by_rows(model, at, named=True) if each.layer in layers]
 
 
 def of_rows(rows: QueryRows, inverse: float) -> list[Scaling]:
@@ -181,11 +167,9 @@ def _inverse(at: At, held: Factors | Interface) -> Sequence[float]:
     return [1.0 / each for each in (held.final if at == "final" else at)]
 
 
-def _by_rows(model: nn.Module, at: At, *, named: bool) -> list[Scaling]:
+def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
     bindings: list[tuple[nn.Module, Binding]] = [
-        (module, module.__dict__[BY_ROWS])
-        for module in model.modules()
-        if (factors := factors_of(module)) is not None and factors.named == named
+        (module, module.__dict__[BY_ROWS]) for module in model.modules() if factors_of(module) is not None
     ]
     every = {id(binding.factors): binding.factors for _, binding in bindings}
     _refuse_part(len(bindings), sum(len(factors.shapes) for factors in every.values()))

@@ -122,7 +122,7 @@ class Differences:
 
     def _of_others(self) -> str:
         """Return which comparisons are not the winner's."""
-        names = (INFERENCE, INITIALISATION, learned_against(self.label))
+        names = (INFERENCE, learned_against(self.label))
         found = [name for name in names if any(each.name == name for each in self.others)]
         if not found:
             return ""
@@ -177,7 +177,6 @@ _TWIN = "against its twin"
 AGAINST_CONSTANT = "against constants"
 DIFFERENCE = "winner over inference only"
 INFERENCE = "inference only"
-INITIALISATION = "initialisation only"
 WITHOUT = "without "
 SIMPLEST = "over the simplest plan"
 _COLOURS = {AGAINST_CONSTANT: CONSTANT, INFERENCE: BASELINE, DIFFERENCE: WINNER}
@@ -251,13 +250,11 @@ def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, Answer]]:
         yield against_twin(label), verdict.over_twin
     if verdict.against_constant is not None and not verdict.at_one:
         yield AGAINST_CONSTANT, verdict.against_constant
-    inference, initialisation = verdict.inference_only, verdict.init_only
+    inference = verdict.inference_only
     if inference is not None:
         yield INFERENCE, inference.answer
         if inference.difference is not None and not verdict.at_one:
             yield DIFFERENCE, inference.difference
-    if initialisation is not None:
-        yield INITIALISATION, initialisation.answer
     if verdict.learned is not None:
         yield learned_against(label), verdict.learned.answer
     for part in verdict.parts:
@@ -270,8 +267,6 @@ def _others(verdict: Verdict, spec: StudySpec) -> tuple[Comparison, ...]:
     shares: dict[str, Ratio | None] = {}
     if verdict.inference_only is not None:
         shares[INFERENCE] = verdict.inference_only.share
-    if verdict.init_only is not None:
-        shares[INITIALISATION] = verdict.init_only.share
     if verdict.learned is not None:
         shares[learned_against(baseline_label(spec))] = verdict.learned.share
     return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict, spec))

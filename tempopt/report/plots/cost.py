@@ -14,7 +14,6 @@ from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
     DIVERGING,
-    FAINT,
     OTHER,
     SEQUENTIAL,
     WINNER,
@@ -32,9 +31,7 @@ _COLOURS: Mapping[Kind, str] = {
     "choose": OTHER,
     "rematch": DIVERGING[3],
     "confirm": SEQUENTIAL[2],
-    "init_only": FAINT,
     "ablation": SEQUENTIAL[1],
-    "timing": SEQUENTIAL[0],
 }
 _MOST_BARS = 20
 

@@ -11,24 +11,20 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from optuna.pruners import HyperbandPruner
 
 from tempopt.errors import NothingToPlot
 from tempopt.records.rows import OVER, Measurement, TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming, seeds
-from tempopt.report.plots.style import BASELINE, INK, WINNER, evenly, figure
+from tempopt.report.plots.style import INK, WINNER, evenly, figure
 from tempopt.results.study_result import Curve, StudyResult
 from tempopt.sampling.arms import Arms
-from tempopt.sampling.optuna_strategies import make_pruner
-from tempopt.sampling.successive_halving import Halving
 
 _MOST_OF_EACH = 120
 _MOST_POINTS = 40
 _LISTED = 30
 _MOST_RUNS = 120
 _MOST_RUN_POINTS = 1200
-_MOST_RUNGS = 12
 _MODEL = "knowledge_gradient"
 _NO_REASON = "the pruner has had no reason to end one, or none has come that far"
 
@@ -88,19 +84,12 @@ class PruningCheck:
     Args:
         metric: Name of the metric.
         pruner: Name of the pruner.
-        bound: What a run must have reached by each step, or at each rung; empty where the pruner has no such
-            number.
-        rungs: Steps at which the pruner judges by rungs; None: it has no rungs.
-        bracketed: Whether the rungs are those of one bracket out of several.
         can_win: Whether a trial that is pruned can become the winner, by the final value that is predicted.
         runs: The winner's runs in the confirmation, none of which was really pruned.
     """
 
     metric: str
     pruner: str
-    bound: Curve
-    rungs: tuple[int, ...] | None
-    bracketed: bool
     can_win: bool
     runs: tuple[ConfirmedRun, ...]
 
@@ -113,7 +102,6 @@ class PruningCheck:
         cut = [run for run in self.runs if run.cut is not None]
         text = "The winner's runs on fresh seeds, which nobody prunes, judged as if they were the search's "
         text += "next trials. "
-        text += self._of_bound()
         if cut:
             text += f"{len(cut)} of {len(self.runs)} would have been pruned (marked by a cross)"
             text += self._of_cut()
@@ -136,22 +124,6 @@ class PruningCheck:
         if self.pruner == _MODEL:
             text += "; good ones are pruned, too, once that value is predictable"
         return f"{text}."
-
-    def _of_bound(self) -> str:
-        """Return how a run is judged, as far as there is something to see of it."""
-        if self.rungs is None:
-            line = "The dashed line is the bound that their best value so far had to meet when judged. "
-            return line if self.bound else ""
-        text = (
-            "Each square is a rung: to go on, a run's value there had to be as good. " if self.bound else ""
-        )
-        if self.bracketed:
-            steps = ", ".join(map(str, self.rungs[:_MOST_RUNGS])) or "none of the reports"
-            text += (
-                f"The {self.pruner} pruner draws a bracket for each trial; all are judged here in the one "
-                f"that the next trial is in, with rungs at steps {steps}. In another they may end otherwise. "
-            )
-        return text
 
     def table(self) -> Table:
         """Return each run's last value and where it would have been cut."""
@@ -219,16 +191,11 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
     ]
     numbered = seeds(result)
     arms.asked(trials[0])
-    pruner = make_pruner(strategy)
-    rungs = _rungs(trials[0], result, arms) if isinstance(pruner, Halving) else None
     # the page of a study has room for so many in all
     points = min(_MOST_POINTS, max(2, _MOST_RUN_POINTS // min(len(trials), _MOST_RUNS)))
     return PruningCheck(
         metric=result.metric,
         pruner=strategy.name,
-        bound=_bound(trials[0], result, arms, rungs),
-        rungs=rungs,
-        bracketed=isinstance(pruner, HyperbandPruner),
         can_win=result.spec.study.sampler.name == _MODEL,
         runs=tuple(
             ConfirmedRun(
@@ -267,29 +234,6 @@ def _cut(run: TicketRow, result: StudyResult, arms: Arms) -> tuple[int, float] |
         if step != run.total_steps and arms.prune(run, reports):
             return step, value
     return None
-
-
-def _rungs(run: TicketRow, result: StudyResult, arms: Arms) -> tuple[int, ...]:
-    """Return the reports at which a rung is reached: those alone at which no number would end the run."""
-    curve = result.curves[run.id]
-    return tuple(
-        step
-        for place, (step, _) in enumerate(curve)
-        if arms.prune(run, {**dict(curve[:place]), step: math.nan})
-    )
-
-
-def _bound(run: TicketRow, result: StudyResult, arms: Arms, rungs: tuple[int, ...] | None) -> Curve:
-    """Return what the pruner asks for at each step, or at each rung; empty if it has no such number."""
-    reports: dict[int, float] = {}
-    found = []
-    for step, value in result.curves[run.id]:
-        reports[step] = value
-        # between rungs nothing is asked for, though the last rung's number is still known
-        bound = arms.bound(run, reports) if rungs is None or step in rungs else None
-        if bound is not None and math.isfinite(bound):
-            found.append((step, bound))
-    return thinned(tuple(found))
 
 
 def plot_pruned(data: Pruned) -> go.Figure:
@@ -331,7 +275,7 @@ def _lines(curves: Sequence[tuple[int, Curve]], name: str, line: dict[str, Any])
 
 
 def plot_pruning_check(data: PruningCheck) -> go.Figure:
-    """Return the winner's runs, the bound, and crosses where a run would have been pruned."""
+    """Return the winner's runs, and crosses where a run would have been pruned."""
     made = figure(x="training step", y=data.metric, height=360)
     points = [
         (run.pair + 1, step, value)
@@ -363,22 +307,4 @@ def plot_pruning_check(data: PruningCheck) -> go.Figure:
                 hovertemplate="would have been pruned at step %{x}<extra></extra>",
             )
         )
-    if data.bound:
-        made.add_trace(_bound_shown(data))
     return made
-
-
-def _bound_shown(data: PruningCheck) -> go.Scatter:
-    """Return the bound as a line, or as points where it holds at rungs only."""
-    drawn = (
-        {"mode": "lines", "line": {"color": BASELINE, "width": 2, "dash": "dash"}}
-        if data.rungs is None
-        else {"mode": "markers", "marker": {"color": BASELINE, "size": 9, "symbol": "square"}}
-    )
-    return go.Scatter(
-        x=[step for step, _ in data.bound],
-        y=[value for _, value in data.bound],
-        **drawn,
-        name=f"bound of the {data.pruner} pruner",
-        hovertemplate="bound at step %{x}: %{y:.4g}<extra></extra>",
-    )
