@@ -50,7 +50,7 @@ _FIXTURES = {
     "machines": "service",
     "server": "service",
 }
-_PARTS = {"server": "server", "pool": "server", "mcp_server": "server", "benchmarks": "benchmarks"}
+_PARTS = {"server": "server", "mcp_server": "server", "benchmarks": "benchmarks"}
 """Folders of tests that are in a tier of their own."""
 _PARAMETERS = {"postgresql": "service", "mariadb": "service", "mysql": "service"}
 

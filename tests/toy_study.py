@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tempopt.agent.beginning import stand
 from tempopt.agent.observer import Unobserved
 from tempopt.errors import UsageError
-from tempopt.records.rows import TicketRow
+from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.results.study_result import StudyResult
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study.api import search
 
@@ -185,3 +187,9 @@ def begun(spec: dict[str, Any], url: str = URL, when: Callable[[Any], bool] = la
 
     with pytest.raises(KeyboardInterrupt):
         search(spec, storage=url, workers=1, observer=Watcher(when, leave))
+
+
+def begin(store: Store, name: str = "toy", **study: Any) -> StudyRow:
+    """Begin a study of real trainings that no agent has begun to train; keywords go to its ``study:``."""
+    spec = StudySpec.parse(toy_spec(name=name, **(SMALL | study)), source="the test")
+    return stand(store, spec, None, checkpoints=str(Path("tempopt-runs").absolute()), owner="ada")

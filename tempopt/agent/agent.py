@@ -15,13 +15,13 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from tempopt.agent.disk_watch import DiskWatch
-from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.outcomes import ended, lost, returned
 from tempopt.agent.outlook import Outlook
 from tempopt.agent.signals import Interrupt, interruptible
 from tempopt.agent.store_connection import StoreAway
 from tempopt.agent.study_client import THOROUGH_SECONDS, Listeners, StudyClient
+from tempopt.agent.turn import Turn
 from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, first_lease
 from tempopt.confirmation.evaluations import value_of
@@ -63,7 +63,7 @@ class Agent:
         checkpoints: URL of the folder for checkpoints, for messages.
         observer: Who looks on.
         new: Whether the study is begun by this agent.
-        gate: Says when it leaves the study to serve another; None: it stays until nothing is left to do.
+        turn: Says when it leaves the study to serve another; None: it stays until nothing is left to do.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Agent:
         checkpoints: str,
         observer: Observer,
         new: bool = False,
-        gate: Gate | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._spec = spec
-        self._gate = gate
+        self._turn = turn
         self._outlook = Outlook(spec, observer, new=new)
         self._pool = WorkerPool(workers)
         self._folder = folder
@@ -126,7 +126,7 @@ class Agent:
                     return
                 if self._client.over():
                     return
-                if self._dismissed():
+                if self._should_leave():
                     self._leave()
                     return
                 self._assign()
@@ -137,15 +137,17 @@ class Agent:
             self._listen(interrupt)
             self._watch()
 
-    def _dismissed(self) -> bool:
+    def _should_leave(self) -> bool:
         """Return whether the agent is to leave for another study."""
-        if self._gate is None:
+        if self._turn is None:
             return False
-        now, busy = time.monotonic(), bool(self._pool.held())
-        if busy or not self._pool.free():
+        now, is_busy = time.monotonic(), bool(self._pool.held())
+        if is_busy or not self._pool.free():
             self._worked = now
-        looked = self._client.looked
-        return self._gate.dismisses(busy=busy, idle=now - self._worked, looked=looked)
+        self._turn.has_trained |= is_busy
+        return not is_busy and self._turn.ends(
+            idle_seconds=now - self._worked, has_looked=self._client.looked > self._worked
+        )
 
     def _abandon(self, refused: Collection[int]) -> None:
         for work in self._pool.all:
@@ -167,8 +169,8 @@ class Agent:
 
     def _assign(self) -> None:
         self._idle_until = max(self._idle_until, self._disk.until)
-        takes = self._gate is None or self._gate.order == "serve"
-        while takes and (free := self._pool.free()) and time.monotonic() >= self._idle_until:
+        takes_runs = self._turn is None or self._turn.better is None
+        while takes_runs and (free := self._pool.free()) and time.monotonic() >= self._idle_until:
             ticket = self._client.next_ticket(self._pool.held())
             if ticket is not None:
                 self._pause = 0.0
@@ -210,13 +212,10 @@ class Agent:
         patience = _LISTEN_SECONDS
         if self._pool.free():
             patience = min(patience, max(0.0, self._idle_until - time.monotonic()))
-        gate = [] if self._gate is None else [self._gate.wake]
-        heard = [interrupt.wake, *gate, *self._client.wakes(), *by_connection]
+        heard = [interrupt.wake, *self._client.wakes(), *by_connection]
         for ready in wait(heard, timeout=patience):
             if ready is interrupt.wake:
                 raise KeyboardInterrupt
-            if self._gate is not None and ready is self._gate.wake:
-                self._gate.heard()
             if ready in by_connection:
                 self._hear(by_connection[ready])
             else:

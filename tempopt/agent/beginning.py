@@ -11,7 +11,7 @@ from tempopt.agent.continuation import find, go_on_with, refuse_alike
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import StorageError
-from tempopt.records.rows import Pooled, StudyRow
+from tempopt.records.rows import StudyRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
@@ -69,7 +69,13 @@ def _begun(store: Store, spec: StudySpec, owner: str, told: Callable[[str], None
         told(f"Begins with what {len(each['runs'])} runs of {each['name']} have shown.")
     try:
         return store.create_study(
-            spec.study.name, spec.to_json(), spec.identity(), warm_start=kept, pooled=_pooled(spec, owner)
+            spec.study.name,
+            spec.to_json(),
+            spec.identity(),
+            warm_start=kept,
+            owner=owner,
+            priority=spec.study.priority,
+            parallel=spec.study.parallel,
         )
     except StorageError:
         # somebody else has begun the same study at the same moment
@@ -78,16 +84,3 @@ def _begun(store: Store, spec: StudySpec, owner: str, told: Callable[[str], None
             raise
         go_on_with(store, found, spec)
         return found
-
-
-def _pooled(spec: StudySpec, owner: str) -> Pooled:
-    study = spec.study
-    return Pooled(
-        owner=owner,
-        queue=study.queue,
-        priority=study.priority,
-        labels=tuple(study.labels),
-        parallel=study.parallel,
-        gpus=spec.need(gpus=True).gpus,
-        on_cpu=not spec.need(gpus=False).gpus,
-    )

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempopt.agent.agent import Agent
 from tempopt.agent.beginning import stand
 from tempopt.agent.dry_run import checked, rehearse, stage_text, workers_of
-from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.agent.start_weights import with_weights
 from tempopt.agent.ticket_client import TicketClient
+from tempopt.agent.turn import Turn
 from tempopt.errors import SpecError, UsageError
 from tempopt.files import removed_if_empty
 from tempopt.records.liveness import user
@@ -51,7 +51,7 @@ class StudyRunner:
         checkpoints: As for :func:`search`.
         observer: Who looks on.
         wake: Whether a study that was paused goes on; False: it is left at rest.
-        gate: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+        turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class StudyRunner:
         observer: Observer,
         *,
         wake: bool = True,
-        gate: Gate | None = None,
+        turn: Turn | None = None,
     ) -> None:
-        self._gate = gate
+        self._turn = turn
         self._store = store
         self._spec = spec
         self._study = study
         self._wake = wake
         self._observer = observer
-        self._asked = workers_asked(workers, spec)
+        self._asked = workers_asked(workers, spec, turn)
         self._checkpoints = self._kept_at(checkpoints)
 
     def carry_out(self) -> StudyResult:
@@ -81,7 +81,7 @@ class StudyRunner:
         return load(self._store, self._spec.study.name, whole=True)
 
     def work(self) -> None:
-        """Work until nothing is left to do, the study was told to rest, or the gate says to leave."""
+        """Work until nothing is left to do, the study was told to rest, or its turn is over."""
         spec, store = self._spec, self._store
         optimizers(spec)
         name = spec.study.name
@@ -105,7 +105,7 @@ class StudyRunner:
                 if self._study is None:
                     spec, _ = rehearse(spec, workers[0], task="rehearse", told=self._rehearsed)
                 else:
-                    spec = checked(spec, workers[0], again=self._gate is None)
+                    spec = checked(spec, workers[0], again=self._turn is None)
             except SpecError as error:
                 raise SpecError(f"{error}{self._where_begun(str(error))}") from error
             # what is refused has written nothing there
@@ -146,7 +146,7 @@ class StudyRunner:
             checkpoints=place,
             observer=self._observer,
             new=self._study is None,
-            gate=self._gate,
+            turn=self._turn,
         )
         try:
             agent.run()
@@ -221,11 +221,12 @@ def writable_folder(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def workers_asked(given: Workers | None, spec: StudySpec) -> int | None:
+def workers_asked(given: Workers | None, spec: StudySpec, turn: Turn | None) -> int | None:
     """Return the number of workers that was asked for, None for as many as there is room for.
 
     Args:
         given: What this command was given; None: what the spec says.
+        turn: The turn of an agent of several studies, which uses at most ``study.parallel``; None: no such.
 
     Raises:
         UsageError: It is more than ``study.parallel`` allows.
@@ -233,6 +234,8 @@ def workers_asked(given: Workers | None, spec: StudySpec) -> int | None:
     wanted = given or spec.resources_here.workers
     if wanted is None or wanted == "auto":
         return None
+    if turn is not None:
+        return min(wanted, spec.study.parallel)
     if not 1 <= wanted <= spec.study.parallel:
         raise UsageError(
             f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a "

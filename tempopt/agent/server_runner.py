@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tempopt.agent.agent import Agent
 from tempopt.agent.dry_run import checked, workers_of
-from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.runner import places_here, workers_asked, writable_folder
 from tempopt.agent.server_client import ServerClient
@@ -18,6 +16,7 @@ from tempopt.agent.server_line import ServerLine
 from tempopt.agent.signals import terminable
 from tempopt.agent.start_weights import with_weights_fetched
 from tempopt.agent.store_connection import while_busy
+from tempopt.agent.turn import Turn
 from tempopt.records.rows import StudyRow, StudyState
 from tempopt.remote.connection import ServerConnection
 from tempopt.remote.filesystem import SERVER, get_weights
@@ -35,22 +34,22 @@ def work_behind(
     connection: ServerConnection,
     name: str,
     *,
-    workers: Workers | Callable[[StudySpec], int] | None,
+    workers: Workers | None,
     folder: str | Path | None = None,
     token_file: str | Path | None = None,
     observer: Observer,
-    gate: Gate | None = None,
+    turn: Turn | None = None,
 ) -> StudyState:
     """Work on a study until nothing is left to do; return its state then.
 
     Args:
         connection: The server.
         name: Name of the study.
-        workers: As for :func:`tempopt.search`, or what returns their number, given the study's spec.
+        workers: As for :func:`tempopt.search`.
         folder: Local folder for logs; None: ``tempopt-runs`` in the current one.
         token_file: File that workers read the token for checkpoints from; None: where this process has it.
         observer: Who looks on.
-        gate: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+        turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -70,7 +69,7 @@ def work_behind(
     if token_file is not None:
         os.environ["TEMPOPT_TOKEN_FILE"] = str(Path(token_file).absolute())
         os.environ.pop("TEMPOPT_TOKEN", None)
-    asked = workers_asked(workers(spec) if callable(workers) else workers, spec)
+    asked = workers_asked(workers, spec, turn)
     with (
         writable_folder(logs) as place,
         terminable(),
@@ -79,8 +78,8 @@ def work_behind(
     ):
         get = partial(get_weights, connection, study_path(name, "weights"))
         spec = with_weights_fetched(spec, place, get)
-        spec = checked(spec, here[0], again=gate is None)
-        return _worked(connection, spec, here, place, observer, gate)
+        spec = checked(spec, here[0], again=turn is None)
+        return _worked(connection, spec, here, place, observer, turn)
 
 
 def _worked(
@@ -89,7 +88,7 @@ def _worked(
     workers: list[WorkerProcess],
     folder: Path,
     observer: Observer,
-    gate: Gate | None,
+    turn: Turn | None,
 ) -> StudyState:
     line = ServerLine(connection, spec.study.name, len(workers))
     joined = line.join()
@@ -101,7 +100,7 @@ def _worked(
         line=line,
         folder=folder,
         observer=observer,
-        stays=gate is None,
+        stays=turn is None,
     )
     agent = Agent(
         spec=spec,
@@ -110,7 +109,7 @@ def _worked(
         folder=folder,
         checkpoints=connection.url,
         observer=observer,
-        gate=gate,
+        turn=turn,
     )
     try:
         agent.run()

@@ -1,22 +1,26 @@
-"""``tempopt agent``: one more agent for a study, or for the pool that serves every study."""
+"""``tempopt agent``: one more agent for a study, or one that serves every study."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, ServerStudies, Studies
 from tempopt.agent.observer import Observer
 from tempopt.agent.server_runner import work_behind
-from tempopt.cli import DONE, INTERRUPTED
-from tempopt.cli.pool_agent import OF_LAUNCHER, pooled, store_url
+from tempopt.agent.signals import terminable
+from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.search import how_to_go_on, to_verdict
 from tempopt.errors import UsageError
 from tempopt.remote.address import is_server, server_url
 from tempopt.remote.connection import ServerConnection
 from tempopt.remote.credentials import token_for
+from tempopt.store.store import Store
 from tempopt.study import api
 from tempopt.study.progress import observing
 
@@ -26,13 +30,11 @@ if TYPE_CHECKING:
 
 def agent(arguments: argparse.Namespace) -> int:
     """Work on a study beside its other agents, until it ends; or on one study after another."""
-    if arguments.pool:
-        return pooled(arguments)
-    _refuse_of_pool(arguments)
-    if arguments.server is not None or is_server(arguments.url):
+    _check_arguments(arguments)
+    if arguments.any:
+        return _serve_any(arguments)
+    if _is_behind_server(arguments):
         return _agent_behind(arguments)
-    if arguments.token_file is not None:
-        raise UsageError("--token-file is for a server. Give its URL with --server, or take the option out.")
 
     def carry_out(observer: Observer) -> StudyResult:
         return api.join(
@@ -51,11 +53,8 @@ def agent(arguments: argparse.Namespace) -> int:
 
 def _agent_behind(arguments: argparse.Namespace) -> int:
     """Work for a server, which alone reaches the database and the checkpoints."""
-    if arguments.checkpoints is not None:
-        api.refuse_place(arguments.checkpoints)
-    url, name = server_url(store_url(arguments)), arguments.name
-    file = None if arguments.token_file is None else Path(arguments.token_file)
-    connection = ServerConnection(url, lambda: token_for(url, file))
+    connection, file = _connection(arguments)
+    url, name = connection.url, arguments.name
     try:
         with observing(sys.stdout) as seen:
             state = work_behind(
@@ -80,19 +79,63 @@ def _agent_behind(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _refuse_of_pool(arguments: argparse.Namespace) -> None:
-    if arguments.name is None:
+def _serve_any(arguments: argparse.Namespace) -> int:
+    """Serve every unfinished study of a database or a server."""
+    with contextlib.ExitStack() as stack:
+        studies: Studies
+        if _is_behind_server(arguments):
+            connection, file = _connection(arguments)
+            stack.callback(connection.close)
+            shown = connection.url
+            studies = ServerStudies(connection=connection, workers=arguments.workers, token_file=file)
+        else:
+            store = stack.enter_context(Store.open(arguments.url, create=False))
+            shown = store.url_shown
+            studies = DatabaseStudies(
+                store=store, workers=arguments.workers, checkpoints=arguments.checkpoints
+            )
+        _print_timed(f"Serves every study of {shown}.")
+        try:
+            with terminable():
+                failed = AnyAgent(studies, idle_seconds=arguments.until_idle, note=_print_timed).run()
+        except KeyboardInterrupt:
+            _print_timed("Interrupted. Everything that was reported is saved.")
+            return INTERRUPTED
+    if failed:
+        _print_timed(f"Failed here, and not done: {', '.join(failed)}.")
+        return FAILED
+    _print_timed("No run is left to begin.")
+    return DONE
+
+
+def _print_timed(text: str) -> None:
+    print(f"[{datetime.now():%H:%M:%S}] {text}", flush=True)
+
+
+def _check_arguments(arguments: argparse.Namespace) -> None:
+    """Refuse arguments that do not go together."""
+    if arguments.any and arguments.name is not None:
         raise UsageError(
-            "Give the name of a study, as in tempopt agent NAME, or --pool to serve every study in turn."
+            f'"{arguments.name}" and --any were both given: --any serves every study. Give one of them.'
         )
-    of_launcher = ("launcher", *OF_LAUNCHER)
-    for name in ("queues", "labels", "gpus_per_agent", "idle", *of_launcher):
-        value = getattr(arguments, name)
-        if value is None or value is False or value == []:
-            continue
-        option = {"queues": "queue", "labels": "label"}.get(name, name.replace("_", "-"))
-        instead = "tempopt resume NAME --launcher NAME starts the agents of one study. "
-        raise UsageError(
-            f"--{option} is for agents of the pool. {instead * (name in of_launcher)}Give --pool in place of "
-            f"{arguments.name}, or take it out."
-        )
+    if not arguments.any and arguments.name is None:
+        raise UsageError("Give the name of a study, as in tempopt agent NAME, or --any to serve every study.")
+    if arguments.until_idle is not None and not arguments.any:
+        raise UsageError("--until-idle is for an agent of every study. Give --any in place of a name.")
+    if arguments.server is not None and (arguments.storage or arguments.storage_file):
+        raise UsageError("--server and --storage were both given. Give one of them.")
+    if _is_behind_server(arguments):
+        api.refuse_place(arguments.checkpoints)
+    elif arguments.token_file is not None:
+        raise UsageError("--token-file is for a server. Give its URL with --server, or take the option out.")
+
+
+def _is_behind_server(arguments: argparse.Namespace) -> bool:
+    return arguments.server is not None or is_server(arguments.url)
+
+
+def _connection(arguments: argparse.Namespace) -> tuple[ServerConnection, Path | None]:
+    """Return the connection to the server, and the file with the token, if one was given."""
+    url = server_url(arguments.url if arguments.server is None else arguments.server)
+    file = None if arguments.token_file is None else Path(arguments.token_file)
+    return ServerConnection(url, lambda: token_for(url, file)), file

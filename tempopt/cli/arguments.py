@@ -81,102 +81,26 @@ LAUNCH = (
         help="start the agents and return; follow the study with `tempopt show`",
     ),
 )
-IN_POOL = (
-    argument(
-        "--pool",
-        action="store_true",
-        help="leave the trainings to the agents of the pool, and watch; behind a server that is always so",
-    ),
-    argument(
-        "--queue",
-        metavar="QUEUE",
-        type=values.label,
-        help="queue of the pool that the study is begun in (default: the spec's, else default)",
-    ),
-    argument(
-        "--priority",
-        metavar="N",
-        type=values.priority,
-        help="priority that it is begun with in the pool (default: the spec's, else 0)",
-    ),
-    argument(
-        "--label",
-        metavar="LABEL",
-        dest="labels",
-        type=values.label,
-        action="append",
-        default=[],
-        help="label that an agent of the pool must have to serve it; repeatable (default: the spec's)",
-    ),
+SUBMIT = argument(
+    "--submit",
+    action="store_true",
+    help="leave the trainings to agents (`tempopt agent --any`), and watch; behind a server always so",
 )
-POOL = (
+ANY = (
     argument(
-        "--pool",
+        "--any",
         action="store_true",
-        help="serve every study in turn, by priority and fair share, in place of one",
+        help="serve every unfinished study, one after another: the highest study.priority first, then the "
+        "oldest",
     ),
     argument(
-        "--queue",
-        metavar="QUEUE",
-        dest="queues",
-        type=values.label,
-        action="append",
-        default=[],
-        help="with --pool: serve studies of this queue only; repeatable (default: every queue)",
-    ),
-    argument(
-        "--label",
-        metavar="LABEL",
-        dest="labels",
-        type=values.label,
-        action="append",
-        default=[],
-        help="with --pool: a label of this agent; it serves studies all of whose labels it has; repeatable",
-    ),
-    argument(
-        "--gpus-per-agent",
-        metavar="N",
-        type=values.none_or_more,
-        help="with --pool: number of its GPUs (default: one where there are any)",
-    ),
-    argument(
-        "--idle",
+        "--until-idle",
         metavar="SECONDS",
         type=values.seconds,
-        help="with --pool: leave after so long without a study (default: never; 60 with --launcher)",
-    ),
-)
-POOL_LAUNCH = (
-    argument(
-        "--launcher",
-        metavar="NAME",
-        help="with --pool: start agents as there is work for them, by local, ray, slurm or "
-        "package.module:Class (default: none; this command is itself an agent)",
-    ),
-    LAUNCH_OPTION,
-    ADDRESS,
-    argument(
-        "--agents",
-        metavar="N",
-        type=values.count,
-        help="with --launcher: most agents at a time (default: as many as fit on this machine; to be given "
-        "for a cluster)",
-    ),
-    argument(
-        "--cpus-per-agent",
-        metavar="N",
-        type=values.count,
-        help="with --launcher: CPU cores of each agent (default: 1)",
-    ),
-    argument(
-        "--memory-per-agent",
-        metavar="SIZE",
-        help="with --launcher: main memory of each agent, as in 16GB (default: the launcher's)",
-    ),
-    argument(
-        "--detach",
-        action="store_true",
-        help="with --launcher: agents on a cluster go on when this command ends, until nothing is left to do",
+        nargs="?",
+        const=60.0,
+        help="with --any: leave when no study is unfinished, or after so long without a run to begin (60 if "
+        "no number is given; default: wait for new studies)",
     ),
 )
 JOBS = (

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from tempopt.cli import values
 from tempopt.cli.arguments import (
+    ANY,
     CHECKPOINTS,
     DASHBOARD,
-    IN_POOL,
     JOBS,
     JSON,
     LAUNCH,
     NAME,
     NO_REPORT,
     OUTPUT,
-    POOL,
-    POOL_LAUNCH,
     SET,
     SPEC,
     STORE,
+    SUBMIT,
     TOKEN_FILE,
     WORKERS,
     argument,
@@ -52,7 +51,7 @@ COMMANDS = {
             DASHBOARD,
             NO_REPORT,
             *LAUNCH,
-            *IN_POOL,
+            SUBMIT,
         ),
     ),
     "compare": Command(
@@ -198,7 +197,7 @@ COMMANDS = {
         ),
     ),
     "agent": Command(
-        "add an agent to a running study, or to the pool that serves every study, from any machine",
+        "add an agent to a running study, or one that serves every study, from any machine",
         "tempopt.cli.agent:agent",
         (
             argument("name", metavar="NAME", nargs="?", help="name of a study in the store"),
@@ -212,8 +211,7 @@ COMMANDS = {
             TOKEN_FILE,
             WORKERS,
             CHECKPOINTS,
-            *POOL,
-            *POOL_LAUNCH,
+            *ANY,
         ),
     ),
     "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (*STORE, JSON)),

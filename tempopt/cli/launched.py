@@ -1,7 +1,5 @@
 """An agent that a launcher has started: does what its task says, until its launcher goes away.
 
-Works on one study, or serves those of the pool.
-
 A launcher runs it as ``python -m tempopt.cli.launched``, with the task on standard input.
 """
 
@@ -57,7 +55,7 @@ def _patiently(task: dict[str, Any]) -> int:
     while True:
         began = time.monotonic()
         try:
-            return _work(task) if task.get("pool") is None else _serve(task)
+            return _work(task)
         except (StoreUnreachable, StoreLost) as error:
             if time.monotonic() - began > _WORKED:
                 reached = time.monotonic()
@@ -89,26 +87,6 @@ def _work(task: dict[str, Any]) -> int:
     code = to_verdict(task["study"], carry_out, arguments)
     # to its launcher an agent that has seen a comparison end has done its work, whatever was found
     return DONE if code in (NOT_SHOWN, WORSE) else code
-
-
-def _serve(task: dict[str, Any]) -> int:
-    from tempopt.cli.pool_agent import place, serve
-    from tempopt.launch.launcher import PoolWork
-
-    work = PoolWork(**task["pool"])
-    with place(
-        task["storage"],
-        checkpoints=work.checkpoints,
-        token_file=work.token_file,
-    ) as found:
-        return serve(
-            found,
-            gpus=task["gpus"],
-            queues=work.queues,
-            labels=work.labels,
-            idle=work.idle,
-            launch=work.key,
-        )
 
 
 def _arguments(task: dict[str, Any]) -> argparse.Namespace:

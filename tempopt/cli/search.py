@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
@@ -32,10 +32,9 @@ def search(arguments: argparse.Namespace) -> int:
     overrides = list(arguments.set)
     if arguments.name is not None:
         overrides.append(f"study.name={json.dumps(arguments.name)}")
-    overrides += [f"study.{key}={json.dumps(value)}" for key, value in _in_pool(arguments).items()]
-    if arguments.pool and (arguments.launcher or arguments.workers):
+    if arguments.submit and (arguments.launcher or arguments.workers):
         option = "--launcher" if arguments.launcher else "--workers"
-        raise UsageError(f"With --pool the agents of the pool train the study. Take {option} out, or --pool.")
+        raise UsageError(f"With --submit other agents train the study. Take {option} out, or --submit.")
     spec = load_spec(arguments.spec, overrides)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
     if by_launcher(arguments):
@@ -52,7 +51,7 @@ def search(arguments: argparse.Namespace) -> int:
             trials=arguments.trials.whole,
             more=arguments.trials.more,
             enqueue=enqueue,
-            pool=arguments.pool,
+            submit=arguments.submit,
             observer=observer,
         )
 
@@ -62,13 +61,7 @@ def search(arguments: argparse.Namespace) -> int:
         return elsewhere(spec.study.name, arguments)
 
     name = spec.study.name
-    return to_verdict(name, carry_out, arguments, interrupted=interrupted if arguments.pool else None)
-
-
-def _in_pool(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return where a study is to stand in the pool, by key of the section ``study:``."""
-    given = {"queue": arguments.queue, "priority": arguments.priority, "labels": arguments.labels or None}
-    return {key: value for key, value in given.items() if value is not None}
+    return to_verdict(name, carry_out, arguments, interrupted=interrupted if arguments.submit else None)
 
 
 def resume(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The commands of a service for a team, with their arguments: the pool, the server, and access to it.
+"""The commands of a service for a team, with their arguments: the server, and access to it.
 
 A table; carries nothing out, and imports nothing that takes time.
 """
@@ -9,62 +9,6 @@ from tempopt.cli import values
 from tempopt.cli.arguments import JSON, STORE, WORKERS, Command, argument
 
 SERVICE = {
-    "queue": Command(
-        "show the pool: its queue, its agents and its users; or move a study in it",
-        "tempopt.cli.pool:queue",
-        (
-            argument("name", metavar="NAME", nargs="?", help="study to move (default: show the pool)"),
-            argument(
-                "--priority",
-                metavar="N",
-                type=values.priority,
-                help="priority to give it; studies with a higher one are served first",
-            ),
-            argument("--to", metavar="QUEUE", type=values.label, help="queue to move it to"),
-            *STORE,
-            JSON,
-        ),
-    ),
-    "quota": Command(
-        "list, set or remove what queues and users get of the pool",
-        "tempopt.cli.pool:quota",
-        (
-            argument(
-                "action",
-                metavar="ACTION",
-                choices=("list", "set", "remove"),
-                help="list, set or remove",
-            ),
-            argument("--queue", metavar="QUEUE", type=values.label, help="queue (default: every queue)"),
-            argument("--user", metavar="USER", help="user (default: the queue as a whole)"),
-            argument(
-                "--weight",
-                metavar="X",
-                type=values.number,
-                help="share relative to the other users, or to the other queues (default: 1)",
-            ),
-            argument(
-                "--gpu-hours",
-                metavar="N",
-                type=values.number,
-                help="most GPU-hours to use (default: any)",
-            ),
-            argument(
-                "--days", metavar="N", type=values.number, help="days that these are for (default: for ever)"
-            ),
-            argument(
-                "--agents", metavar="N", type=values.none_or_more, help="most agents at a time (default: any)"
-            ),
-            argument(
-                "--priority",
-                metavar="N",
-                type=values.priority,
-                help="highest priority that the user may give to a study (default: 0)",
-            ),
-            *STORE,
-            JSON,
-        ),
-    ),
     "serve": Command(
         "serve the studies of a database over HTTP, to people, programs and agents",
         "tempopt.cli.serve:serve",
@@ -122,7 +66,7 @@ SERVICE = {
             argument(
                 "--user",
                 metavar="USER",
-                type=values.label,
+                type=values.user,
                 help="on a database: whose studies they are, and whose budget is spent (default: mcp)",
             ),
             WORKERS,
@@ -155,7 +99,7 @@ SERVICE = {
             argument(
                 "--user",
                 metavar="USER",
-                help="whose studies are begun with it, in the pool's shares and quotas (default: the name)",
+                help="whose studies are begun with it (default: the name)",
             ),
             argument(
                 "--expires", metavar="TIME", help="how long it is valid, as in 30d (default: until revoked)"

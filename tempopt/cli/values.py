@@ -20,8 +20,7 @@ _MOST_RUNS = 100_000
 _MOST_SEEDS = 1000
 _DAY = 86_400
 _MOST = 1e9
-_MOST_PRIORITY = 1000
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
 
 
 def _whole(text: str, fewest: int, most: int) -> int:
@@ -42,11 +41,6 @@ def pairs(text: str) -> int:
     return _whole(text, 2, _MOST_SEEDS)
 
 
-def none_or_more(text: str) -> int:
-    """Return a number of GPUs, 0 for none."""
-    return _whole(text, 0, 1024)
-
-
 def number(text: str) -> float:
     """Return a number of at least 0."""
     try:
@@ -65,19 +59,9 @@ def hours(text: str) -> float:
     return found
 
 
-def priority(text: str) -> int:
-    """Return a priority in the pool."""
-    digits = text.removeprefix("-")
-    if not (digits.isdecimal() and len(digits) <= 4 and int(digits) <= _MOST_PRIORITY):
-        raise argparse.ArgumentTypeError(
-            f'"{text}" is not a whole number from -{_MOST_PRIORITY} to {_MOST_PRIORITY}'
-        )
-    return int(text)
-
-
-def label(text: str) -> str:
-    """Return the name of a queue, or a label."""
-    if _LABEL.fullmatch(text) is None:
+def user(text: str) -> str:
+    """Return the name of a user."""
+    if _USER.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(
             f'"{text}" is not allowed; give letters, digits, ".", "_", "=" and "-", at most 63, of which the '
             "first is a letter or a digit"

@@ -21,51 +21,17 @@ State = Literal["waiting", "running", "done", "failed", "gone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolWork:
-    """What an agent of the pool is to do: serve one study after another.
-
-    Args:
-        key: What all agents that one command keeps started have in common; letters and digits.
-        queues: Queues that it serves; empty: every one.
-        labels: Its labels.
-        idle: Seconds without a study after which it leaves.
-        checkpoints: Where runs are saved; None: each study's own place.
-        token_file: File with the token for the server, by a path that is the same everywhere; None: a
-            database is worked on, or the token is where the agent finds it by itself.
-    """
-
-    key: str
-    queues: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    idle: float = 60.0
-    checkpoints: str | None = None
-    token_file: str | None = None
-
-    @property
-    def label(self) -> str:
-        """What jobs and folders are called by; no study has such a name."""
-        return pool_label(self.key)
-
-
-def pool_label(key: str) -> str:
-    """Return what the jobs and folders of a pool's agents are called by, given what they have in common."""
-    return f"pool+{key}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One agent to be started, of a study or of the pool, as plain data that can be sent anywhere.
+    """One agent of a study to be started, as plain data that can be sent anywhere.
 
     Args:
         program: Words behind the Python interpreter that run the agent, which reads this task from standard
             input, as in ``("-m", "package.module")``.
-        study: Name of the study; None: it is an agent of the pool.
-        pool: What an agent of the pool is to do; None: it is an agent of a study.
-        storage: URL of the database, for the pool also of a server; it may hold a password: never put it on a
+        study: Name of the study.
+        storage: URL of the database; it may hold a password: never put it on a
             command line or into a log.
         spec: The study's spec as plain data (``StudySpec.to_json``); None: it is in the store already.
-        options: Words of the command line behind ``tempopt search SPEC`` or ``tempopt resume NAME``, for an
-            agent of a study.
+        options: Words of the command line behind ``tempopt search SPEC`` or ``tempopt resume NAME``.
         workers: Workers of the agent, >= 1.
         gpus: Whole cards that the agent needs, all on one machine.
         cpus: CPU cores that it needs.
@@ -73,14 +39,10 @@ class Task:
         folder: Folder that it works in, where there is such a folder.
         environment: Variables that are set for it, as in ``{"PYTHONPATH": "..."}``.
         grace: Seconds that it is given to checkpoint and leave.
-
-    Raises:
-        ValueError: It is of a study and of the pool, or of neither.
     """
 
     program: tuple[str, ...]
-    study: str | None = None
-    pool: PoolWork | None = None
+    study: str
     storage: str = field(repr=False)
     spec: dict[str, Any] | None = None
     options: tuple[str, ...] = ()
@@ -91,15 +53,6 @@ class Task:
     folder: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     grace: float = 20.0
-
-    def __post_init__(self) -> None:
-        if (self.study is None) == (self.pool is None):
-            raise ValueError("A task is either a study's or the pool's: give one of study and pool.")
-
-    @property
-    def label(self) -> str:
-        """What jobs and folders are called by."""
-        return self.pool.label if self.pool is not None else str(self.study)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +83,6 @@ class Launcher(abc.ABC):
     - an agent runs by :func:`tempopt.launch.supervise.supervise`, with what its task needs on one machine;
     - an agent that died (killed, its machine lost) is started again; one that ended by itself is not;
     - an agent is told to leave in good order, with ``task.grace`` seconds, before its room is taken away;
-    - jobs of the pool that outlive a program are found again by :meth:`of_pool`.
 
     Args:
         options: What ``--launch KEY=VALUE`` gave.
@@ -199,14 +151,6 @@ class Launcher(abc.ABC):
     @abc.abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
         """Have agents leave in good order, and start none of these jobs again; return once they have left."""
-
-    def of_pool(self, key: str) -> list[str]:
-        """Return the ids of jobs that have not ended whose tasks are the pool's with that key.
-
-        Those of earlier programs, too, so that a command that was killed finds its agents again. A launcher
-        that cannot tell returns none; its agents are then known by what they say to the store.
-        """
-        return []
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
         """Let go of what the launcher holds; agents go on if ``outlives``, else they leave in good order."""

@@ -66,7 +66,7 @@ class Launch:
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
         refuse_file(launcher, store)
-        asked = workers_asked(workers, spec)
+        asked = workers_asked(workers, spec, None)
         self._need = spec.need(gpus=launcher.has_gpus())
         self.room = launcher.room(self._need)
         """How many trials fit at a time."""

@@ -21,7 +21,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tempopt.errors import UsageError
-from tempopt.launch.launcher import Job, Launcher, Task, pool_label
+from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.nodes import split_over
 from tempopt.launch.ray_connection import CONNECTION
 from tempopt.launch.ray_errors import shortly
@@ -108,7 +108,7 @@ class RayLauncher(Launcher):
         """
         if not tasks:
             return []
-        name = f"{tasks[0].label}-{uuid.uuid4().hex[:8]}"
+        name = f"{tasks[0].study}-{uuid.uuid4().hex[:8]}"
         if self._sends:
             tasks = [replace(task, folder=None) for task in tasks]
         keeper: Any = (
@@ -148,22 +148,6 @@ class RayLauncher(Launcher):
                 id = f"{name}:{index}"
                 found[id] = Job(id=id, state=state, message=message, code=code)
         return [found.get(id) or Job(id=id, state="gone") for id in ids]
-
-    def of_pool(self, key: str) -> list[str]:
-        """Return the ids of jobs that have not ended whose tasks are the pool's with that key.
-
-        Raises:
-            UsageError: What keeps some of them does not answer for a while.
-        """
-        there = ray.util.list_named_actors(all_namespaces=True)
-        names = [each["name"] for each in there if each["namespace"] == NAMESPACE]
-        return [
-            f"{name}:{index}"
-            for name in names
-            if name.startswith(f"{pool_label(key)}-")
-            for index, (state, _, _) in enumerate(_kept(name))
-            if state in ("waiting", "running")
-        ]
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have agents leave, all at once, and wait until they have.
@@ -227,21 +211,6 @@ def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
         if name and index.isdecimal():
             found.setdefault(name, []).append(int(index))
     return found
-
-
-def _kept(name: str) -> list[Stand]:
-    """Return how all agents of a keeper stand, none if it is not there any more."""
-    try:
-        keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-        stands: list[Stand] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
-        return stands
-    except (GetTimeoutError, ActorUnavailableError) as error:
-        raise UsageError(
-            f"What keeps the agents {name} on Ray does not answer: {shortly(error)} Try again once the "
-            "cluster has settled."
-        ) from error
-    except (ValueError, ActorDiedError):
-        return []
 
 
 def _stand(name: str, indices: Sequence[int]) -> list[Stand]:

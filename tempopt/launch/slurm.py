@@ -25,7 +25,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from tempopt.errors import UsageError, unknown
 from tempopt.files import absolute
 from tempopt.launch import slurm_job
-from tempopt.launch.launcher import Job, Launcher, Task, pool_label
+from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.nodes import split_over
 from tempopt.launch.supervise import Ended
 from tempopt.workers.placement import Need
@@ -208,7 +208,7 @@ class SlurmLauncher(Launcher):
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # for this user alone, whatever the umask
-            return Path(tempfile.mkdtemp(prefix=f"{tasks[0].label}-", dir=self._folder))
+            return Path(tempfile.mkdtemp(prefix=f"{tasks[0].study}-", dir=self._folder))
         except OSError as error:
             raise UsageError(
                 f"The folder {self._folder} for what Slurm jobs say cannot be written: {error.strerror}. "
@@ -230,7 +230,7 @@ class SlurmLauncher(Launcher):
         named = {name: self.options.get(name) for name in ("partition", "account", "qos", "constraint")}
         return {
             **{name: value for name, value in named.items() if value is not None},
-            "job_name": f"{_JOB_NAME}{tasks[0].label}",
+            "job_name": f"{_JOB_NAME}{tasks[0].study}",
             "time": self._minutes,
             "signal_delay_s": self._delay(size.grace),
             "nodes": 1,
@@ -284,14 +284,6 @@ class SlurmLauncher(Launcher):
     def _folder_of(self, id: str) -> Path | None:
         found = next(self._folder.glob(f"*/{id}_*"), None) if _ID.fullmatch(id) else None
         return None if found is None else found.parent
-
-    def of_pool(self, key: str) -> list[str]:
-        """Return the ids of this user's jobs that wait or run whose tasks are the pool's with that key."""
-        mine = f"--user={os.getuid()}"
-        name = f"--name={_JOB_NAME}{pool_label(key)}"
-        lines = _slurm("squeue", "--noheader", "--array", mine, name, "--format=%i|%T").splitlines()
-        rows = (line.strip().partition("|") for line in lines)
-        return [id for id, _, state in rows if state in _WAITING | _RUNNING]
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel what waits; have the others' agents leave, and wait until they have."""

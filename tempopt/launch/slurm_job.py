@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,7 +101,7 @@ def _supervised(task: Task, log: int, job: str) -> Ended | None:
         if told:
             supervisor.leave()
         ended = agent.result()
-    return _queued_again(job) if told and _is_unfinished(ended) else ended
+    return _queued_again(job) if _is_unfinished(ended) and (told or _is_preempted(job)) else ended
 
 
 def _spare() -> None:
@@ -122,6 +123,15 @@ def _has_ended(agent: Future[Ended], news: queue.SimpleQueue[Future[Ended] | Non
 
 def _is_unfinished(ended: Ended) -> bool:
     return ended.code < 0 or ended.code == 130
+
+
+def _is_preempted(job: str) -> bool:
+    """Return whether Slurm has told this job to make room for another one.
+
+    One that ends within the grace time of its partition is not queued again by Slurm itself.
+    """
+    done = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True)
+    return re.search(r"PreemptTime=\d", done.stdout) is not None
 
 
 def _queued_again(job: str) -> Ended | None:

@@ -250,7 +250,7 @@ class Stopped(BaseModel):
 
 def budget_answer(standing: Standing) -> BudgetAnswer:
     """Return how a user stands."""
-    return BudgetAnswer(user=standing.user, limits=[_limit(each) for each in standing.parts()])
+    return BudgetAnswer(user=standing.user, limits=[_limit(each) for each in standing.parts])
 
 
 def _limit(part: Part) -> Limit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tempopt.errors import UsageError
@@ -16,7 +16,6 @@ from tempopt.forecast.runs import planned_runs
 from tempopt.records.rows import StudyRow, StudyState, TicketRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study.allowance import Allowance, QuotaSpent, allowance
 
 _HOUR = 3600.0
 
@@ -80,7 +79,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One limit of a budget, or one quota, as it stands.
+    """One limit of a budget as it stands.
 
     Args:
         what: What is limited, in words.
@@ -124,32 +123,31 @@ class Standing:
         accounts: One for each of the user's studies, the oldest first.
         runs: The limit of runs; None: there is none.
         gpu_hours: The limit of GPU-hours; None: there is none.
-        quotas: Quotas of the pool, each with the queue that it is for, empty for every queue.
     """
 
     user: str
     accounts: tuple[Account, ...]
     runs: Part | None
     gpu_hours: Part | None
-    quotas: tuple[tuple[str, Part], ...] = field(default=())
 
-    def parts(self, queue: str | None = None) -> list[Part]:
-        """Return every limit that holds for studies of a queue; None: of any queue."""
-        own = [each for each in (self.runs, self.gpu_hours) if each is not None]
-        return [*own, *(part for of, part in self.quotas if queue is None or of in ("", queue))]
+    @property
+    def parts(self) -> list[Part]:
+        """Every limit that there is."""
+        return [part for part in (self.runs, self.gpu_hours) if part is not None]
 
-    def left_gpu_hours(self, queue: str) -> float | None:
-        """Return the GPU-hours that a new study in a queue may take; None: any number."""
-        return min((each.left for each in self.parts(queue) if each.unit == "GPU-hours"), default=None)
+    @property
+    def left_gpu_hours(self) -> float | None:
+        """The GPU-hours that a new study may take; None: any number."""
+        return None if self.gpu_hours is None else self.gpu_hours.left
 
-    def check(self, need: Need, *, queue: str, name: str) -> None:
+    def check(self, need: Need, *, name: str) -> None:
         """Refuse a study that could take more than is left, or any study where nothing is.
 
         Raises:
             UsageError: It could; or a study that is not over has no limit, so that nothing can be said.
         """
         lines = []
-        for part in self.parts(queue):
+        for part in self.parts:
             most = need.runs if part.unit == "runs" else need.gpu_hours
             if not part.left:
                 lines.append(part.text)
@@ -157,7 +155,7 @@ class Standing:
                 needed = "an unknown number of" if most is None else f"up to {most:.4g}"
                 lines.append(f"it takes {needed} {part.unit}, and {part.text}")
         endless = [each.study.name for each in self.accounts if self._endless(each)]
-        if endless and self.left_gpu_hours(queue) is not None:
+        if endless and self.left_gpu_hours is not None:
             lines.append(
                 f"what {', '.join(endless)} may yet spend is not known, having no study.limits.gpu_hours. "
                 "Wait until it is over."
@@ -197,7 +195,6 @@ class Ledger:
         """Return how the user stands now."""
         accounts = self.accounts()
         open_ = [each for each in accounts if each.state != "done"]
-        used = allowance(self._store, self.user)
         budget, spent = self._budget, math.fsum(each.gpu_hours for each in accounts)
         reserved = math.fsum(max(0.0, (each.most_gpu_hours or 0.0) - each.gpu_hours) for each in open_)
         runs = gpu_hours = None
@@ -214,8 +211,7 @@ class Ledger:
                 what="in this budget",
                 unit="GPU-hours",
                 allowed=budget.gpu_hours,
-                # what deleted studies have used is spent all the same
-                spent=max(spent, used.gpu_hours),
+                spent=spent,
                 reserved=reserved,
             )
         return Standing(
@@ -223,17 +219,15 @@ class Ledger:
             accounts=tuple(accounts),
             runs=runs,
             gpu_hours=gpu_hours,
-            quotas=tuple(_quotas(used, open_)),
         )
 
     def limited(self) -> bool:
         """Return whether anything limits what the user may spend."""
-        own = self._budget.runs is not None or self._budget.gpu_hours is not None
-        return own or bool(allowance(self._store, self.user).quotas)
+        return self._budget.runs is not None or self._budget.gpu_hours is not None
 
     def counts_hours(self) -> bool:
-        """Return whether GPU-hours are limited, by the budget or a quota."""
-        return self._budget.gpu_hours is not None or bool(allowance(self._store, self.user).quotas)
+        """Return whether GPU-hours are limited."""
+        return self._budget.gpu_hours is not None
 
     def _account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
         begun = sum(each.attempt > 0 for each in tickets)
@@ -262,31 +256,6 @@ def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
         seconds += each.gpu_seconds or each.seconds
         if each.state == "running" and each.started is not None and (each.lease or 0) > 0:
             # two machines' clocks may differ by a little
-            seconds += max(0.0, (now - each.started).total_seconds()) * (row.gpus or 1.0)
+            gpus = StudySpec.stored(row).need(gpus=True).gpus or 1.0
+            seconds += max(0.0, (now - each.started).total_seconds()) * gpus
     return seconds / _HOUR
-
-
-def _quotas(used: Allowance, open_: Iterable[Account]) -> Iterable[tuple[str, Part]]:
-    open_ = list(open_)
-    for quota in used.quotas:
-        reserved = math.fsum(
-            max(0.0, (each.most_gpu_hours or 0.0) - each.gpu_hours)
-            for each in open_
-            if quota.queue in ("", each.study.queue)
-        )
-        yield (
-            quota.queue,
-            Part(
-                what=_whose(quota),
-                unit="GPU-hours",
-                allowed=quota.gpu_hours,
-                spent=quota.used,
-                reserved=reserved,
-            ),
-        )
-
-
-def _whose(quota: QuotaSpent) -> str:
-    whose = f"by the quota of {quota.user or 'all users'}"
-    where = f" in the queue {quota.queue}" if quota.queue else ""
-    return f"{whose}{where}{f' for {quota.days:g} days' if quota.days is not None else ''}"

@@ -33,7 +33,6 @@ from tempopt.study import admin, remote
 from tempopt.study.admin import Told
 from tempopt.study.enlarge import ordered
 from tempopt.study.planning import StudyForecast, forecast
-from tempopt.study.pool import pool
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks at what running studies have spent."""
@@ -86,7 +85,7 @@ class Session:
                         "train. Take --user and --workers out."
                     )
                 self._me = self._server.server.get("/api/me")
-                user = self._server.server.get("/api/allowance")["user"]
+                user = self._me["user"]
             self.ledger = Ledger(self.store, user or "mcp", budget)
         except BaseException:
             self.store.close()
@@ -162,7 +161,7 @@ class Session:
         """Return why a study could not be begun by this session, given its forecast; None: it could."""
         try:
             self._check_token(spec.study.name)
-            self.ledger.standing().check(_need(spec, found), queue=spec.study.queue, name=spec.study.name)
+            self.ledger.standing().check(_need(spec, found), name=spec.study.name)
         except UsageError as error:
             return str(error)
         return None
@@ -174,16 +173,16 @@ class Session:
         return _need(spec, forecast(spec, storage=self.store.url, workers=self._workers))
 
     def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
-        queue, name = spec.study.queue, spec.study.name
+        name = spec.study.name
         limited = self.ledger.limited()
         if limited:
             # what is refused whatever a run takes is refused before one is tried
             least = Need(runs=most_runs(spec), gpu_hours=0.0)
-            self.ledger.standing().check(least, queue=queue, name=name)
+            self.ledger.standing().check(least, name=name)
             need = self._measured(spec)
             standing = self.ledger.standing()
-            standing.check(need, queue=queue, name=name)
-            spec = _limited(spec, need, standing.left_gpu_hours(queue))
+            standing.check(need, name=name)
+            spec = _limited(spec, need, standing.left_gpu_hours)
         if self._server is not None:
             remote.submit(self._server, spec, observer=notes)
         else:
@@ -210,7 +209,7 @@ class Session:
         name = spec.study.name
         for attempt in range(_TRIES):
             standing = self.ledger.standing()
-            if not any(part.exceeded for part in standing.parts(spec.study.queue)):
+            if not any(part.exceeded for part in standing.parts):
                 return
             own = self.store.load_study(name).id
             later = any(each.study.id > own and each.state != "done" for each in standing.accounts)
@@ -218,7 +217,7 @@ class Session:
                 break
             time.sleep(_PAUSE_SECONDS)
         admin.delete(self.store, name, force=True)
-        left = " ".join(each.text for each in self.ledger.standing().parts(spec.study.queue))
+        left = " ".join(each.text for each in self.ledger.standing().parts)
         raise UsageError(
             f'The study "{name}" would exceed the budget of {self.user}: another session has begun a study '
             f"at the same moment. {left}"
@@ -244,7 +243,7 @@ class Session:
     def _refuse_used_up(self, name: str) -> None:
         standing = self.ledger.standing()
         own = next(each for each in standing.accounts if each.study.name == name)
-        spent = [part for part in standing.parts(own.study.queue) if part.spent >= part.allowed]
+        spent = [part for part in standing.parts if part.spent >= part.allowed]
         if own.used_up or spent:
             told = f"It has used {own.gpu_hours:.4g} GPU-hours" + (
                 ""
@@ -318,11 +317,7 @@ class Session:
         launch = self._launches.get(name)
         found = [] if launch is None else [f"An agent has failed: {each}" for each in launch.errors()]
         if stands == "waiting" and self._server is not None:
-            found += [
-                f"It waits for an agent. {each['waiting']}"
-                for each in pool(self.store)["studies"]
-                if each["study"] == name and each["waiting"]
-            ]
+            found.append("It waits for an agent: tempopt agent --any, with the URL of the server.")
         if stands == "paused":
             found += self._spent(self.store.load_study(name))
         return found
@@ -338,7 +333,7 @@ class Session:
             for each in standing.accounts
             if each.study.name == study.name and each.used_up
         ]
-        over = [each for each in standing.parts(study.queue) if each.spent >= each.allowed]
+        over = [each for each in standing.parts if each.spent >= each.allowed]
         return found + [f"It cannot go on: {each.text}" for each in over]
 
     def works_on(self, name: str) -> bool:
@@ -374,7 +369,7 @@ class Session:
         for each in standing.accounts:
             if each.state != "running":
                 continue
-            hours = [part for part in standing.parts(each.study.queue) if part.unit == "GPU-hours"]
+            hours = [part for part in standing.parts if part.unit == "GPU-hours"]
             if each.used_up or any(part.spent >= part.allowed for part in hours):
                 yield each.study.name
 

@@ -45,7 +45,7 @@ class _Search(_Common, total=False):
     trials: int | None
     more: int
     enqueue: Sequence[Mapping[str, Any]]
-    pool: bool
+    submit: bool
 
 
 class _Compare(_Common, total=False):
@@ -79,7 +79,7 @@ def search(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    pool: bool = False,
+    submit: bool = False,
     progress: bool = True,
     observer: Observer | None = None,
     wait: bool = True,
@@ -106,7 +106,8 @@ def search(
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        pool: Whether to leave the trainings to the agents of the pool, and watch; always so on a server.
+        submit: Whether to leave the trainings to agents (``tempopt agent --any``), and watch; always so on a
+            server.
         progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
             each training, the latter two on standard error.
         observer: Who looks on instead.
@@ -121,10 +122,9 @@ def search(
     """
     spec, storage = loaded(spec), urls.storage_url(storage)
     ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue}
-    if pool and (workers is not None or not wait):
+    if submit and (workers is not None or not wait):
         raise UsageError(
-            "With pool=True the agents of the pool train the study, and this call watches. Take workers and "
-            "wait out."
+            "With submit=True other agents train the study, and this call watches. Take workers and wait out."
         )
     if not wait:
         api.refuse_comparison(spec)
@@ -138,7 +138,7 @@ def search(
             storage=storage,
             workers=workers,
             checkpoints=checkpoints,
-            pool=pool,
+            submit=submit,
             observer=seen,
             **ask,
         )

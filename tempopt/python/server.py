@@ -16,7 +16,7 @@ from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.store.remote_store import RemoteStore
-from tempopt.study import admin, api, pool, remote
+from tempopt.study import admin, api, remote
 from tempopt.study.progress import watching
 
 
@@ -172,23 +172,6 @@ class Server:
             UsageError: Agents work on it.
         """
         admin.delete(self._store, name, force=force)
-
-    def pool(self) -> dict[str, Any]:
-        """Return how the pool stands, as ``tempopt queue --json`` prints it."""
-        return pool.pool(self._store)
-
-    def place(self, name: str, *, queue: str | None = None, priority: int | None = None) -> tuple[str, int]:
-        """Move a study to another queue of the pool, or give it another priority; return both.
-
-        Args:
-            name: Name of the study.
-            queue: Name of the queue; None: it stays where it is.
-            priority: From -1000 to 1000; None: it stays as it is.
-
-        Raises:
-            StudyNotFound: There is no study of that name.
-        """
-        return pool.place(self._store, name, queue=queue, priority=priority)
 
     def close(self) -> None:
         """Close every connection."""

@@ -21,7 +21,7 @@ class TokenRow:
         used: When it was accepted last, to about a minute; None: never yet.
         revoked: None: it is not.
         created_by: Name of whoever created it; empty if that was the command line on the database.
-        user: Whose studies are begun with it, in the pool's shares and quotas; empty: ``name``.
+        user: Whose studies are begun with it; empty: ``name``.
     """
 
     id: str

@@ -31,8 +31,6 @@ StudyStanding = Literal["running", "waiting", "paused", "done"]
 """How a study stands: ``waiting`` is one that may be worked on while no agent is at work on it."""
 Parameters = dict[str, Any]
 """A parameter set: name to value."""
-DEFAULT_QUEUE = "default"
-"""Queue of studies that name none."""
 PriorRuns = Sequence[Mapping[str, Any]]
 """For each earlier study its ``name`` and ``runs``, each a pair of parameters and value; more is better."""
 LARGEST_VALUE = 1e100
@@ -58,12 +56,8 @@ class StudyRow:
         version: Grows when tickets are added or withdrawn.
         checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
         owner: The user who began it; empty for one that was begun on the database by nobody in particular.
-        queue: The queue of the pool that it is in.
-        priority: The pool serves studies with a higher one first.
-        labels: Labels that an agent of the pool must have to serve it.
+        priority: Agents of every study serve those with a higher one first.
         parallel: Runs that may be in progress at a time, as ``study.parallel``.
-        gpus: GPUs of one run where there are some; 0: it trains on the CPU.
-        on_cpu: Whether it may be trained where there is no GPU.
         age: Seconds from then until this was read, by the database's clock as well.
     """
 
@@ -76,26 +70,23 @@ class StudyRow:
     version: int = 0
     checkpoints: str | None = None
     owner: str = ""
-    queue: str = DEFAULT_QUEUE
     priority: int = 0
-    labels: tuple[str, ...] = ()
     parallel: int = 1
-    gpus: float = 0.0
-    on_cpu: bool = True
     age: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pooled:
-    """How a new study stands in the pool; what each is, :class:`StudyRow` says."""
+class OpenStudy:
+    """One unfinished study, for an agent that serves every study.
 
-    owner: str = ""
-    queue: str = DEFAULT_QUEUE
-    priority: int = 0
-    labels: tuple[str, ...] = ()
-    parallel: int = 1
-    gpus: float = 0.0
-    on_cpu: bool = True
+    Args:
+        needs_agent: Whether a run of it may be begun now, as far as its numbers of runs show.
+    """
+
+    id: int
+    name: str
+    priority: int
+    needs_agent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ import re
 from tempopt.errors import StudyNotFound
 
 STUDIES = "/api/studies"
+OPEN_STUDIES = "/api/agents/studies"
+"""Where an agent of every study asks which there are."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tempopt.records.pool import Order
 from tempopt.records.rows import StudyState, is_finite
 
 MOST_CHANGES = 100_000
@@ -170,102 +169,4 @@ class Left(Body):
     """How many tickets wait again."""
 
     released: int
-    status: Literal["left"] = "left"
-
-
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,62}$", examples=["h100"])]
-Launch = Annotated[str, Field(pattern=r"^[a-z0-9]{0,40}$", examples=["9f86d081e1a2"])]
-Mark = Annotated[str, Field(max_length=100, pattern=WITHOUT_NUL, examples=["1.12.4.30"])]
-
-
-class PoolOrder(Body):
-    """What an agent of the pool is to do.
-
-    Args:
-        study_id: The study that it is to serve, once it has left the one that it serves; null: none.
-        study: Its name.
-        order: What becomes of the study that it serves now.
-        mark: Mark of the study that it serves, or is to serve: it changes when more of its runs may begin.
-    """
-
-    study_id: TicketId | None = None
-    study: StudyName | None = None
-    order: Order = "serve"
-    mark: Mark = ""
-
-
-class PoolSync(Body):
-    """How an agent of the pool stands.
-
-    Args:
-        machine: Where it runs, for people.
-        launch: Key of the command that keeps it started; empty: a person began it.
-        queues: Queues that it serves; empty: every one.
-        labels: Its labels: it serves studies whose labels are all among them.
-        gpus: Its GPUs; 0: it trains on the CPU.
-        study_id: The study that it serves; null: none.
-        leaving: Whether it is about to leave that.
-        unable: Why it cannot serve a study, by the study's id.
-        idle_at: The mark of a study at which it found no run to begin, by the study's id.
-        known: What it was told last; null: nothing yet.
-        wait: Seconds that the answer may be held back while it is the same.
-    """
-
-    agent: AgentName
-    machine: Annotated[str, Field(max_length=255, pattern=WITHOUT_NUL)] = ""
-    launch: Launch = ""
-    queues: Annotated[list[Label], Field(max_length=100)] = []
-    labels: Annotated[list[Label], Field(max_length=100)] = []
-    gpus: Annotated[int, Field(ge=0, le=4096)] = 0
-    study_id: TicketId | None = None
-    leaving: bool = False
-    unable: Annotated[dict[TicketId, Annotated[str, Field(max_length=4000)]], Field(max_length=1000)] = {}
-    idle_at: Annotated[dict[TicketId, Mark], Field(max_length=1000)] = {}
-    known: PoolOrder | None = None
-    wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = 0.0
-
-
-class PoolAsk(Body):
-    """A command asks how many more agents of a kind would have work.
-
-    Args:
-        launch: Its key.
-        queues: Queues that they would serve; empty: every one.
-        labels: Their labels.
-        gpus: GPUs of each; 0: they train on the CPU.
-        unable: Ids of studies that they cannot serve.
-        most: No more than that are counted.
-    """
-
-    launch: Launch = ""
-    queues: Annotated[list[Label], Field(max_length=100)] = []
-    labels: Annotated[list[Label], Field(max_length=100)] = []
-    gpus: Annotated[int, Field(ge=0, le=4096)] = 0
-    unable: Annotated[list[TicketId], Field(max_length=1000)] = []
-    most: Annotated[int, Field(ge=0, le=10_000)] = 1
-
-
-class PoolDemand(Body):
-    """How many more agents of a kind would have work.
-
-    Args:
-        lacking: Agents of that kind that would have work, beside all that are there.
-        reported: Agents of the same command, with the same token, that are there.
-        unable: Why these cannot serve a study, by the study's id.
-    """
-
-    lacking: Annotated[int, Field(ge=0)]
-    reported: Annotated[int, Field(ge=0)]
-    unable: dict[TicketId, str] = {}
-
-
-class PoolLeave(Body):
-    """An agent of the pool ends."""
-
-    agent: AgentName
-
-
-class PoolLeft(Body):
-    """It was forgotten."""
-
     status: Literal["left"] = "left"

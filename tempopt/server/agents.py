@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.errors import StudyNotFound, UsageError
+from tempopt.records.rows import OpenStudy
 from tempopt.remote.protocol import Join, Joined, Leave, Left, Sync, Synced
 from tempopt.remote.wire import PROTOCOL, to_plain
 from tempopt.server.app_state import State, state_of
@@ -83,6 +84,12 @@ def _at_desk(shared: State, study: str, do: Callable[[Desk], T], *, id: int | No
 def full_name(agent: str, principal: Principal) -> str:
     """Return the name under which the store knows an agent: nobody with another token has the same."""
     return f"{agent}@{principal.name}"
+
+
+@router.get("/studies", summary="List the unfinished studies, for an agent of every study")
+def open_studies(principal: Asking, shared: Shared) -> list[OpenStudy]:
+    """Return those that the token may see, in the order in which agents serve them."""
+    return [study for study in shared.store.open_studies() if principal.may_see(study.name)]
 
 
 @router.post("/join", summary="Join a study")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from tempopt.pool.dispatcher import Dispatcher
 from tempopt.server import (
     agents,
     audit,
     errors,
     me,
     operations,
-    pool_admin,
-    pool_routes,
     specs,
     studies,
     study_writes,
@@ -53,7 +50,6 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         checkpoints=checkpoints,
         guard=Guard(store),
         desks=Desks(store, checkpoints=checkpoints),
-        dispatcher=Dispatcher(store),
         metrics=operations.Metrics(store),
         reports=Reports(store),
     )
@@ -65,8 +61,6 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         audit,
         checkpoint_routes,
         me,
-        pool_admin,
-        pool_routes,
         token_routes,
         specs,
         studies,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from tempopt.pool.dispatcher import Dispatcher
 from tempopt.server.desks import Desks
 from tempopt.store.store import Store
 
@@ -27,7 +26,6 @@ class State:
         checkpoints: URL of the folder under which checkpoints lie, absolute.
         guard: Who asks.
         desks: The studies that agents are at work on.
-        dispatcher: Tells agents of the pool which study to serve.
         metrics: What Prometheus reads.
         reports: The pages of studies.
         leaving: Set once the server is to end: nobody is made to wait any more.
@@ -37,7 +35,6 @@ class State:
     checkpoints: str
     guard: Guard
     desks: Desks
-    dispatcher: Dispatcher
     metrics: Metrics
     reports: Reports
     leaving: threading.Event = field(default_factory=threading.Event)

@@ -22,8 +22,6 @@ LOGGER = logging.getLogger("tempopt.server")
 # What agents say all the time is in the study itself, and a check changes nothing.
 _SAID = (
     "/api/agents/sync",
-    "/api/pool/sync",
-    "/api/pool/demand",
     "/api/checkpoints/",
     "/api/check",
 )

@@ -53,7 +53,7 @@ class Principal:
         name: Name of the token.
         scopes: What they may do, what follows from it included.
         studies: Only on studies whose names begin so; the empty text: on all.
-        user: Whose studies they begin, in the pool's shares and quotas.
+        user: Whose studies they begin.
     """
 
     id: str

@@ -340,7 +340,7 @@ class Desk:
         """Return the end of an attempt with no more time spent on it than has passed since it was taken."""
         since = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
         most = max(since, 0.0) + _SLACK_SECONDS
-        cards = max(self.study.gpus, float(self.spec.ranks))
+        cards = max(self.spec.need(gpus=True).gpus, float(self.spec.ranks))
         if isinstance(change, Ended):
             said = change.outcomes
             outcomes = dataclasses.replace(

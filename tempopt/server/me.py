@@ -20,12 +20,14 @@ class Me(BaseModel):
     Args:
         name: Name of the token, or of a person that a proxy has signed in.
         scopes: What it may do.
+        user: Whose studies are begun with it.
         prefix: On studies whose names begin so; the empty text: on all.
         server: Version of the server.
     """
 
     name: Annotated[str, Field(examples=["laptop of Ada"])]
     scopes: Annotated[list[Scope], Field(examples=[["view", "submit"]])]
+    user: Annotated[str, Field(examples=["ada"])]
     prefix: Annotated[str, Field(examples=["vision-"])]
     server: Annotated[str, Field(examples=[__version__])]
 
@@ -34,4 +36,10 @@ class Me(BaseModel):
 def me(principal: Annotated[Principal, Depends(require(*SCOPES))]) -> Me:
     """Return what the token may do."""
     scopes = [each for each in SCOPES if each in principal.scopes]
-    return Me(name=principal.name, scopes=scopes, prefix=principal.studies, server=__version__)
+    return Me(
+        name=principal.name,
+        scopes=scopes,
+        user=principal.user,
+        prefix=principal.studies,
+        server=__version__,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -15,9 +15,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError
-from tempopt.pool.dispatcher import Picture, picture
 from tempopt.records.liveness import is_dead, study_standing
-from tempopt.scheduling.limits import budgets
 from tempopt.server.app_state import State, state_of
 from tempopt.server.auth import Principal, require
 from tempopt.server.documented import REFUSALS_OF_TEXT
@@ -50,7 +48,7 @@ class Metrics:
 
 
 class _OfStore(Collector):
-    """What the database tells: studies, tickets, and the pool."""
+    """What the database tells: studies and tickets."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -67,19 +65,12 @@ class _OfStore(Collector):
             for counts in each.tickets.values():
                 tickets.update(counts)
         yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(_TICKETS, 0), **tickets})
-        seen = picture(self._store)
-        serving = sum(each.study_id is not None for each in seen.agents)
-        agents = {"serving": serving, "idle": len(seen.agents) - serving}
-        yield _gauge("pool_agents", "Agents of the pool by what they do", "state", agents)
-        wanted: Counter[str] = Counter()
-        for demand in seen.demands:
-            wanted[demand.queue] += demand.wanted
-        yield _gauge("pool_wanted", "Agents that studies could keep busy, by queue", "queue", wanted)
-        hours: Counter[str] = Counter()
-        for used in seen.usage:
-            hours[used.user] += used.seconds / 3600.0  # type: ignore[assignment]
+        totals = self._store.totals()
+        hours: dict[str, float] = defaultdict(float)
+        for row in rows:
+            if (total := totals.get(row.study.id)) is not None:
+                hours[row.study.owner] += (total.gpu_seconds or total.seconds) / 3600.0
         yield _gauge("gpu_hours", "GPU-hours that a user's studies have used", "user", hours)
-        yield _budgets(seen)
 
 
 _STATES = ("running", "waiting", "paused", "done")
@@ -90,15 +81,6 @@ def _gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"tempopt_{name}", about, labels=[label])
     for value, number in sorted(values.items()):
         family.add_metric([value], float(number))
-    return family
-
-
-def _budgets(seen: Picture) -> GaugeMetricFamily:
-    about = "Part of the GPU-hours of a quota that is used; from 1 on no more runs are begun"
-    family = GaugeMetricFamily("tempopt_budget_used", about, labels=["queue", "user"])
-    for quota, hours in budgets(seen.quotas, seen.usage, now=seen.now):
-        # nothing is left of a budget of nothing
-        family.add_metric([quota.queue, quota.user], hours / quota.gpu_hours if quota.gpu_hours else 1.0)
     return family
 
 
@@ -149,7 +131,7 @@ async def ready(shared: Annotated[State, Depends(state_of)]) -> dict[str, str]:
         raise ApiError(503, "leaving", "The server is about to end.")
     try:
         # not in the threads of the other routes, which may all be busy
-        await to_thread.run_sync(shared.store.pool.quotas, limiter=shared.metrics.probes)
+        await to_thread.run_sync(shared.store.open_studies, limiter=shared.metrics.probes)
     except StorageError:
         # where the database is, is not told to whoever asks without a token
         raise ApiError(503, "storage_away", "The database cannot be reached just now.") from None

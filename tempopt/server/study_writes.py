@@ -15,7 +15,7 @@ from pydantic import Field
 from tempopt.agent.beginning import stand
 from tempopt.agent.runner import optimizers
 from tempopt.confirmation.compare import check_comparison
-from tempopt.errors import SpecError, UsageError, not_text
+from tempopt.errors import AccessDenied, SpecError, UsageError, not_text
 from tempopt.records.rows import StudyState
 from tempopt.remote.protocol import Body
 from tempopt.server import weights
@@ -23,7 +23,6 @@ from tempopt.server.app_state import State
 from tempopt.server.asked import LARGEST, SUBMIT, Meant, Shared
 from tempopt.server.auth import Principal, about
 from tempopt.server.documented import REFUSALS
-from tempopt.server.pool_admin import check_priority
 from tempopt.spec.own_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.study import admin
@@ -212,6 +211,11 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
     spec = _checked(body, principal)
     about(request, study=spec.study.name)
     weights.refuse_missing(spec, shared)
+    if spec.study.priority > 0 and "admin" not in principal.scopes:
+        raise AccessDenied(
+            f"study.priority is {spec.study.priority}, and one above 0 takes a token with the scope admin. "
+            "Give 0 or less, or ask an administrator to submit the study."
+        )
     notes: list[str] = []
     spec, study = ordered(
         shared.store,
@@ -225,7 +229,6 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
     begun = study is None
     if begun:
         refuse_not_looked_up(spec)
-        check_priority(shared, principal, queue=spec.study.queue, priority=spec.study.priority)
     if study is None or shared.store.load_study(study.name).state != "done":
         kept = shared.checkpoints if study is None else study.checkpoints or shared.checkpoints
         stand(shared.store, spec, study, checkpoints=kept, owner=principal.user, told=notes.append)

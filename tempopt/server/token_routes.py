@@ -40,7 +40,7 @@ class Wished(BaseModel):
 
     Args:
         expires: How long it is valid, as in ``30d``; null: until it is revoked.
-        user: Whose studies are begun with it, in the pool's shares and quotas; empty: the name.
+        user: Whose studies are begun with it; empty: the name.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -43,7 +43,7 @@ def made(
         studies: Only on studies whose names begin so; the empty text: on all.
         life: How long it is valid; None: until it is revoked.
         by: Name of whoever creates it.
-        user: Whose studies are begun with it, in the pool's shares and quotas; empty: ``name``. A name, or
+        user: Whose studies are begun with it; empty: ``name``. A name, or
             the e-mail address that a proxy signs the person in with.
 
     Raises:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _CARE = (
     *("trials", "arms", "enqueue", "limits", "min_gain"),
     *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
-    *("queue", "priority", "labels"),
+    "priority",
 )
 # What only looks on.
 _LOGGED = ("logger", "log_every_n_steps")

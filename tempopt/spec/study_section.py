@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tempopt.errors import unknown
-from tempopt.records.rows import DEFAULT_QUEUE
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.lightning_sections import one_metric
 from tempopt.spec.sections import (
@@ -58,8 +57,6 @@ _DIRECTIONS: dict[Direction, tuple[str, ...]] = {
     "maximize": ("accuracy", "acc", "f1", "auc", "auroc", "recall", "precision", "bleu", "iou"),
 }
 
-_LABEL = "at most 63 letters, digits, dots, dashes, underscores and equals signs"
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,62}$", description=_LABEL)]
 _AMOUNT = 'a number above 0, percent as in "1%", or null'
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
 
@@ -90,9 +87,7 @@ class StudySection(Section):
         guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
         all_pairs: Whether a comparison of parameter sets compares each two of them, in place of each with the
             first.
-        queue: Queue of the pool that the study is begun in.
-        priority: Priority that it is begun with; the pool serves studies with a higher one first.
-        labels: Labels that an agent of the pool must have, all of them, to serve it.
+        priority: Agents of every study (``tempopt agent --any``) serve studies with a higher one first.
         start_from: Trained weights that each run begins from; None: those of the module's ``__init__``.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
@@ -160,12 +155,7 @@ class StudySection(Section):
     ] = None
     start_from: Annotated[StartFrom | None, Field(description="the path of a checkpoint, or null")] = None
     compile: str | None = None
-    queue: Annotated[Label, Field(description=_LABEL)] = DEFAULT_QUEUE
     priority: Annotated[int, Field(ge=-1000, le=1000, description="a whole number from -1000 to 1000")] = 0
-    labels: Annotated[
-        list[Label],
-        Field(default_factory=list, max_length=20, description=f"a list of at most 20: each {_LABEL}"),
-    ]
     learned: Annotated[Learns, Field(description="true, false or per_head")] = True
     not_learned: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False

@@ -72,7 +72,7 @@ def audit(connection: Connection, rows: Sequence[AuditRow]) -> None:
     connection.execute(insert(AUDIT), written)
     newest = connection.scalar(select(func.max(AUDIT.c.number))) or 0
     if newest % _TIDY < len(written):
-        agents = or_(*(AUDIT.c.action.like(f"POST {path}%") for path in ("/api/agents/", "/api/pool/")))
+        agents = AUDIT.c.action.like("POST /api/agents/%")
         _tidy(connection, (AUDIT.c.status < 400) & ~agents, MOST_AUDITED)
         _tidy(connection, (AUDIT.c.status < 400) & agents, MOST_OF_AGENTS)
         _tidy(connection, AUDIT.c.status >= 400, MOST_REFUSED)

@@ -28,7 +28,6 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     text,
-    true,
 )
 from sqlalchemy.dialects import mysql
 
@@ -91,12 +90,8 @@ STUDY = Table(
     Column("checkpoints", LongText),
     Column("warm_start", Document),
     Column("owner", String(MAX_NAME), nullable=False, server_default=""),
-    Column("queue", String(MAX_NAME), nullable=False, server_default="default"),
     Column("priority", Integer, nullable=False, server_default=_ZERO),
-    Column("labels", Document),
     Column("parallel", Integer, nullable=False, server_default=_ONE),
-    Column("gpus", Double, nullable=False, server_default=_ZERO),
-    Column("on_cpu", Boolean, nullable=False, server_default=true()),
     UniqueConstraint("name", name="tempopt_study_name"),
     **OPTIONS,
 )
@@ -230,50 +225,4 @@ SESSION = Table(
     Column("expires", Utc, nullable=False),
     Index("tempopt_session_token", "token"),
     **{**OPTIONS, "sqlite_autoincrement": False},
-)
-
-POOL_AGENT = Table(
-    "tempopt_agent",
-    METADATA,
-    Column("name", String(MAX_NAME), primary_key=True),
-    Column("machine", String(MAX_NAME), nullable=False),
-    Column("started_by", String(MAX_NAME), nullable=False),
-    Column("launch", String(MAX_NAME), nullable=False, comment="what keeps it started; empty: a person"),
-    Column("queues", Document, nullable=False),
-    Column("labels", Document, nullable=False),
-    Column("studies", String(MAX_NAME), nullable=False),
-    Column("gpus", Integer, nullable=False),
-    # No foreign key: a study may be deleted while an agent serves it.
-    Column("study_id", Integer),
-    Column("since", Double, nullable=False, comment="epoch seconds of the database's clock, as is seen"),
-    Column("leaving", Boolean, nullable=False),
-    Column("unable", Document, nullable=False),
-    Column("idle_at", Document, nullable=False),
-    Column("seen", Double, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
-)
-
-QUOTA = Table(
-    "tempopt_quota",
-    METADATA,
-    Column("queue", String(MAX_NAME), primary_key=True),
-    Column("user", String(MAX_NAME), primary_key=True),
-    Column("weight", Double, nullable=False),
-    Column("gpu_hours", Double),
-    Column("days", Double),
-    Column("agents", Integer),
-    Column("priority", Integer),
-    **{**OPTIONS, "sqlite_autoincrement": False},
-)
-
-# What studies have used that were deleted since; that of the others is told by their tickets.
-USAGE = Table(
-    "tempopt_usage",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("user", String(MAX_NAME), nullable=False),
-    Column("queue", String(MAX_NAME), nullable=False),
-    Column("hour", Integer, nullable=False, comment="hours since 1970"),
-    Column("seconds", Double, nullable=False),
-    **OPTIONS,
 )

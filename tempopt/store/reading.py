@@ -49,7 +49,7 @@ _SECONDS = ("seconds", "checkpoint_seconds", "gpu_seconds")
 def study_row(row: Row[Any]) -> StudyRow:
     """Return the plain form of a row of STUDY_COLUMNS."""
     age = row.age - row.created.timestamp()
-    return StudyRow(**{**row._mapping, "labels": tuple(row.labels or ()), "age": age})
+    return StudyRow(**{**row._mapping, "age": age})
 
 
 def standing(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:

@@ -13,7 +13,7 @@ from tempopt.records.rows import (
     LogRow,
     Measurement,
     NewTicket,
-    Pooled,
+    OpenStudy,
     RunRow,
     StudyRow,
     StudyState,
@@ -37,7 +37,6 @@ from tempopt.store import (
 )
 from tempopt.store.access_methods import AccessMethods
 from tempopt.store.models import ATTENTION_MAP, LOG, MEASUREMENT, TICKET
-from tempopt.store.pool import Pool
 from tempopt.store.schema import connect
 from tempopt.store.transfer import WholeStudy
 
@@ -82,11 +81,6 @@ class Store(AccessMethods):
         """The URL with its password masked, for people to see."""
         return self._database.address.shown
 
-    @property
-    def pool(self) -> Pool:
-        """The pool of agents that serve any study of this database."""
-        return Pool(self._database, self.url_shown)
-
     def __repr__(self) -> str:
         return f"Store({self.url_shown!r})"
 
@@ -112,17 +106,22 @@ class Store(AccessMethods):
         spec_hash: str,
         *,
         warm_start: Sequence[Any] = (),
-        pooled: Pooled | None = None,
+        owner: str = "",
+        priority: int = 0,
+        parallel: int = 1,
     ) -> StudyRow:
         """Write a new study, running, and return it; StorageError if there is one of that name.
 
         Args:
             warm_start: What it keeps of earlier studies, as plain JSON data.
-            pooled: How it stands in the pool; None: as a study of nobody in particular.
+            owner: The user who begins it.
+            priority: As ``study.priority``.
+            parallel: As ``study.parallel``.
         """
-        kept, standing = list(warm_start) or None, pooled or Pooled()
+        kept = list(warm_start) or None
+        columns = {"owner": owner, "priority": priority, "parallel": parallel}
         return self._database.write(
-            lambda c: studies.create(c, name, spec, spec_hash, kept, pooled=standing, shown=self.url_shown)
+            lambda c: studies.create(c, name, spec, spec_hash, kept, columns=columns, shown=self.url_shown)
         )
 
     def warm_start(self, study_id: int) -> list[Any]:
@@ -137,6 +136,10 @@ class Store(AccessMethods):
         """Return every study, oldest first, with its numbers of tickets and the agents at work."""
         return self._database.read(studies.summaries)
 
+    def open_studies(self) -> list[OpenStudy]:
+        """Return the unfinished studies, those of the highest priority first, of the same the oldest."""
+        return self._database.read(studies.open_studies)
+
     def totals(self) -> dict[int, StudyTotals]:
         """Return what all runs of each study come to, by id of the study."""
         return self._database.read(totals.read)
@@ -148,6 +151,10 @@ class Store(AccessMethods):
             version: Set it only while the tickets are of this version; None: of any.
         """
         return self._database.write(lambda c: studies.set_state(c, study_id, state, version))
+
+    def set_priority(self, study_id: int, priority: int) -> None:
+        """Write another priority of a study; StudyNotFound if it has been deleted."""
+        self._set_study(study_id, priority=priority)
 
     def set_spec(self, study_id: int, spec: dict[str, Any], spec_hash: str) -> None:
         """Write another spec of a study; StudyNotFound if it has been deleted."""

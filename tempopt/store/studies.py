@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tempopt.errors import StorageError, StudyNotFound, unknown
@@ -17,7 +17,7 @@ from tempopt.records.rows import (
     SAMPLED,
     Kind,
     NewTicket,
-    Pooled,
+    OpenStudy,
     StudyRow,
     StudyState,
     StudySummary,
@@ -28,7 +28,6 @@ from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
 from tempopt.store.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY, End, TrialChange
-from tempopt.store.pool import keep_usage
 from tempopt.workers.messages import GUARD
 
 _WITHDRAWN = "withdrawn: the search was stopped"
@@ -41,7 +40,7 @@ def create(
     spec_hash: str,
     warm_start: list[Any] | None = None,
     *,
-    pooled: Pooled,
+    columns: Mapping[str, Any],
     shown: str,
 ) -> StudyRow:
     """Write a new study; StorageError if the name cannot be stored or is taken."""
@@ -58,12 +57,10 @@ def create(
         # by the clock that the study's age is told by: two machines' clocks differ
         "created": datetime.fromtimestamp(connection.scalars(select(Clock())).one(), UTC),
         "version": 0,
-        **{f.name: getattr(pooled, f.name) for f in fields(Pooled)},
+        **columns,
     }
     try:
-        result = connection.execute(
-            insert(STUDY).values({**values, "labels": list(pooled.labels), "warm_start": warm_start})
-        )
+        result = connection.execute(insert(STUDY).values({**values, "warm_start": warm_start}))
     except IntegrityError:
         raise StorageError(
             f'The store {shown} has a study "{name}" already. Continue it '
@@ -119,6 +116,40 @@ def summaries(connection: Connection) -> list[StudySummary]:
     ]
 
 
+def open_studies(connection: Connection) -> list[OpenStudy]:
+    """Return the unfinished studies, those of the highest priority first, of the same the oldest."""
+    rows = connection.execute(
+        select(STUDY.c.id, STUDY.c.name, STUDY.c.priority, STUDY.c.parallel)
+        .where(STUDY.c.state == "running")
+        .order_by(STUDY.c.priority.desc(), STUDY.c.id)
+    ).all()
+    is_held = (TICKET.c.state == "running") & (TICKET.c.lease > Clock())
+    is_free = TICKET.c.state.in_(("waiting", "running")) & ~is_held
+    counts = connection.execute(
+        select(
+            TICKET.c.study_id, func.sum(case((is_held, 1), else_=0)), func.sum(case((is_free, 1), else_=0))
+        )
+        .join(STUDY, STUDY.c.id == TICKET.c.study_id)
+        .where(STUDY.c.state == "running")
+        .group_by(TICKET.c.study_id)
+    )
+    held_and_free = {study_id: (int(held), int(free)) for study_id, held, free in counts}
+    return [
+        OpenStudy(
+            id=row.id,
+            name=row.name,
+            priority=row.priority,
+            needs_agent=_needs_agent(*held_and_free.get(row.id, (0, 0)), parallel=row.parallel),
+        )
+        for row in rows
+    ]
+
+
+def _needs_agent(held: int, free: int, *, parallel: int) -> bool:
+    # with no run in progress and none that is free, the next stage is to be opened
+    return not held or (free > 0 and held < parallel)
+
+
 def change(connection: Connection, study_id: int, **values: Any) -> None:
     """Write columns of a study; StudyNotFound if it has been deleted."""
     if connection.execute(update(STUDY).where(STUDY.c.id == study_id).values(values)).rowcount == 0:
@@ -129,7 +160,6 @@ def remove(connection: Connection, name: str, *, shown: str) -> None:
     """Delete a study, its tickets and all that hangs on them, and Optuna's study of that name."""
     study = load(connection, name, shown=shown)
     _lock(connection, study.id)
-    keep_usage(connection, study.id)
     rows = connection.execute(
         select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study.id).order_by(TICKET.c.id)
     ).all()

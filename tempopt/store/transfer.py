@@ -53,7 +53,7 @@ def write(connection: Connection, whole: WholeStudy, *, shown: str) -> int:
     study = whole.study
     columns = [f.name for f in fields(StudyRow) if f.name not in ("id", "age")]
     row = {name: getattr(study, name) for name in columns}
-    row |= {"labels": list(study.labels), "warm_start": list(whole.warm_start) or None}
+    row |= {"warm_start": list(whole.warm_start) or None}
     try:
         key = connection.execute(insert(STUDY).values(row)).inserted_primary_key
     except IntegrityError:

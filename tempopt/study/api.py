@@ -53,7 +53,7 @@ def search(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    pool: bool = False,
+    submit: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
@@ -75,20 +75,20 @@ def search(
                 )
                 return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
             spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, told=seen.note)
-            if pool:
-                return _left_to_pool(store, spec, study, checkpoints, seen)
+            if submit:
+                return _submit(store, spec, study, checkpoints, seen)
             runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
             return runner.carry_out()
 
 
-def _left_to_pool(
+def _submit(
     store: Store,
     spec: StudySpec,
     study: StudyRow | None,
     checkpoints: str | Path | None,
     observer: Observer,
 ) -> StudyResult:
-    """Begin a study, or have it go on, and look on while agents of the pool train."""
+    """Begin a study, or have it go on, and look on while other agents train."""
     optimizers(spec)
     if study is None:
         spec = remote.rehearsed(spec, observer)

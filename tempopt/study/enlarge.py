@@ -46,7 +46,10 @@ def ordered(
         spec = spec.with_overrides([f"study.trials={trials}"])
     study = find(store, spec.study.name)
     if study is not None:
+        priority = spec.study.priority
         spec = go_on_with(store, study, spec)
+        if priority != study.priority:
+            store.set_priority(study.id, priority)
         if grow(store, study, spec, more, enqueue, version=version):
             _tell_share(store, study, spec, told)
         return spec, study

@@ -159,7 +159,7 @@ def forecast(
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
-    asked = workers_asked(workers, spec)
+    asked = workers_asked(workers, spec, None)
     try:
         store = Store.open(storage, create=False)
     except StoreNotBegun:

@@ -111,8 +111,7 @@ def look_on(store: Store, name: str, observer: Observer) -> None:
         return
     if not any(each.agents for each in store.list_studies() if each.study.id == study.id):
         observer.note(
-            f"No agent works on {name} yet. It goes on once one comes: tempopt agent --pool starts one, "
-            "tempopt queue says why none comes."
+            f"No agent works on {name} yet. To start one that serves every study: tempopt agent --any"
         )
     watch = Watch(store, name, observer)
     reachable = True

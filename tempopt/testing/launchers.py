@@ -20,9 +20,8 @@ from typing import Any, ClassVar, TypeVar
 import optuna
 import pytest
 
-from tempopt.agent.beginning import stand
 from tempopt.errors import StorageError, UsageError
-from tempopt.launch.launcher import Job, Launcher, PoolWork, Task, tasks
+from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.launch.launching import PROGRAM
 from tempopt.records.liveness import machine
 from tempopt.records.rows import TicketRow
@@ -33,7 +32,6 @@ from tempopt.testing.toys import PACE, PROBE, WORDS
 from tempopt.workers.placement import Need
 
 _TRIALS = 8
-_KEY = "testing"
 _ENDED = ("done", "failed", "gone")
 _T = TypeVar("_T")
 
@@ -228,23 +226,6 @@ class LauncherTests:
         assert [job.state for job in self._ended(launcher, late)] == ["done"]
         with Store.open(storage, create=False) as store:
             assert store.load_study(_NAME).state == "paused"
-
-    def test_agents_of_the_pool_serve_what_there_is_and_leave_when_nothing_is_left(
-        self, launcher: Launcher, storage: str, folder: Path
-    ) -> None:
-        with Store.open(storage) as store:
-            stand(store, _spec(), None, checkpoints=str(folder / "runs"))
-        work = PoolWork(key=_KEY, idle=3.0)
-        task = dataclasses.replace(self._task(storage, folder), study=None, pool=work, spec=None, options=())
-        ids = launcher.start([task] * 2)
-        found = launcher.of_pool(_KEY)
-        # a launcher may be unable to tell, but not tell of others
-        assert set(found) <= set(ids) and launcher.of_pool("another") == []
-        self._to_the_end(launcher, ids, storage)
-        assert launcher.of_pool(_KEY) == []
-        assert _facts(storage) == _alone()
-        with Store.open(storage, create=False) as store:
-            assert store.pool.read().agents == ()
 
     def test_each_agent_has_the_folder_the_environment_and_the_cores_of_its_task(
         self, launcher: Launcher, storage: str, folder: Path

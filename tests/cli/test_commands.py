@@ -20,7 +20,7 @@ FLAGS = {
     "search": STORE
     | LAUNCH
     | LOOKING
-    | {"--pool", "--queue", "--priority", "--label"}
+    | {"--submit"}
     | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
     "compare": STORE
     | LAUNCH
@@ -34,22 +34,7 @@ FLAGS = {
     | {"NAME", "--trials", "--pairs", "--retry-failed", "--workers", "--checkpoints"},
     "agent": STORE
     | {"NAME", "--server", "--token-file", "--workers", "--checkpoints"}
-    | {"--pool", "--queue", "--label", "--gpus-per-agent", "--idle"}
-    | LAUNCH
-    | {"--agents", "--cpus-per-agent", "--memory-per-agent"},
-    "queue": STORE | {"NAME", "--priority", "--to", "--json"},
-    "quota": STORE
-    | {
-        "ACTION",
-        "--queue",
-        "--user",
-        "--weight",
-        "--gpu-hours",
-        "--days",
-        "--agents",
-        "--priority",
-        "--json",
-    },
+    | {"--any", "--until-idle"},
     "serve": STORE | {"--checkpoints", "--host", "--port", "--certificate", "--key", "--trust-proxy"},
     "token": STORE | {"ACTION", "ID", "--name", "--scope", "--studies", "--user", "--expires", "--json"},
     "mcp": STORE | {"--gpu-hours", "--runs", "--user", "--workers"},

@@ -70,7 +70,7 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "trials": 5,
         "more": 0,
         "enqueue": [],
-        "pool": False,
+        "submit": False,
     }
     assert capsys.readouterr().out == (
         "a note\n"

@@ -24,6 +24,8 @@ from tests.servers import LOOPBACK, PATIENCE, strike
 
 NODE = "node"
 PARTITION = "tests"
+LOW, HIGH = "low", "high"
+"""Partitions on the same node: jobs of the second have those of the first queued again."""
 CPUS = 8
 MEMORY = 16000
 
@@ -71,7 +73,11 @@ GresTypes=gpu
 # the node has what it says, not what this machine has
 SlurmdParameters=config_overrides
 NodeName={node} NodeHostname={host} NodeAddr={address} CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
-PartitionName={partition} Nodes={node} Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName={partition} Nodes={node} Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
+PartitionName={low} Nodes={node} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
+PartitionName={high} Nodes={node} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -130,6 +136,8 @@ class Slurm:
             node_port=node,
             node=NODE,
             partition=PARTITION,
+            low=LOW,
+            high=HIGH,
             cpus=CPUS,
             memory=MEMORY,
             gpus=GPUS,
@@ -232,8 +240,9 @@ class Slurm:
 
     def clear(self) -> None:
         """Cancel every job, wait until nothing runs, and give back a node that was lost."""
-        self.command("scancel", "--full", "--signal=KILL", f"--partition={PARTITION}", check=False)
-        self.command("scancel", f"--partition={PARTITION}", check=False)
+        for partition in (PARTITION, LOW, HIGH):
+            self.command("scancel", "--full", "--signal=KILL", f"--partition={partition}", check=False)
+            self.command("scancel", f"--partition={partition}", check=False)
         self._until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
         if "slurmd" not in self._daemons:
             self.start_node()

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,14 @@ from sqlalchemy import make_url
 
 pytest.importorskip("submitit", reason="Slurm's tests are of the tier service, which needs tempopt[slurm].")
 
+from tempopt.agent.beginning import stand
 from tempopt.errors import UsageError
 from tempopt.launch import slurm, slurm_job
 from tempopt.launch.launcher import Job, Task
 from tempopt.launch.launching import PROGRAM
 from tempopt.launch.slurm import SlurmLauncher
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store import Store
 from tempopt.testing import LauncherTests
 from tempopt.workers.placement import Need
 from tests.cluster import slurm as cluster
@@ -133,9 +137,13 @@ class Scene:
         limit = math.ceil((60 * (60 * hours + minutes) + seconds + 45) / 60)
         self.slurm.command("scontrol", "update", f"JobId={self.ids[0]}", f"TimeLimit={limit}")
 
+    def shown(self, index: int = 0) -> str:
+        """Return what Slurm tells of a job."""
+        return self.slurm.command("scontrol", "show", "job", self.ids[index])
+
     def restarts(self, index: int = 0) -> int:
         """Return how often a job was queued again."""
-        shown = self.slurm.command("scontrol", "show", "job", self.ids[index])
+        shown = self.shown(index)
         found = re.search(r"Restarts=(\d+)", shown)
         assert found is not None, shown
         return int(found[1])
@@ -222,6 +230,65 @@ class TestTimeLimit:
         scene.set_pace(_FAST)
         assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
         assert "Interrupted. Everything that was reported is saved." in scene.said()
+        assert studies.read(scene.url, 12).differences(undisturbed) == []
+
+
+AGENTS = """\
+#!/bin/bash
+#SBATCH --partition=low --requeue --open-mode=append --cpus-per-task=8
+trap : TERM
+srun {python} -m tempopt agent --any --until-idle --workers 2 --storage-file studies.url
+code=$?
+if [ $code = 130 ] && scontrol show job $SLURM_JOB_ID | grep -q PreemptTime=2; then
+    scontrol requeue $SLURM_JOB_ID
+fi
+exit $code
+"""
+
+
+@pytest.mark.long
+class TestPreemption:
+    """A job of a partition with a higher priority takes the node for a while."""
+
+    def _start_by_sbatch(self, scene: Scene, spec: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
+        """Submit an agent of every study as the docs have it."""
+        patch.chdir(scene.folder)
+        for name, value in studies.environment(PACE=str(scene.folder / "pace")).items():
+            patch.setenv(name, value)
+        with Store.open(scene.url) as store:
+            stand(store, StudySpec.from_json(studies.stored(spec)), None, checkpoints=f"{scene.folder}/runs")
+        (scene.folder / "studies.url").write_text(scene.url)
+        script = scene.folder / "agents.sh"
+        script.write_text(AGENTS.format(python=sys.executable))
+        said = f"--output={scene.folder}/agents.txt"
+        done = scene.slurm.command("sbatch", "--parsable", f"--chdir={scene.folder}", said, str(script))
+        scene.ids = [done.strip()]
+
+    @pytest.mark.parametrize("by", ["sbatch", "launcher"])
+    def test_an_agent_that_makes_room_is_queued_again_and_goes_on_to_the_same_numbers(
+        self, scene: Scene, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec = studies.spec(12)
+        scene.set_pace(_SLOW)
+        if by == "sbatch":
+            self._start_by_sbatch(scene, spec, monkeypatch)
+        else:
+            scene.make_launcher(partition=cluster.LOW)
+            scene.start(scene.task(spec, cpus=CPUS, workers=2))
+        wait_until(lambda: "done" in scene.search_states(), "a search ticket")
+        scene.set_pace(_CRAWL)
+        scene.slurm.command(
+            "sbatch", f"--partition={cluster.HIGH}", f"--cpus-per-task={CPUS}", "--output=/dev/null",
+            "--wrap=sleep 2",
+        )  # fmt: skip
+        wait_until(lambda: scene.restarts() == 1, "a job that is queued again")
+        assert not [row for row in studies.seen(scene.url) if row.state == "running"]
+        scene.set_pace(_FAST)
+        (tmp_path / "peace").mkdir()
+        undisturbed = studies.undisturbed(tmp_path / "peace", spec)
+        wait_until(lambda: "JobState=COMPLETED" in scene.shown(), "the end of the job")
+        said = scene.said() if by == "launcher" else (scene.folder / "agents.txt").read_text()
+        assert "Interrupted. Everything that was reported is saved." in said
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
 

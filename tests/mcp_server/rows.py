@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tempopt.records.rows import Pooled, StudyRow
+from tempopt.records.rows import StudyRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
 from tests.store.scenes import HOUR, complete, ended, new, taken
@@ -14,7 +14,7 @@ from tests.toy_study import SMALL, toy_spec
 def begun(store: Store, name: str, *, owner: str, hours: float | None, runs: int = 2) -> StudyRow:
     """Return a study with so many tickets, of which the first has used 90 s of a GPU, and the others wait."""
     spec = StudySpec.parse(toy_spec(name=name, **SMALL, limits={"gpu_hours": hours}), source="the test")
-    study = store.create_study(name, spec.to_json(), name, pooled=Pooled(owner=owner))
+    study = store.create_study(name, spec.to_json(), name, owner=owner)
     store.add_tickets(study.id, [new(number) for number in range(runs)])
     ticket = taken(store, study)
     store.begin(ticket.id, 1, {"temperature_init": 1.0}, {}, None)

@@ -1,4 +1,4 @@
-"""The tools behind a server: what a token lets them do, what a quota leaves, and where code is sent."""
+"""The tools behind a server: what a token lets them do, what a budget leaves, and where code is sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tempopt.mcp_server import session as sessions
 from tempopt.mcp_server.budget import Budget, Ledger
 from tempopt.mcp_server.session import Session
 from tempopt.mcp_server.tools import TOOLS, call
-from tempopt.records.pool import PoolAgent, Quota
 from tempopt.server.tokens import made
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
@@ -83,12 +82,11 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_spent_quota_refuses_before_anything_is_tried(served: Served, opened: Opened) -> None:
+def test_a_spent_budget_refuses_before_anything_is_tried(served: Served, opened: Opened) -> None:
     begun(served.store, "first", owner="coder", hours=BEGUN)
-    served.store.pool.set_quota(Quota(user="coder", gpu_hours=BEGUN, days=7))
-    coder = opened()
+    coder = opened(budget=Budget(gpu_hours=BEGUN))
     for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 2}"]})):
-        with pytest.raises(UsageError, match=r"0 of 0\.025 GPU-hours are left by the quota of coder for 7"):
+        with pytest.raises(UsageError, match=r"0 of 0\.025 GPU-hours are left in this budget"):
             ask(coder, tool, spec=spec_of("second"), **more)
     assert names(served.store) == ["first"]
     [limit] = ask(coder, "list")["budget"]["limits"]
@@ -98,22 +96,20 @@ def test_a_spent_quota_refuses_before_anything_is_tried(served: Served, opened: 
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
     served: Served, opened: Opened
 ) -> None:
-    served.store.pool.set_quota(Quota(user="coder", gpu_hours=5.0))
     with pytest.raises(UsageError, match=r"takes up to 23 runs, and 22 of 22 runs are left"):
-        ask(opened(budget=Budget(runs=22)), "search", spec=spec_of("mine"))
+        ask(opened(budget=Budget(runs=22, gpu_hours=5.0)), "search", spec=spec_of("mine"))
 
 
-def test_a_study_that_a_spent_quota_has_paused_says_so_and_does_not_go_on(
+def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
     served: Served, opened: Opened
 ) -> None:
     begun(served.store, "mine", owner="coder", hours=1.0)
-    served.store.pool.set_quota(Quota(user="coder", gpu_hours=BEGUN))
-    coder = opened()
+    coder = opened(budget=Budget(gpu_hours=BEGUN))
     assert state_after(served.store, "mine", state="paused") == "paused"
     shown = ask(coder, "show", study="mine")
     assert shown["state"] == "paused"
     [trouble] = shown["troubles"]
-    assert "0 of 0.025 GPU-hours are left by the quota of coder" in trouble
+    assert "0 of 0.025 GPU-hours are left in this budget" in trouble
     with pytest.raises(UsageError, match=r'"mine" cannot go on within the budget of coder'):
         ask(coder, "search", spec=spec_of("mine"))
     assert served.store.load_study("mine").state == "paused"
@@ -138,19 +134,13 @@ def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> Non
     shown = ask(coder, "show", study="mine")
     assert (shown["state"], shown["troubles"]) == (
         "waiting",
-        ["It waits for an agent. The pool has no agents."],
+        ["It waits for an agent: tempopt agent --any, with the URL of the server."],
     )
-    id = served.store.load_study("mine").id
-    why = "The study spec names the module toy_modules, and it is not there."
-    served.app.state.tempopt.dispatcher.hear(PoolAgent(name="box:1:m:1.1", unable={id: why}))
-    [trouble] = ask(coder, "show", study="mine")["troubles"]
-    assert "No agent can serve it" in trouble and "it is not there" in trouble
 
 
 def test_a_token_that_views_reads_and_does_no_more(served: Served, opened: Opened) -> None:
     begun(served.store, "mine", owner="coder", hours=BEGUN)
-    served.store.pool.set_quota(Quota(user="coder", gpu_hours=BEGUN))
-    viewer = opened("view")
+    viewer = opened("view", budget=Budget(gpu_hours=BEGUN))
     assert [each["study"] for each in ask(viewer, "list")["studies"]] == ["mine"]
     assert ask(viewer, "show", study="mine")["runs_done"] == 1
     assert ask(viewer, "verdict", study="mine")["answer"] == "none_yet"

@@ -1,4 +1,4 @@
-"""A coding agent's whole way behind a server: real processes of server, pool agent and tools, over stdio."""
+"""A coding agent's whole way behind a server: real processes of server, agent and tools, over stdio."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from tempopt.records.pool import Quota
 from tempopt.results import study_result
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.server.tokens import made
 from tempopt.store import Store
-from tempopt.study.allowance import allowance
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.studies import environment, tempopt
 from tests.mcp_server.asker import Asker, run, session
@@ -43,7 +41,7 @@ def installed(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Team:
-    """A server on a database, with an agent of the pool.
+    """A server on a database, with an agent of every study.
 
     Args:
         folder: Where the server's files lie.
@@ -51,7 +49,7 @@ class Team:
         modules: Environment in which what its studies train is found.
         url: Of the server.
         storage: URL of its database.
-        agent: Folder in which the agent of the pool works.
+        agent: Folder in which the agent works.
     """
 
     folder: Path
@@ -65,11 +63,6 @@ class Team:
     def pace(self) -> Path:
         """File with the seconds that each step of paced trainings takes more."""
         return self.agent.parent / "pace"
-
-    def set_quota(self, gpu_hours: float) -> None:
-        """Set what the coding agent's user may use."""
-        with Store.open(self.storage) as store:
-            store.pool.set_quota(Quota(user="coder", gpu_hours=gpu_hours, days=7))
 
     def token(self, *scopes: str) -> dict[str, str]:
         """Return the environment in which a coding agent's token is found: a file, as people give it."""
@@ -90,13 +83,13 @@ class Team:
 
 
 @contextmanager
-def _pool_agent(folder: Path, servers: HttpServers, modules: dict[str, str]) -> Iterator[None]:
+def _agent_of_every_study(folder: Path, servers: HttpServers, modules: dict[str, str]) -> Iterator[None]:
     folder.mkdir()
     said = folder.with_suffix(".txt")
     where = ("--server", servers.url, "--token-file", str(servers.token_file))
     with said.open("wb") as output:
         process = subprocess.Popen(
-            tempopt("agent", "--pool", *where),
+            tempopt("agent", "--any", *where),
             cwd=folder,
             env=environment(**modules, PACE=str(folder.parent / "pace")),
             stdin=subprocess.DEVNULL,
@@ -121,7 +114,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
     servers = HttpServers(folder, storage, 1)
     try:
         modules = installed(tmp_path / "code")
-        with _pool_agent(agent, servers, modules):
+        with _agent_of_every_study(agent, servers, modules):
             yield Team(folder, desk, modules, servers.url, storage, agent)
     finally:
         servers.close()
@@ -166,24 +159,19 @@ async def _compare(coder: Asker, team: Team) -> None:
 
 
 async def _nothing_is_left(coder: Asker, team: Team) -> None:
-    """Have the quota used up, and see that another study is refused and none of its runs begun."""
-    with Store.open(team.storage) as store:
-        used = allowance(store, "coder").gpu_hours
-    assert used > 0
-    team.set_quota(used)
+    """See that another study is refused within a budget that is spent, and none of its runs begun."""
     before = team.begun_runs()
     for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 3}"]})):
         told = await coder.refused(tool, spec=_spec("coder-more"), **more)
         assert "would exceed the budget of coder" in told
-        assert "GPU-hours are left by the quota of coder for 7 days" in told
+        assert "GPU-hours are left in this budget" in told
     listed = await coder.ask("list")
     assert [each["study"] for each in listed["studies"]] == ["coder-toy", "coder-sets"]
     assert [each["left"] for each in listed["budget"]["limits"]] == [0]
     assert team.begun_runs() == before
 
 
-def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_quota_is_used_up(team: Team) -> None:
-    team.set_quota(5.0)
+def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_spent(team: Team) -> None:
     where = {"folder": team.desk, **team.modules}
 
     async def codes() -> None:
@@ -191,6 +179,10 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_quota_is_use
             assert (await coder.ask("list"))["studies"] == []
             await _search_to_its_verdict(coder, team)
             await _compare(coder, team)
+
+    async def asks_for_more() -> None:
+        spent = ("--gpu-hours", "1e-6", "--storage", team.url)
+        async with session(*spent, **where, **team.token("submit", "view")) as coder:
             await _nothing_is_left(coder, team)
 
     async def looks() -> None:
@@ -200,38 +192,39 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_quota_is_use
             assert "may view" in told and "takes the scope submit" in told and "\n" not in told
 
     run(codes)
+    run(asks_for_more)
     run(looks)
 
 
-def test_a_quota_that_is_used_up_meanwhile_ends_the_trainings_until_there_is_more(team: Team) -> None:
-    team.set_quota(5.0)
+def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -> None:
     team.pace.write_text("0.3")
     where = {"folder": team.desk, **team.modules, **team.token("submit", "view")}
     given: dict[str, Any] = {"spec": _paced("coder-paced")}
 
     async def begins() -> None:
-        async with session("--storage", team.url, **where) as coder:
+        async with session("--gpu-hours", "5", "--storage", team.url, **where) as coder:
             await coder.ask("search", **given)
 
-    async def goes_on() -> None:
+    async def is_paused() -> None:
         # what was begun is trained without the session that has begun it
-        async with session("--storage", team.url, **where) as coder:
-            await coder.until("coder-paced", "running")
-            team.set_quota(1e-4)
+        async with session("--gpu-hours", "1e-4", "--storage", team.url, **where) as coder:
             paused = await coder.until("coder-paced", "paused")
-            assert any("GPU-hours are left by the quota of coder" in each for each in paused["troubles"])
+            assert any("GPU-hours are left in this budget" in each for each in paused["troubles"])
             before = team.begun_runs()
             told = await coder.refused("search", **given)
             assert '"coder-paced" cannot go on within the budget of coder' in told
             await asyncio.sleep(5)
             assert team.begun_runs() == before and paused["runs_running"] == 0
-            team.set_quota(5.0)
+
+    async def goes_on() -> None:
+        async with session("--gpu-hours", "5", "--storage", team.url, **where) as coder:
             team.pace.write_text("0")
             await coder.ask("search", **given)
             await coder.until_done("coder-paced")
             assert (await coder.ask("verdict", study="coder-paced"))["answer"] in ("gain_shown", "not_shown")
 
     run(begins)
+    run(is_paused)
     run(goes_on)
 
 

@@ -12,10 +12,8 @@ from tempopt.errors import AccessDenied, UsageError
 from tempopt.mcp_server import session as sessions
 from tempopt.mcp_server.budget import Budget
 from tempopt.mcp_server.session import Session
-from tempopt.records.pool import Quota
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
-from tempopt.study import admin
 from tests.mcp_server.rows import begun, state_after
 from tests.server.conftest import Served
 from tests.server.conftest import served as served
@@ -42,16 +40,6 @@ def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: 
     assert (standing.runs.spent, standing.runs.reserved, standing.runs.left) == (2, 22, 6)
     assert standing.gpu_hours.spent == pytest.approx(180 / 3600)
     assert standing.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
-
-
-def test_hours_of_a_deleted_study_stay_spent(url: str) -> None:
-    with Store.open(url) as store:
-        begun(store, "gone", owner="mcp", hours=0.5)
-        admin.delete(store, "gone", force=True)
-    with Session(url, user=None, budget=Budget(gpu_hours=2.0)) as session:
-        standing = session.standing()
-    assert standing.gpu_hours is not None
-    assert standing.gpu_hours.spent == pytest.approx(90 / 3600)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +84,6 @@ def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
         assert session.stop("hers").withdrawn == 1
 
 
-def test_a_quota_of_the_user_counts_as_the_budget_does(url: str) -> None:
-    spec = StudySpec.parse(toy_spec(name="second", **SMALL), source="the test")
-    with Store.open(url) as store:
-        begun(store, "first", owner="mcp", hours=0.5)
-        store.pool.set_quota(Quota(user="mcp", gpu_hours=0.5))
-        store.pool.set_quota(Quota(user="ada", gpu_hours=0.0))
-    with Session(url, user=None, budget=Budget()) as session:
-        [part] = session.standing().parts()
-        assert (part.allowed, part.left) == (0.5, 0.0)
-        with pytest.raises(UsageError, match=r"0 of 0\.5 GPU-hours are left by the quota of mcp"):
-            session.begin(spec)
-
-
 @pytest.fixture
 def viewer(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setenv("TEMPOPT_TOKEN", served.new_token("view"))
@@ -130,9 +105,8 @@ def test_behind_a_server_the_user_is_the_tokens(served: Served) -> None:
     with pytest.raises(UsageError, match=r"Take --user and --workers out"):
         Session(served.url, user="me", budget=Budget())
     begun(served.store, "there", owner="admin", hours=0.5)
-    served.store.pool.set_quota(Quota(user="admin", gpu_hours=3.0))
-    with Session(served.url, user=None, budget=Budget(runs=40)) as session:
-        runs, quota = session.standing().parts()
+    with Session(served.url, user=None, budget=Budget(runs=40, gpu_hours=3.0)) as session:
+        runs, hours = session.standing().parts
     assert session.user == "admin"
     assert (runs.spent, runs.left) == (1, 17)
-    assert quota.allowed == 3.0 and quota.spent == pytest.approx(90 / 3600)
+    assert hours.allowed == 3.0 and hours.spent == pytest.approx(90 / 3600)

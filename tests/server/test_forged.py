@@ -221,8 +221,7 @@ def test_a_pool_whose_store_holds_times_without_end_is_served(served: Served, ag
             else:
                 assert client.get("/api/studies/toy").status_code == 200
                 assert client.get("/api/studies/toy/tickets").status_code == 200
-            assert client.post("/api/pool/sync", json={"agent": "here:1:m:1.1"}).status_code == 200
-            for path in ("/api/pool", "/api/studies", "/metrics"):
+            for path in ("/api/agents/studies", "/api/studies", "/metrics"):
                 assert client.get(path).status_code == 200, path
 
 
@@ -363,21 +362,15 @@ def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(served: Ser
         ("/api/agents/sync", {"runs": {"1": {"attempt": 1, "reports": [[-1, 0.5]]}}}),
         ("/api/agents/sync", {"take": {"held": [2**31]}}),
         ("/api/agents/leave", {"study_id": 2**31}),
-        ("/api/pool/sync", {"machine": "\0"}),
-        ("/api/pool/sync", {"study_id": 2**53 - 1}),
-        ("/api/pool/sync", {"idle_at": {"1": "\0"}}),
-        ("/api/pool/sync", {"unable": {"2147483648": "no"}}),
-        ("/api/pool/demand", {"unable": [2**31]}),
     ],
 )
 def test_what_no_database_holds_is_refused(
     served: Served, agent: Agent, path: str, more: dict[str, Any]
 ) -> None:
-    of_pool = {"agent": agent.name} if path == "/api/pool/sync" else {}
     of_study = {"study": "toy", "agent": agent.name, "session": agent.session}
     if path in ("/api/agents/sync", "/api/agents/leave"):
         of_study["study_id"] = agent.study_id  # type: ignore[assignment]
-    body = (of_study if path.startswith("/api/agents") else of_pool) | more
+    body = of_study | more
     answer = agent.http.post(path, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request"), answer.text
 

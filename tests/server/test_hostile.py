@@ -40,10 +40,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/studies/toy/resume": {"more": 1},
     "/api/studies/toy/enqueue": {"sets": [{"temperature_init": 1.0}]},
     "/api/studies/toy/gc": {"dry_run": True},
-    "/api/studies/toy/place": {"priority": 1},
-    "/api/pool/sync": {"agent": "here:1:m:1.1"},
-    "/api/pool/leave": {"agent": "here:1:m:1.1"},
-    "/api/pool/demand": {"launch": "a", "most": 1},
 }
 """A right body of each route that takes one."""
 SPECS = {"/api/check"}

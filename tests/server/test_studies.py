@@ -71,6 +71,17 @@ def test_a_study_is_begun_as_a_search_begins_it(served: Served, client: httpx.Cl
     assert again.json()["version"] == told["version"]
 
 
+def test_a_priority_above_0_takes_an_administrator(served: Served, client: httpx.Client) -> None:
+    spec = {"spec": toy_spec(name="to", priority=1)}
+    with asking(served, served.new_token("submit")) as submitter:
+        refused = submitter.post("/api/studies", json=spec)
+        assert refused.status_code == 403, refused.text
+        assert "takes a token with the scope admin" in refused.json()["error"]["message"]
+        assert submitter.post("/api/studies", json={"spec": toy_spec(priority=-1)}).status_code == 201
+    assert client.post("/api/studies", json=spec).status_code == 201
+    assert [study.priority for study in served.store.open_studies()] == [1, -1]
+
+
 def test_a_study_that_asks_something_else_is_refused(client: httpx.Client) -> None:
     begun(client)
     other = client.post("/api/studies", json={"spec": toy_spec(metric="val_other")})

@@ -16,9 +16,8 @@ from tempopt.remote.connection import ServerConnection
 from tempopt.remote.filesystem import get_weights, put_weights
 from tempopt.server import weights
 from tempopt.server.tokens import made
-from tests.pool.conftest import begin
 from tests.server.conftest import Served
-from tests.toy_study import SMALL, toy_spec
+from tests.toy_study import SMALL, begin, toy_spec
 
 GIVEN = random.Random(0).randbytes(10_000)
 SHA = hashlib.sha256(GIVEN).hexdigest()

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.gate import Gate
-from tempopt.agent.observer import Unobserved
+from tempopt.agent.any_agent import AnyAgent, DatabaseStudies
 from tempopt.cli import main
 from tempopt.mcp_server.budget import Budget
 from tempopt.mcp_server.session import Session
 from tempopt.mcp_server.tools import TOOLS, call
-from tempopt.pool.on_database import DatabaseSource
 from tempopt.store.store import Store
 from tempopt.store.weights import file_name, weights_url
 from tempopt.study import admin, api
@@ -133,21 +131,18 @@ def test_a_coding_agents_study_starts_from_the_weights() -> None:
 
 
 @pytest.mark.usefixtures("begun")
-def test_an_agent_of_a_pool_takes_the_weights_from_the_studys_place(
+def test_an_agent_of_every_study_takes_the_weights_from_the_studys_place(
     folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = file_name(digest())
     Path("base.ckpt").unlink()
     storage = f"sqlite:///{folder}/tempopt.db"
-    Path("pool").mkdir()
-    monkeypatch.chdir("pool")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
     with Store.open(storage, create=False) as store:
-        gate = Gate()
-        try:
-            DatabaseSource(store, None).serve("tuned", gpus=0, gate=gate, observer=Unobserved())
-        finally:
-            gate.close()
+        studies = DatabaseStudies(store=store, workers=1)
+        assert AnyAgent(studies, idle_seconds=60.0, note=print).run() == []
     monkeypatch.chdir(folder)
     assert as_by_hand(tickets()) >= {"baseline", "search", "confirm"}
     assert Path("tempopt-runs/tuned/weights", name).is_file()

@@ -26,9 +26,7 @@ class Standing:
     """How a study stands beside its runs."""
 
     owner: str = "ada"
-    queue: str = "default"
     priority: int = 0
-    labels: tuple[str, ...] = ()
     state: str | None = None
     age: timedelta = timedelta(days=2)
 
@@ -43,9 +41,7 @@ def put(url: str, world: World, standing: Standing, first_id: int) -> int:
     write(url, Made(row=made.row, tickets=tickets, measurements=measured, maps=maps))
     told: dict[str, Any] = {
         "owner": standing.owner,
-        "queue": standing.queue,
         "priority": standing.priority,
-        "labels": list(standing.labels),
         "created": datetime.now(UTC) - standing.age,
     }
     if standing.state is not None:
@@ -95,17 +91,17 @@ def break_runs(url: str, name: str) -> None:
 
 def fill(url: str) -> None:
     """Write one study of each kind."""
-    free = put(url, World(study={"name": "pairs"}), Standing(labels=("h200",)), 1)
+    free = put(url, World(study={"name": "pairs"}), Standing(), 1)
     free = put(
         url,
         World(study={"name": "no-gain.v2"}, gain=0.0, layers=1),
-        Standing(owner="grace", age=timedelta(days=9), queue="vision"),
+        Standing(owner="grace", age=timedelta(days=9)),
         free,
     )
     free = put(
         url,
         World(study={"name": "searching"}, confirmed=False, trials=24),
-        Standing(owner="grace", queue="vision", priority=5, age=timedelta(hours=3)),
+        Standing(owner="grace", priority=5, age=timedelta(hours=3)),
         free,
     )
     at_work(url, "searching", running=3, waiting=9)

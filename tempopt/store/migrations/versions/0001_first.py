@@ -1,4 +1,4 @@
-"""The tables of the first release: studies, tickets, measurements, logs, jobs, access and the pool."""
+"""The tables of the first release: studies, tickets, measurements, logs, jobs and access."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def upgrade() -> None:
     _create_token()
     _create_audit()
     _create_session()
-    _create_pool()
 
 
 def _create_study() -> None:
@@ -51,12 +50,8 @@ def _create_study() -> None:
         sa.Column("checkpoints", _TEXT),
         sa.Column("warm_start", _TEXT),
         sa.Column("owner", sa.String(255), nullable=False, server_default=""),
-        sa.Column("queue", sa.String(255), nullable=False, server_default="default"),
         sa.Column("priority", sa.Integer, nullable=False, server_default=_ZERO),
-        sa.Column("labels", _TEXT),
         sa.Column("parallel", sa.Integer, nullable=False, server_default=sa.text("1")),
-        sa.Column("gpus", sa.Double, nullable=False, server_default=_ZERO),
-        sa.Column("on_cpu", sa.Boolean, nullable=False, server_default=sa.true()),
         sa.UniqueConstraint("name", name="tempopt_study_name"),
         sqlite_autoincrement=True,
         **_OPTIONS,
@@ -195,50 +190,6 @@ def _create_audit() -> None:
     )
 
 
-def _create_pool() -> None:
-    op.create_table(
-        "tempopt_agent",
-        sa.Column("name", sa.String(255), primary_key=True),
-        sa.Column("machine", sa.String(255), nullable=False),
-        sa.Column("started_by", sa.String(255), nullable=False),
-        sa.Column("launch", sa.String(255), nullable=False, comment="what keeps it started; empty: a person"),
-        sa.Column("queues", _TEXT, nullable=False),
-        sa.Column("labels", _TEXT, nullable=False),
-        sa.Column("studies", sa.String(255), nullable=False),
-        sa.Column("gpus", sa.Integer, nullable=False),
-        sa.Column("study_id", sa.Integer),
-        sa.Column(
-            "since", sa.Double, nullable=False, comment="epoch seconds of the database's clock, as is seen"
-        ),
-        sa.Column("leaving", sa.Boolean, nullable=False),
-        sa.Column("unable", _TEXT, nullable=False),
-        sa.Column("idle_at", _TEXT, nullable=False),
-        sa.Column("seen", sa.Double, nullable=False),
-        **_OPTIONS,
-    )
-    op.create_table(
-        "tempopt_quota",
-        sa.Column("queue", sa.String(255), primary_key=True),
-        sa.Column("user", sa.String(255), primary_key=True),
-        sa.Column("weight", sa.Double, nullable=False),
-        sa.Column("gpu_hours", sa.Double),
-        sa.Column("days", sa.Double),
-        sa.Column("agents", sa.Integer),
-        sa.Column("priority", sa.Integer),
-        **_OPTIONS,
-    )
-    op.create_table(
-        "tempopt_usage",
-        sa.Column("number", sa.Integer, primary_key=True),
-        sa.Column("user", sa.String(255), nullable=False),
-        sa.Column("queue", sa.String(255), nullable=False),
-        sa.Column("hour", sa.Integer, nullable=False, comment="hours since 1970"),
-        sa.Column("seconds", sa.Double, nullable=False),
-        sqlite_autoincrement=True,
-        **_OPTIONS,
-    )
-
-
 def _create_session() -> None:
     op.create_table(
         "tempopt_session",
@@ -254,7 +205,7 @@ def _create_session() -> None:
 def downgrade() -> None:
     """Drop the tables."""
     op.drop_table("tempopt_session")
-    for table in ("tempopt_usage", "tempopt_quota", "tempopt_agent", "tempopt_audit", "tempopt_token"):
+    for table in ("tempopt_audit", "tempopt_token"):
         op.drop_table(table)
     hanging = ("tempopt_job", "tempopt_attention_map", "tempopt_log", "tempopt_measurement")
     for table in (*hanging, "tempopt_ticket", "tempopt_study"):

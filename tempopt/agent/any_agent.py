@@ -1,0 +1,280 @@
+"""An agent that serves every study: the highest priority first, then the oldest, one study at a time.
+
+A study that fails here is skipped and tried again after a pause that doubles, so that it never blocks others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.runner import StudyRunner
+from tempopt.agent.server_runner import work_behind
+from tempopt.agent.store_connection import StoreLost
+from tempopt.agent.turn import Turn
+from tempopt.errors import AccessDenied, StoreUnreachable, StudyNotFound, TempoptError, masked
+from tempopt.records.rows import OpenStudy
+from tempopt.remote.connection import ServerConnection
+from tempopt.remote.paths import OPEN_STUDIES
+from tempopt.remote.wire import from_plain
+from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+
+LOOK_SECONDS = 5.0
+"""The unfinished studies are listed that often."""
+_OUTAGE_SECONDS = 1800.0
+# An agent that has no run to begin leaves its study after so long if another study has one.
+_PATIENCE_SECONDS = 2.0
+
+
+class Studies(Protocol):
+    """The studies of a database, or behind a server."""
+
+    def list_open(self) -> list[OpenStudy]:
+        """Return the unfinished studies, in the order in which they are served.
+
+        Raises:
+            StoreUnreachable: The database or the server is away.
+            AccessDenied: The server does not accept the token.
+        """
+
+    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+        """Work on a study until nothing is left to do or the turn is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseStudies:
+    """The studies of a database.
+
+    Args:
+        store: The database.
+        workers: As for :func:`tempopt.search`, at most ``study.parallel``; None: as each spec says.
+        checkpoints: Where runs are saved; None: where each study has its checkpoints.
+    """
+
+    store: Store
+    workers: Workers | None = None
+    checkpoints: str | Path | None = None
+
+    def list_open(self) -> list[OpenStudy]:
+        """Return the unfinished studies, in the order in which they are served."""
+        return self.store.open_studies()
+
+    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+        """Work on a study until nothing is left to do or the turn is over."""
+        study = self.store.load_study(name)
+        if study.state != "running":
+            return
+        spec = StudySpec.stored(study)
+        import_schedules(spec)
+        runner = StudyRunner(
+            self.store, spec, study, self.workers, self.checkpoints, observer, wake=False, turn=turn
+        )
+        runner.work()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStudies:
+    """The studies behind a server; arguments as for :class:`DatabaseStudies`.
+
+    Args:
+        token_file: File that workers read the token for checkpoints from; None: where this process has it.
+    """
+
+    connection: ServerConnection
+    workers: Workers | None = None
+    token_file: str | Path | None = None
+
+    def list_open(self) -> list[OpenStudy]:
+        """Return the unfinished studies, in the order in which they are served."""
+        return from_plain(list[OpenStudy], self.connection.get(OPEN_STUDIES))
+
+    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+        """Work on a study until nothing is left to do or the turn is over."""
+        work_behind(
+            self.connection,
+            name,
+            workers=self.workers,
+            token_file=self.token_file,
+            observer=observer,
+            turn=turn,
+        )
+
+
+class Pauses:
+    """Studies that are left alone for a while, each time for twice as long."""
+
+    def __init__(self, first_seconds: float, max_seconds: float) -> None:
+        self._first_seconds, self._max_seconds = first_seconds, max_seconds
+        self._seconds: dict[int, float] = {}
+        self._until: dict[int, float] = {}
+
+    def add(self, study_id: int) -> float:
+        """Leave a study alone from now on, and return for how many seconds."""
+        seconds = min(2 * self._seconds.get(study_id, self._first_seconds / 2), self._max_seconds)
+        self._seconds[study_id] = seconds
+        self._until[study_id] = time.monotonic() + seconds
+        return seconds
+
+    def reset(self, study_id: int) -> None:
+        """Forget the pauses of a study."""
+        self._seconds.pop(study_id, None)
+        self._until.pop(study_id, None)
+
+    def is_paused(self, study_id: int) -> bool:
+        """Return whether a study is left alone now."""
+        return time.monotonic() < self._until.get(study_id, -math.inf)
+
+
+class AnyAgent:
+    """Serves every study, one after another.
+
+    Args:
+        studies: Where they are.
+        idle_seconds: Leave after so long without a run to begin, or at once when no study is unfinished;
+            None: wait for new studies.
+        note: Called with a line for people.
+    """
+
+    def __init__(self, studies: Studies, *, idle_seconds: float | None, note: Callable[[str], None]) -> None:
+        self._studies = studies
+        self._idle_seconds = idle_seconds
+        self._note = note
+        self._failures = Pauses(15.0, 1800.0)
+        self._without_run = Pauses(5.0, 60.0)
+        self._reached_at = time.monotonic()
+        self._idle_for = 0.0
+        self._skipped: dict[int, str] = {}
+        self._is_waiting = self._is_store_away = False
+
+    def run(self) -> list[str]:
+        """Serve studies, and return the names of unfinished ones that failed here.
+
+        Raises:
+            KeyboardInterrupt: Passed on; the runs in progress were saved and given back.
+            AccessDenied: The server does not accept the token.
+            StoreUnreachable: The database or the server was away for half an hour.
+        """
+        while True:
+            try:
+                studies = self._studies.list_open()
+            except StoreUnreachable as error:
+                self._wait_for_store(error)
+                continue
+            self._reached_at, self._is_store_away = time.monotonic(), False
+            self._skipped = {study.id: study.name for study in studies if study.id in self._skipped}
+            if self._should_end(studies):
+                return list(self._skipped.values())
+            study = next(iter(self._to_serve(studies)), None)
+            if study is not None:
+                self._serve(study)
+                continue
+            if not self._is_waiting:
+                self._note("No run can be begun now. Waiting.")
+                self._is_waiting = True
+            time.sleep(LOOK_SECONDS)
+            self._idle_for += LOOK_SECONDS
+
+    def _should_end(self, studies: list[OpenStudy]) -> bool:
+        if self._idle_seconds is None:
+            return False
+        return not studies or self._idle_for >= self._idle_seconds
+
+    def _to_serve(self, studies: list[OpenStudy]) -> Iterator[OpenStudy]:
+        for study in studies:
+            is_paused = self._failures.is_paused(study.id) or self._without_run.is_paused(study.id)
+            if study.needs_agent and not is_paused:
+                yield study
+
+    def _wait_for_store(self, error: TempoptError) -> None:
+        if time.monotonic() - self._reached_at >= _OUTAGE_SECONDS:
+            raise error
+        if not self._is_store_away:
+            self._note(f"{error} Trying again for {_OUTAGE_SECONDS / 60:.0f} minutes.")
+            self._is_store_away = True
+        time.sleep(LOOK_SECONDS)
+
+    def _serve(self, study: OpenStudy) -> None:
+        self._is_waiting = False
+        self._note(f"Serves {study.name} (priority {study.priority}).")
+        turn = Turn(idle_seconds=math.inf if self._idle_seconds is None else self._idle_seconds)
+        try:
+            with self._updating(turn, study):
+                self._studies.serve(study.name, turn, _Notes(study.name, self._note))
+        except AccessDenied:
+            raise
+        except StudyNotFound:
+            self._note(f"{study.name} was deleted.")
+            return
+        except (StoreUnreachable, StoreLost) as error:
+            self._reached_at = time.monotonic()
+            self._wait_for_store(error)
+            return
+        except Exception as error:  # whatever is wrong with one study, the others are served
+            text = str(error) if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
+            seconds = self._failures.add(study.id)
+            self._skipped[study.id] = study.name
+            self._note(f"Skips {study.name} for {seconds:g} s: {masked(text)}")
+            return
+        if turn.has_trained:
+            self._idle_for = 0.0
+            self._failures.reset(study.id)
+            self._without_run.reset(study.id)
+            self._skipped.pop(study.id, None)
+        if turn.found_no_run:
+            self._idle_for += turn.idle_seconds
+        if turn.found_no_run or not turn.has_trained:
+            self._without_run.add(study.id)
+        self._note(f"Leaves {study.name}{turn.reason}.")
+
+    @contextlib.contextmanager
+    def _updating(self, turn: Turn, study: OpenStudy) -> Iterator[None]:
+        """Tell a turn what else there is to serve, as long as the context is open."""
+        over = threading.Event()
+
+        def update() -> None:
+            while not over.wait(LOOK_SECONDS):
+                # what the agent of the study does about a store that is away is its own affair
+                with contextlib.suppress(TempoptError):
+                    self._update(turn, study)
+
+        thread = threading.Thread(target=update, name="tempopt-any", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _update(self, turn: Turn, served: OpenStudy) -> None:
+        studies = self._studies.list_open()
+        priority = next((study.priority for study in studies if study.id == served.id), served.priority)
+        others = [study for study in self._to_serve(studies) if study.id != served.id]
+        turn.better = next((study.name for study in others if study.priority > priority), None)
+        idle_seconds = math.inf if self._idle_seconds is None else self._idle_seconds
+        turn.idle_seconds = min(_PATIENCE_SECONDS, idle_seconds) if others else idle_seconds
+
+
+class _Notes(Unobserved):
+    """Passes on the notes of a study.
+
+    Args:
+        study: Its name.
+        note: Called with a line for people.
+    """
+
+    def __init__(self, study: str, note: Callable[[str], None]) -> None:
+        self._study = study
+        self._note = note
+
+    def note(self, text: str) -> None:
+        """Pass on a note."""
+        self._note(f"{self._study}: {text}")

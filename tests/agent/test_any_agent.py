@@ -1,0 +1,305 @@
+"""An agent of every study: which is served next, what is skipped for how long, when it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tempopt.agent import any_agent
+from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, Pauses, ServerStudies, Studies
+from tempopt.agent.observer import Observer
+from tempopt.agent.turn import Turn
+from tempopt.errors import AccessDenied, SpecError, StoreUnreachable, StudyNotFound, UsageError
+from tempopt.records.rows import OpenStudy
+from tempopt.remote.connection import ServerConnection
+from tempopt.store import Store
+from tests.server.conftest import Served
+from tests.server.conftest import served as served
+from tests.store.scenes import HOUR, new, taken
+from tests.toy_study import TOYS, begin
+
+
+def study(number: int, *, priority: int = 0, needs_agent: bool = True) -> OpenStudy:
+    return OpenStudy(id=number, name=f"study-{number}", priority=priority, needs_agent=needs_agent)
+
+
+class Played:
+    """Studies whose service is a function; one that returns is done, one that raises stays."""
+
+    def __init__(self, *studies: OpenStudy) -> None:
+        self.studies = sorted(studies, key=lambda study: (-study.priority, study.id))
+        self.served: list[str] = []
+        self.errors: dict[str, BaseException] = {}
+        self.outages = 0
+        self.serving: Callable[[str, Turn], None] = lambda name, turn: None
+
+    def list_open(self) -> list[OpenStudy]:
+        if self.outages:
+            self.outages -= 1
+            raise StoreUnreachable("The database is away.")
+        return list(self.studies)
+
+    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+        self.served.append(name)
+        if name in self.errors:
+            raise self.errors[name]
+        turn.has_trained = True
+        self.serving(name, turn)
+        self.studies = [study for study in self.studies if study.name != name]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_agent, "LOOK_SECONDS", 0.02)
+
+
+def run(studies: Studies, *, idle_seconds: float = 0.3) -> tuple[list[str], list[str]]:
+    """Run an agent until it is idle, and return the studies that failed and the lines that it wrote."""
+    lines: list[str] = []
+    failed = AnyAgent(studies, idle_seconds=idle_seconds, note=lines.append).run()
+    return failed, lines
+
+
+def test_the_highest_priority_is_served_first_then_the_oldest() -> None:
+    studies = Played(study(1), study(2, priority=5), study(3, priority=-1), study(4, priority=5))
+    assert run(studies)[0] == []
+    assert studies.served == ["study-2", "study-4", "study-1", "study-3"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SpecError('Unknown module "absent".'),
+        UsageError("resources.gpus asks for 2 of a GPU for each trial, and there are none here."),
+        RuntimeError("what was not foreseen"),
+    ],
+)
+def test_a_study_that_fails_here_is_skipped_with_a_message_and_blocks_no_other(error: Exception) -> None:
+    studies = Played(study(1), study(2, priority=5), study(3))
+    studies.errors["study-2"] = error
+    failed, lines = run(studies)
+    assert failed == ["study-2"]
+    assert studies.served == ["study-2", "study-1", "study-3"]
+    (line,) = [line for line in lines if line.startswith("Skips study-2 for 15 s: ")]
+    assert str(error) in line
+
+
+def test_the_pauses_of_a_study_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    pauses = Pauses(15.0, 100.0)
+    assert [pauses.add(1) for _ in range(5)] == [15.0, 30.0, 60.0, 100.0, 100.0]
+    assert pauses.is_paused(1) and not pauses.is_paused(2)
+    clock[0] = 100.0
+    assert not pauses.is_paused(1)
+    pauses.reset(1)
+    assert pauses.add(1) == 15.0
+
+
+def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pauses, "add", lambda self, study_id: 0.0)
+    studies = Played(study(1))
+    studies.errors["study-1"] = SpecError("not yet")
+    played = studies.serve
+
+    def serve(name: str, turn: Turn, observer: Observer) -> None:
+        if len(studies.served) == 2:
+            studies.errors.clear()
+        played(name, turn, observer)
+
+    monkeypatch.setattr(studies, "serve", serve)
+    assert run(studies)[0] == []
+    assert studies.served == ["study-1"] * 3
+
+
+def test_a_study_that_was_deleted_is_no_failure() -> None:
+    studies = Played(study(1))
+
+    def deleted(name: str, turn: Turn) -> None:
+        studies.studies = []
+        raise StudyNotFound(name)
+
+    studies.serving = deleted
+    assert run(studies) == ([], ["Serves study-1 (priority 0).", "study-1 was deleted."])
+
+
+def test_a_token_that_is_not_accepted_ends_it() -> None:
+    studies = Played(study(1))
+    studies.errors["study-1"] = AccessDenied("no")
+    with pytest.raises(AccessDenied):
+        run(studies)
+
+
+def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    studies = Played(study(1))
+    studies.outages = 3
+    failed, lines = run(studies)
+    assert failed == [] and studies.served == ["study-1"]
+    assert lines[0] == "The database is away. Trying again for 30 minutes."
+    assert sum("away" in line for line in lines) == 1
+    monkeypatch.setattr(any_agent, "_OUTAGE_SECONDS", 0.0)
+    studies.outages = 1
+    with pytest.raises(StoreUnreachable):
+        run(studies)
+
+
+def test_until_idle_it_leaves_when_no_run_can_be_begun_and_at_once_when_all_is_done() -> None:
+    blocked = Played(study(1, needs_agent=False))
+    assert run(blocked, idle_seconds=0.1)[1] == ["No run can be begun now. Waiting."]
+    assert blocked.served == []
+    assert run(Played(), idle_seconds=3600.0) == ([], [])
+
+
+def test_without_it_new_studies_are_waited_for() -> None:
+    studies = Played()
+    lines: list[str] = []
+
+    def note(text: str) -> None:
+        lines.append(text)
+        if text.startswith("No run"):
+            studies.studies = [study(1)]
+        if text.startswith("Leaves"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        AnyAgent(studies, idle_seconds=None, note=note).run()
+    assert studies.served == ["study-1"]
+
+
+def test_a_study_of_higher_priority_ends_the_turn_of_another() -> None:
+    studies = Played(study(1))
+
+    def serving(name: str, turn: Turn) -> None:
+        if name == "study-1" and len(studies.served) == 1:
+            assert not turn.ends(idle_seconds=math.inf, has_looked=False)
+            studies.studies += [study(2, priority=1), study(3)]
+            while turn.better is None:
+                time.sleep(0.01)
+            assert turn.better == "study-2"
+            assert turn.ends(idle_seconds=0.0, has_looked=False)
+            # the runs in progress have ended, and the study is not done
+            studies.studies = [study(2, priority=1), study(1), study(3), replace(study(1), name="")]
+
+    studies.serving = serving
+    _, lines = run(studies)
+    assert studies.served[:2] == ["study-1", "study-2"]
+    assert "Leaves study-1: study-2 has a higher priority." in lines
+
+
+def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
+    studies = Played(study(1), study(2, needs_agent=False))
+
+    def serving(name: str, turn: Turn) -> None:
+        if name == "study-1":
+            assert turn.idle_seconds == 3600.0
+            studies.studies = [study(1), study(2)]
+            while turn.idle_seconds == 3600.0:
+                time.sleep(0.01)
+            assert not turn.ends(idle_seconds=60.0, has_looked=False)
+            assert turn.ends(idle_seconds=2.0, has_looked=True)
+
+    studies.serving = serving
+    _, lines = run(studies, idle_seconds=3600.0)
+    assert studies.served == ["study-1", "study-2"]
+    assert "Leaves study-1: no run of it can be begun now." in lines
+
+
+# ---- in a store
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(TOYS))
+    monkeypatch.syspath_prepend(TOYS)
+    with Store.open("sqlite:///tempopt.db") as opened:
+        yield opened
+
+
+def test_what_needs_an_agent_is_told_by_the_numbers_of_runs(store: Store) -> None:
+    names = ("idle", "full", "blocked", "free", "lost", "paused")
+    rows = {name: store.create_study(name, {}, name, priority=len(name), parallel=2) for name in names}
+
+    for name, count in (("full", 3), ("blocked", 1), ("free", 2), ("lost", 1), ("paused", 1)):
+        store.add_tickets(rows[name].id, [new(number) for number in range(count)])
+    for name, lease in (("full", HOUR), ("full", HOUR), ("blocked", HOUR), ("free", HOUR), ("lost", 0.0)):
+        taken(store, rows[name], lease=lease)
+    store.set_state(rows["paused"].id, "paused")
+    found = store.open_studies()
+    assert [one.name for one in found] == ["blocked", "idle", "full", "free", "lost"]
+    assert {one.name: one.needs_agent for one in found} == {
+        "idle": True,  # no run is left: the next stage is to be opened
+        "full": False,  # as many runs as study.parallel allows
+        "blocked": False,  # its last run is in progress
+        "free": True,
+        "lost": True,
+    }
+    store.set_priority(rows["lost"].id, 1000)
+    assert store.open_studies()[0].name == "lost"
+
+
+def _numbers(store: Store, name: str) -> list[tuple[object, ...]]:
+    """Return what a study has measured, which does not depend on who trained it and when."""
+    rows = store.tickets(store.load_study(name).id)
+    return [(row.kind, row.number, row.arm, row.seed, row.outcome, row.parameters, row.value) for row in rows]
+
+
+def _serve_three(store: Store, studies: Studies) -> list[str]:
+    """Serve two studies that can be trained and one that cannot be imported, and return the order."""
+    begin(store, "low", trials=2)
+    absent = begin(store, "absent", trials=2, priority=9)
+    spec = {**absent.spec, "model": {**absent.spec["model"], "class_path": "no_such_module.Model"}}
+    store.set_spec(absent.id, spec, "absent")
+    begin(store, "high", trials=2, priority=5)
+    failed, lines = run(studies, idle_seconds=2.0)
+    assert failed == ["absent"]
+    assert any(line.startswith("Skips absent for 15 s: ") and "no_such_module" in line for line in lines)
+    assert {name: store.load_study(name).state for name in ("low", "high", "absent")} == {
+        "low": "done",
+        "high": "done",
+        "absent": "running",
+    }
+    assert not [row for row in store.tickets(absent.id) if row.state != "waiting"]
+    assert _numbers(store, "low") == _numbers(store, "high")
+    return [line.split()[1] for line in lines if line.startswith("Serves")]
+
+
+def test_studies_of_a_database_are_served_by_priority_and_to_the_same_numbers(store: Store) -> None:
+    order = _serve_three(store, DatabaseStudies(store=store, workers=1))
+    assert order[:3] == ["absent", "high", "low"]
+
+
+@pytest.mark.server
+def test_studies_behind_a_server_are_served_alike(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(TOYS))
+    monkeypatch.syspath_prepend(TOYS)
+    token = served.new_token("agent")
+    monkeypatch.setenv("TEMPOPT_TOKEN", token)
+    connection = ServerConnection(served.url, token)
+    try:
+        assert _serve_three(served.store, ServerStudies(connection=connection, workers=1))[:3] == [
+            "absent",
+            "high",
+            "low",
+        ]
+    finally:
+        connection.close()
+
+
+@pytest.mark.server
+def test_a_token_for_some_studies_lists_no_others(served: Served) -> None:
+    for name in ("mine-a", "theirs"):
+        served.store.create_study(name, {}, name)
+    connection = ServerConnection(served.url, served.new_token("agent", studies="mine-"))
+    try:
+        assert [one.name for one in ServerStudies(connection=connection).list_open()] == ["mine-a"]
+    finally:
+        connection.close()

@@ -1,0 +1,67 @@
+"""``tempopt agent --any`` on the command line: what it refuses, what it prints, and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tempopt import cli
+from tempopt.agent import any_agent
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store import Store
+from tempopt.study.enlarge import ordered
+from tests.toy_study import SMALL, TOYS, begin, toy_spec
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(any_agent, "LOOK_SECONDS", 0.05)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["toy", "--any"], "--any serves every study. Give one of them"),
+        ([], "Give the name of a study, as in tempopt agent NAME, or --any"),
+        (["toy", "--until-idle"], "--until-idle is for an agent of every study"),
+        (["--any", "--token-file", "a"], "--token-file is for a server"),
+        (["--any", "--server", "http://127.0.0.1:1", "--storage", "sqlite:///a.db"], "Give one of them"),
+        (["--any", "--server", "http://127.0.0.1:1", "--checkpoints", "runs"], "Take --checkpoints out"),
+        (["--any", "--until-idle", "0"], '"0" is not a number of seconds'),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["agent", *words]) == cli.USAGE
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_it_ends_well_when_no_study_is_unfinished(capsys: pytest.CaptureFixture[str]) -> None:
+    Store.open("sqlite:///tempopt.db").close()
+    assert cli.main(["agent", "--any", "--until-idle"]) == cli.DONE
+    serves, end = capsys.readouterr().out.splitlines()
+    assert "Serves every study of sqlite:///" in serves and "No run is left to begin." in end
+
+
+def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Store.open("sqlite:///tempopt.db") as store:
+        begin(store, "toy")
+    assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
+    said = capsys.readouterr().out
+    assert 'Skips toy for 15 s: model.class_path: Unknown module "toy_modules"' in said
+    assert said.rstrip().endswith("Failed here, and not done: toy.")
+
+
+def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TOYS)
+    with Store.open("sqlite:///tempopt.db") as store:
+        begin(store, "toy")
+        spec = StudySpec.parse(toy_spec(name="toy", **SMALL, priority=7), source="the test")
+        ordered(store, spec)
+        assert [study.priority for study in store.open_studies()] == [7]
