@@ -257,7 +257,7 @@ def _serve_three(store: Store, studies: Studies) -> list[str]:
     store.set_spec(absent.id, spec, "absent")
     begin(store, "high", trials=2, priority=5)
     failed, lines = run(studies, idle_seconds=2.0)
-    assert failed == ["absent"]
+    assert failed == ["absent"], lines
     assert any(line.startswith("Skips absent for 15 s: ") and "no_such_module" in line for line in lines)
     assert {name: store.load_study(name).state for name in ("low", "high", "absent")} == {
         "low": "done",
@@ -271,7 +271,8 @@ def _serve_three(store: Store, studies: Studies) -> list[str]:
 
 def test_studies_of_a_database_are_served_by_priority_and_to_the_same_numbers(store: Store) -> None:
     order = _serve_three(store, DatabaseStudies(store=store, workers=1))
-    assert order[:3] == ["absent", "high", "low"]
+    # the first comes back while the others are served
+    assert order[0] == "absent" and [name for name in order if name != "absent"] == ["high", "low"]
 
 
 @pytest.mark.server
@@ -285,13 +286,10 @@ def test_studies_behind_a_server_are_served_alike(
     monkeypatch.setenv("TEMPOPT_TOKEN", token)
     connection = ServerConnection(served.url, token)
     try:
-        assert _serve_three(served.store, ServerStudies(connection=connection, workers=1))[:3] == [
-            "absent",
-            "high",
-            "low",
-        ]
+        order = _serve_three(served.store, ServerStudies(connection=connection, workers=1))
     finally:
         connection.close()
+    assert order[0] == "absent" and [name for name in order if name != "absent"] == ["high", "low"]
 
 
 @pytest.mark.server

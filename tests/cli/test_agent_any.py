@@ -54,7 +54,7 @@ def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
         begin(store, "toy")
     assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
     said = capsys.readouterr().out
-    assert 'Skips toy for 15 s: model.class_path: Unknown module "toy_modules"' in said
+    assert "Skips toy for 15 s: model.class_path: " in said and "toy_modules" in said
     assert said.rstrip().endswith("Failed here, and not done: toy.")
 
 
