@@ -18,7 +18,6 @@ HOLES = {
     "torch": ("2.9.1", "CVE-2026-24747: weights_only loads more than data"),
     "lightning": ("2.6.2 2.6.3", "published by strangers on 2026-04-30"),
     "jinja2": ("3.1.5", "CVE-2025-27516: a template leaves its sandbox"),
-    "waitress": ("3.0.0", "CVE-2024-49768, CVE-2024-49769: smuggled requests, sockets that never close"),
     "pymysql": ("1.1.0", "CVE-2024-36039: SQL in the keys of a dict"),
     "scikit-learn": ("1.4.2", "CVE-2024-5206: keeps the tokens that it was trained on"),
     "ray": ("2.51.2", "CVE-2025-62593: a web page runs code on a Ray of its reader's machine"),

@@ -126,10 +126,20 @@ class StudyCache:
     def gain(self, value: float | None) -> float | None:
         """Return how much better a value is than the baseline, > 0 being better; None: it may yet move."""
         baseline = self.baseline()
-        settled = self.done["baseline"] == len(self._of_kind["baseline"])
-        if value is None or baseline is None or not settled:
+        if value is None or baseline is None or not self._is_baseline_over():
             return None
         return oriented(value - baseline, self._spec.study.direction)
+
+    def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
+        """Return by how much a run exceeds the limit of each guard; empty while a limit may yet move.
+
+        Args:
+            guards: What it measured of guarded metrics, by name.
+        """
+        return self.arms.constraints(guards) if guards and self._is_baseline_over() else {}
+
+    def _is_baseline_over(self) -> bool:
+        return self.done["baseline"] == len(self._of_kind["baseline"])
 
     def note(self, ticket_id: int, **fields: Any) -> None:
         """Change what is known of a ticket that is not over."""

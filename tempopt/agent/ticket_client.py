@@ -213,9 +213,11 @@ class TicketClient:
         outcomes = change.outcomes
         gain = self.cache.gain(outcomes.value) if outcomes.outcome == "complete" else None
         attributes = trial_attributes(before, outcomes.seconds, gain, outcomes.measurements)
-        outcomes = dataclasses.replace(outcomes, attributes=attributes)
+        guards = by_guard(outcomes.measurements, self._spec).get(row.id)
+        constraints = self.cache.constraints(guards or {}) if before.trial_number is not None else {}
+        outcomes = dataclasses.replace(outcomes, attributes=attributes, constraints=constraints)
         self.tell(dataclasses.replace(change, outcomes=outcomes))
-        self._over(before, row, reports, by_guard(outcomes.measurements, self._spec).get(row.id))
+        self._over(before, row, reports, guards)
 
     def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
         """Have it told that an attempt was lost."""

@@ -37,9 +37,6 @@ environment:
   TEMPOPT_TOKEN, TEMPOPT_TOKEN_FILE
                        token for a server, or the file that holds it (else what `tempopt login` has kept)
   TEMPOPT_TRACEBACK=1  show the traceback behind an error message
-  TEMPOPT_DASHBOARD_TOKEN, TEMPOPT_DASHBOARD_PASSWORD
-                       what `tempopt dashboard` asks visitors for, if it is given no option;
-                       the password needs --user with it
 
 exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted or paused (state saved)
             of `tempopt compare`, and of `tempopt resume` of a comparison: 0 a variant is better,

@@ -126,11 +126,6 @@ SET = argument(
     default=[],
     help="set a key of the spec, for example data.root=/data or study.seed=1; repeatable",
 )
-DASHBOARD = argument(
-    "--dashboard",
-    action="store_true",
-    help="serve a dashboard of the study while this command runs",
-)
 OUTPUT = argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
 NO_REPORT = argument("--no-report", action="store_false", dest="report", help="write no report at the end")
 JSON = argument("--json", action="store_true", help="print JSON, for programs")

@@ -9,7 +9,6 @@ from tempopt.cli import values
 from tempopt.cli.arguments import (
     ANY,
     CHECKPOINTS,
-    DASHBOARD,
     JOBS,
     JSON,
     LAUNCH,
@@ -48,7 +47,6 @@ COMMANDS = {
             SET,
             argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
             CHECKPOINTS,
-            DASHBOARD,
             NO_REPORT,
             *LAUNCH,
             SUBMIT,
@@ -132,7 +130,6 @@ COMMANDS = {
                 action="store_true",
                 help="print the result as JSON, and the progress on standard error",
             ),
-            DASHBOARD,
             NO_REPORT,
             *LAUNCH,
         ),
@@ -191,7 +188,6 @@ COMMANDS = {
             ),
             WORKERS,
             CHECKPOINTS,
-            DASHBOARD,
             NO_REPORT,
             *LAUNCH,
         ),
@@ -259,41 +255,14 @@ COMMANDS = {
         "serve Optuna's dashboard with tempopt's plots and notes",
         "tempopt.cli.dashboard:dashboard",
         (
-            argument("name", metavar="NAME", nargs="?", help="study to open and refresh first"),
+            argument("name", metavar="NAME", nargs="?", help="study whose note and plots are written first"),
             *STORE,
-            argument(
-                "--host",
-                metavar="ADDRESS",
-                default="127.0.0.1",
-                help="address to listen on; any but a loopback address requires a token or password "
-                "(default: 127.0.0.1)",
-            ),
             argument(
                 "--port",
                 metavar="N",
                 type=values.port,
                 default=8080,
-                help="port to listen on; 0 selects a free one (default: 8080)",
-            ),
-            argument("--user", metavar="NAME", help="require this user name and the password"),
-            argument(
-                "--password-file",
-                metavar="FILE",
-                help="file whose only line is the password, with --user (or set TEMPOPT_DASHBOARD_PASSWORD)",
-            ),
-            argument(
-                "--password", metavar="TEXT", help="the password itself; it is visible in the process list"
-            ),
-            argument(
-                "--token-file",
-                metavar="FILE",
-                help="require the token that is this file's only line (or set "
-                "TEMPOPT_DASHBOARD_TOKEN); visitors add ?token=... to the address once",
-            ),
-            argument(
-                "--trusted-proxy",
-                metavar="ADDRESS",
-                help="IP address of a proxy with TLS whose X-Forwarded-For, -Host and -Proto are believed",
+                help="port on 127.0.0.1; 0 selects a free one (default: 8080)",
             ),
         ),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
@@ -91,11 +90,6 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def by_launcher(arguments: argparse.Namespace) -> bool:
-    if arguments.detach and getattr(arguments, "dashboard", False):
-        raise UsageError(
-            "--dashboard ends with this command, and --detach ends it at once. Take one of them out, and "
-            "look with: tempopt dashboard"
-        )
     if arguments.launcher is not None:
         return True
     given = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
@@ -123,7 +117,7 @@ def to_verdict(
     # what a program reads is the result alone
     stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
     try:
-        with observing(stream) as seen, _shown(arguments, seen) as observer:
+        with observing(stream) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
         how = interrupted() if interrupted is not None else how_to_go_on(name, arguments, "resume")
@@ -155,17 +149,16 @@ def to_verdict(
 
 
 def published(arguments: argparse.Namespace, name: str) -> str | None:
-    """Bring the dashboard's page of a study that is over up to date; return the path of its report, if any.
+    """Return the path of the report of a study that is over, if one was to be written and could be.
 
     Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.
     """
     try:
-        if hasattr(arguments, "dashboard") and not is_server(arguments.url):
-            # an agent among others leaves it to the command that began the study
-            from tempopt.cli.dashboard import bring_up_to_date
+        if not getattr(arguments, "report", False):
+            return None
+        from tempopt.cli.report import at_end
 
-            bring_up_to_date(arguments.url, name)
-        return _reported(arguments, name)
+        return at_end(arguments, name)
     except KeyboardInterrupt:
         again = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
         print(
@@ -173,24 +166,6 @@ def published(arguments: argparse.Namespace, name: str) -> str | None:
             file=sys.stderr,
         )
         return None
-
-
-def _reported(arguments: argparse.Namespace, name: str) -> str | None:
-    """Return the path of the report, if one was to be written and could be."""
-    if not getattr(arguments, "report", False):
-        return None
-    from tempopt.cli.report import at_end
-
-    return at_end(arguments, name)
-
-
-def _shown(arguments: argparse.Namespace, observer: Observer) -> contextlib.AbstractContextManager[Observer]:
-    """Return the observer, with a dashboard beside it if one was asked for."""
-    if not getattr(arguments, "dashboard", False):
-        return contextlib.nullcontext(observer)
-    from tempopt.cli.dashboard import beside
-
-    return beside(observer, arguments.url)
 
 
 def elsewhere(name: str, arguments: argparse.Namespace) -> str:

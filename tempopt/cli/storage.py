@@ -41,7 +41,6 @@ _OF_DATABASES = {
 }
 _HERE_ALONE = {
     "launcher": "Start its agents with: tempopt agent NAME --server URL.",
-    "dashboard": "The server has one: tempopt dashboard NAME says where.",
     "checkpoints": "A server keeps them where tempopt serve --checkpoints says.",
 }
 

@@ -32,6 +32,7 @@ class Outcomes:
         peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
         maps: What the heads of its attention attend to, as plain data; None: it was not looked at.
         attributes: Numbers for whoever looks at its trial in Optuna, by name; finite.
+        constraints: Name of a guard to how far the run exceeds its limit, as Optuna's constraints; finite.
 
     Raises:
         ValueError: The value is not finite, or missing from a complete run, or there for a diverged one.
@@ -48,6 +49,7 @@ class Outcomes:
     gpu_seconds: float = 0.0
     peak_memory: int | None = None
     attributes: dict[str, int | float] = field(default_factory=dict)
+    constraints: dict[str, float] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 """The least and the most that a number of this name may be in a change, wherever in it that is."""
 _LARGEST_SEED = 2**63 - 1
 """What an agent of the database has left for another one to deliver has the seed among its attributes."""
-_OF_THEIR_OWN = ("maps", "attributes")
+_OF_THEIR_OWN = ("maps", "attributes", "constraints")
 """Parts of a change with names of their own."""
 _LENGTHS = {"name": 255, "code": 255, "url": 4096, "digest": 255}
 """Characters of names in a change, at the most. Other texts, as logs, are cut and cleaned when written."""

@@ -1,6 +1,6 @@
 """A study in a notebook: its rows as pandas frames, and itself as a few lines of HTML.
 
-pandas is imported when a frame is asked for, so that nothing else waits for it.
+pandas is optional: it is imported when a frame is made.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tempopt.errors import UsageError
 from tempopt.results.verdict_text import verdict_lines
 
 if TYPE_CHECKING:
@@ -29,33 +30,35 @@ _COLUMNS = (
 _ONE_RUN = ("id", "name", "kind", "arm", "number")
 
 
+def _dataframe() -> type[DataFrame]:
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise UsageError("Frames need pandas, which is not installed. Run: pip install pandas") from None
+    return DataFrame
+
+
 def runs_frame(result: StudyResult) -> DataFrame:
     """Return a row for each ticket, indexed by its id, in the order of work."""
-    from pandas import DataFrame
-
     names = sorted({name for run in result.runs for name in run.parameters or {}})
     rows = [
         [getattr(run, name) for name in _COLUMNS] + [(run.parameters or {}).get(name) for name in names]
         for run in result.runs
     ]
     index = [run.id for run in result.runs]
-    frame = DataFrame(rows, index=index, columns=[*_COLUMNS, *(f"param.{name}" for name in names)])
+    frame = _dataframe()(rows, index=index, columns=[*_COLUMNS, *(f"param.{name}" for name in names)])
     return frame.rename_axis(index="id")
 
 
 def curves_frame(result: StudyResult) -> DataFrame:
     """Return a row for each validation during training, by run and step."""
-    from pandas import DataFrame
-
     rows = [(*_run(run), *point) for run in result.runs for point in result.curves.get(run.id, ())]
-    return DataFrame(rows, columns=[*_ONE_RUN, "step", "value"])
+    return _dataframe()(rows, columns=[*_ONE_RUN, "step", "value"])
 
 
 def measurements_frame(result: StudyResult) -> DataFrame:
     """Return a row for each number that was measured beside the validations, by run, name and step."""
-    from pandas import DataFrame
-
-    return DataFrame(list(_measured(result)), columns=[*_ONE_RUN, "measurement", "step", "value"])
+    return _dataframe()(list(_measured(result)), columns=[*_ONE_RUN, "measurement", "step", "value"])
 
 
 def _run(run: TicketRow) -> tuple[Any, ...]:

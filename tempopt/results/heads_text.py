@@ -111,5 +111,5 @@ def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
             line = cells[row * columns : (row + 1) * columns]
             lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())
     if len(heads) > _DRAWN:
-        lines += ["", f"and {len(heads) - _DRAWN} more heads; the report draws them."]
+        lines += ["", f"and {len(heads) - _DRAWN} more heads."]
     return [*lines, ""]

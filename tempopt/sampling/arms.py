@@ -140,6 +140,17 @@ class Arms:
         """Return the baseline arm's runs in their order: all are over before a search trial is begun."""
         return [self._at_one[number] for number in sorted(self._at_one)]
 
+    def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
+        """Return by how much a run exceeds the limit of each guard; 0 or less keeps it.
+
+        Args:
+            guards: What it measured of guarded metrics, by name.
+        """
+        from tempopt.sampling.guarding import guarding
+
+        limits = guarding(self._spec, self._runs_at_one())
+        return {} if limits is None else limits.constraints(guards)
+
     def asked(self, ticket: TicketRow) -> None:
         """Take in the parameters of a ticket that has been begun, by whomever."""
         if ticket.kind not in SAMPLED:

@@ -71,6 +71,17 @@ class Guarding:
     pairs: int
     quantile: float
 
+    def constraints(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return by how much a run exceeds each limit, as Optuna's constraints: 0 or less keeps it.
+
+        Args:
+            measured: What the run measured of guarded metrics, by name.
+        """
+        excess = {
+            limit.name: limit.at - limit.sign * measured.get(limit.name, math.nan) for limit in self.limits
+        }
+        return {name: value for name, value in excess.items() if math.isfinite(value)}
+
     def weigh(
         self,
         complete: Sequence[FrozenTrial],

@@ -226,8 +226,8 @@ def _write(storage: BaseStorage, trial_id: int, change: TrialChange) -> None:
         return
     for name, attribute in end.attributes().items():
         storage.set_trial_user_attr(trial_id, name, attribute)
-    for name, artifact in end.artifacts().items():
-        storage.set_trial_system_attr(trial_id, name, artifact)
+    for name, constraint in end.constraint_attributes().items():
+        storage.set_trial_system_attr(trial_id, name, constraint)
     state = TrialState[end.state]
     # Optuna takes no values of a trial that failed
     values = None if end.value is None or state == TrialState.FAIL else [end.value]

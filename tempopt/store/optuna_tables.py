@@ -1,4 +1,4 @@
-"""The trials of search tickets in Optuna's own tables: with ``optuna_page``, all that writes there.
+"""The trials of search tickets in Optuna's own tables.
 
 Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
 Rows are those that Optuna's public calls write. Knows one version of Optuna's schema; in another one, Optuna
@@ -41,7 +41,6 @@ from sqlalchemy import (
 
 from tempopt.errors import StorageError
 from tempopt.records.rows import Outcome, TrialParam
-from tempopt.store.artifacts import CURVE
 from tempopt.store.database import after
 from tempopt.store.optuna_calls import calls_for
 from tempopt.store.upsert import upsert
@@ -139,7 +138,7 @@ class End:
 
     Args:
         numbers: What else is to be seen of it, by name; finite.
-        curve: Id of the picture of its run, an artifact of the trial from then on; None: there is none.
+        constraints: Name of a guard to how far its limit is exceeded; 0 or less keeps it.
     """
 
     outcome: Outcome
@@ -147,7 +146,7 @@ class End:
     diverged_at: int | None = None
     error: str | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
-    curve: str | None = None
+    constraints: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -163,12 +162,9 @@ class End:
             found["error"] = (self.error or "")[:1000]
         return found
 
-    def artifacts(self) -> dict[str, str]:
-        """Return the system attributes by which Optuna knows the trial's artifacts, as it writes them."""
-        if self.curve is None:
-            return {}
-        # a document within a document: Optuna's own way
-        return {f"artifacts:{self.curve}": json.dumps({"artifact_id": self.curve, **CURVE})}
+    def constraint_attributes(self) -> dict[str, float]:
+        """Return the system attributes that ``trial.set_constraint`` of Optuna 5 writes."""
+        return {f"constraints:{name}": value for name, value in self.constraints.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -352,12 +348,12 @@ def _end(connection: Connection, ends: Mapping[int, End]) -> None:
         for key, value in end.attributes().items()
     ]
     upsert(connection, _ATTRIBUTES, attributes, key=("trial_id", "key"), replace=("value_json",))
-    artifacts = [
+    constraints = [
         {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
         for trial_id, end in ends.items()
-        for key, value in end.artifacts().items()
+        for key, value in end.constraint_attributes().items()
     ]
-    upsert(connection, _SYSTEM_ATTRIBUTES, artifacts, key=("trial_id", "key"), replace=("value_json",))
+    upsert(connection, _SYSTEM_ATTRIBUTES, constraints, key=("trial_id", "key"), replace=("value_json",))
     # The state last, since a reader takes a trial that has ended for complete.
     for state in sorted({end.state for end in ends.values()}):
         ended = [trial_id for trial_id, end in ends.items() if end.state == state]

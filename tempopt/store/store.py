@@ -26,7 +26,6 @@ from tempopt.remote.address import is_server
 from tempopt.store import (
     jobs,
     optuna_calls,
-    optuna_page,
     optuna_tables,
     reading,
     studies,
@@ -176,21 +175,6 @@ class Store(AccessMethods):
             StudyNotFound: There is no study of that name.
         """
         self._database.write(lambda c: studies.remove(c, name, shown=self.url_shown))
-
-    def page(self, name: str, prefixes: Collection[str]) -> dict[str, Any] | None:
-        """Return what Optuna's dashboard keeps of a study under keys that begin so; None: no such study."""
-        return self._database.read(lambda c: optuna_page.read(c, name, prefixes))
-
-    def page_attributes(self, key: str) -> dict[str, tuple[int, Any]]:
-        """Return Optuna's id of every study and what its dashboard keeps of it under a key (None: nothing).
-
-        By name; empty if Optuna's tables are of a version that is not known.
-        """
-        return self._database.read(lambda c: optuna_page.read_all(c, key))
-
-    def change_page(self, name: str, prefixes: Collection[str], decide: optuna_page.Change) -> int:
-        """Change what Optuna's dashboard keeps of a study; see :func:`tempopt.store.optuna_page.change`."""
-        return self._database.write(lambda c: optuna_page.change(c, name, prefixes, decide))
 
     def alike(self, names: Sequence[str]) -> tuple[str, str] | None:
         """Return two names of parameters that Optuna's tables here take for one, None if there are none."""

@@ -23,7 +23,6 @@ from tempopt.records.changes import (
 )
 from tempopt.records.rows import TicketState, to_go_on_from
 from tempopt.store import optuna_tables, taking
-from tempopt.store.artifacts import curve_id
 from tempopt.store.clock import Clock
 from tempopt.store.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
@@ -187,7 +186,7 @@ class _Ticket:
             diverged_at=outcomes.diverged_at,
             error=error,
             numbers=outcomes.attributes,
-            curve=None if outcomes.outcome == "failed" else curve_id(self.row.id),
+            constraints=outcomes.constraints,
         )
 
     def _lose(self, what: Lost) -> None:

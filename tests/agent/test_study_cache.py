@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,8 +80,11 @@ def test_search_trials_wait_for_the_runs_at_one_that_guards_are_weighed_against(
     store.add_tickets(study.id, first_tickets(spec))
     cache = StudyCache(spec, study, store)
     assert cache.limits() == {"baseline": 1, "constant": 1}
+    assert cache.constraints({"val_loss": 2.1}) == {}  # the limit may yet move
     end(store, take(store, cache, "another"), 0.5, guards={"validate/guard:val_loss": 2.0})
     cache.refresh()
+    assert cache.constraints({"val_loss": 2.1}) == {"val_loss": pytest.approx(2.1 - 2.0 * 1.02)}
+    assert cache.constraints({"val_loss": math.nan}) == cache.constraints({}) == {}
     assert cache.limits() == {"constant": 1, "search": 1}
     # what others have measured is known, whether it is told as news or read anew
     assert cache.arms._at_one == {0: (0.5, {"val_loss": 2.0})}

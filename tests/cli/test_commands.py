@@ -13,7 +13,7 @@ from tempopt import __version__, cli
 from tempopt.errors import SpecError, StudyFailed
 
 STORE = {"--storage", "--storage-file"}
-LOOKING = {"--dashboard", "--no-report"}
+LOOKING = {"--no-report"}
 JOBS = {"--launcher", "--launch", "--address"}
 LAUNCH = {*JOBS, "--detach"}
 FLAGS = {
@@ -41,17 +41,7 @@ FLAGS = {
     "list": STORE | {"--json"},
     "show": STORE | JOBS | {"NAME", "--json", "--watch", "--heads"},
     "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
-    "dashboard": STORE
-    | {
-        "NAME",
-        "--host",
-        "--port",
-        "--user",
-        "--password-file",
-        "--password",
-        "--token-file",
-        "--trusted-proxy",
-    },
+    "dashboard": STORE | {"NAME", "--port"},
     "logs": STORE | {"NAME", "TICKET", "--attempt"},
     "export": STORE | {"NAME", "--format", "--winner", "-o", "--output"},
     "dump": STORE | {"NAME", "-o", "--output"},

@@ -42,9 +42,10 @@ from tempopt.cli import main
 for line in sys.argv[1:]:
     done.append(main(line.split()))
 ours = len(seen)
-from tempopt.report.dashboard.access import Access
-from tempopt.report.dashboard.dashboard import Dashboard
-with Dashboard("sqlite:///tempopt.db", host="127.0.0.1", port=0, access=Access(), first="pairs") as served:
+import threading
+from tempopt.report.dashboard import Dashboard
+with Dashboard("sqlite:///tempopt.db", port=0, name="pairs") as served:
+    threading.Thread(target=served.serve, daemon=True).start()
     root = served.url.rstrip("/")
     for path in ("/dashboard", "/api/studies"):
         urllib.request.urlopen(root + path).read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +17,7 @@ from sqlalchemy import create_engine, text
 
 from tempopt import cli
 from tempopt.errors import StorageError
-from tempopt.report.dashboard.access import Access
-from tempopt.report.dashboard.dashboard import Dashboard
+from tempopt.report.dashboard import Dashboard
 from tempopt.store.store import Store
 from tests.report.made_study import World, make, write
 from tests.servers import Server, find_or_start
@@ -103,10 +103,11 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
     assert {each for each, has in rights.items() if has} == {(table, "SELECT") for table in tables}
     assert not creates
     told: queue.Queue[str] = queue.Queue()
-    with Dashboard(readers, port=0, access=Access(), first="pairs", note=told.put) as served:
+    with Dashboard(readers, port=0, name="pairs", note=told.put) as served:
+        threading.Thread(target=served.serve, daemon=True).start()
         with urllib.request.urlopen(f"{served.url}/api/studies") as answer:
             assert "pairs" in answer.read().decode()
-        assert re.search("cannot be brought up to date.*may not write", told.get(timeout=240))
+        assert re.search("could not be written", told.get(timeout=240))
     with Store.open(agents, create=False) as store:
         assert store.load_study("pairs").state == "running"
 

@@ -273,17 +273,11 @@ def test_what_needs_the_database_is_refused_in_one_sentence(
         ["storage", "upgrade"],
         ["search", spec, "--launcher", "local"],
         ["search", spec, "--checkpoints", "runs"],
-        ["resume", "toy", "--dashboard"],
     ):
         _, text, _ = said(words, served.url, capsys, code=2)
         assert "is a tempopt server" in text
         assert len(text.splitlines()) == 1
     assert served.store.list_studies() == []
-
-
-def test_a_dashboard_needs_the_database(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dashboard", "--storage", served.url]) == 2
-    assert "the dashboard reads a database" in capsys.readouterr().err
 
 
 # ---- tokens and logins

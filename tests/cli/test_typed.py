@@ -28,7 +28,7 @@ import tempopt.cli.init
 import tempopt.cli.launch
 import tempopt.cli.login
 import tempopt.remote.connection
-import tempopt.report.dashboard.dashboard  # noqa: F401
+import tempopt.report.dashboard  # noqa: F401
 from tempopt import cli
 from tests.cli.test_bad_input import SPEC
 from tests.report.made_study import World, make, write
@@ -48,7 +48,7 @@ FUZZED = 3000
 LATER = (
     *("study.api.StudyRunner.carry_out", "study.api.workers_of", "study.api.forecast"),
     *("cli.init._inspected", "cli.login._me", "remote.connection.ServerConnection.request"),
-    *("cli.launch.make_launcher", "report.dashboard.dashboard.Dashboard.__enter__"),
+    *("cli.launch.make_launcher", "report.dashboard.Dashboard.__enter__"),
 )
 
 

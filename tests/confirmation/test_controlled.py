@@ -12,10 +12,9 @@ from tempopt.confirmation.evaluations import WINNER, evaluations, inference_plan
 from tempopt.confirmation.verdict import conclude
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.report.plots.controlled import controlled, controlled_runs
 from tempopt.report.plots.landscape import landscape_data
-from tempopt.report.plots.schedules import depth_data, schedule_data
-from tempopt.report.plots.tried import schedules_data
+from tempopt.report.plots.schedule import schedule_data
+from tempopt.report.plots.temperatures import controlled, controlled_runs
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.temperature import active_groups, is_controlled
 from tests.simulated import Simulated
@@ -153,10 +152,8 @@ def test_plots_show_what_was_measured(study: Simulated, result_of: Any) -> None:
     assert [layer[0] for layer in data.temperatures] == pytest.approx([first, first])
     assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
     assert "It follows a target of the entropy: the geometric mean of" in data.caption()
-    assert data.varies and depth_data(result).plan == data
+    assert data.varies
     half = controlled(result, controlled_runs(result, result.winner), [0.5])
     assert half is not None and half.layers[0][0] == pytest.approx(first / 2**0.5)
     assert half.level == pytest.approx([first])
-    # of a trial the ends are drawn, in the mean over the layers
-    assert schedules_data(result).straight
     assert len(landscape_data(result).points) == 12

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.artifacts import curve_id
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.optuna_tables import TICKET, End
 from tempopt.store.store import Store
@@ -23,7 +22,6 @@ _TABLES = (
     "trials",
     "trial_params",
     "trial_user_attributes",
-    "trial_system_attributes",
     "trial_values",
     "trial_intermediate_values",
 )
@@ -86,13 +84,11 @@ def _rows(
         end = End(
             outcome=ticket.outcome or "complete",
             numbers={TICKET: ticket.id, "tau_final": 0.5 + ticket.number},
-            curve=curve_id(ticket.id) if ticket.outcome else None,
         )
-        for table, attributes in (
-            ("trial_user_attributes", end.attributes()),
-            ("trial_system_attributes", end.artifacts()),
-        ):
-            rows[table] += [of_trial | {"key": k, "value_json": json.dumps(v)} for k, v in attributes.items()]
+        attributes = end.attributes().items()
+        rows["trial_user_attributes"] += [
+            of_trial | {"key": key, "value_json": json.dumps(value)} for key, value in attributes
+        ]
         if ticket.value is not None:
             finite = {"objective": 0, "value": ticket.value, "value_type": "FINITE"}
             rows["trial_values"].append(of_trial | finite)

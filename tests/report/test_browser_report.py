@@ -101,7 +101,11 @@ def test_the_page_opens_offline_and_fits(
 ) -> None:
     page = open_page("whole", width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("section h2").count() == 15
+    assert page.locator("section h2").count() == 5
+    columns = page.evaluate(
+        "getComputedStyle(document.querySelector('#plots .pairs')).gridTemplateColumns.split(' ').length"
+    )
+    assert columns == (2 if width == 1280 else 1)
     page.screenshot(path=screenshots / f"report_{width}_{scheme}.png", full_page=True)
 
 
@@ -126,25 +130,9 @@ def test_on_a_phone_scales_of_colours_lie_below_the_axis_with_labels_apart(
 ) -> None:
     page = open_page(name, width=390)
     bars = page.evaluate(_BARS)
-    assert bars.keys() >= {"depth", "schedules", "landscape", "heads"}
+    assert bars.keys() >= {"landscape", "entropy"}
     assert all(found == [True, True, False] for found in bars.values()), bars
     page.screenshot(path=screenshots / f"report_{name}_390.png", full_page=True)
-
-
-def test_labels_of_a_scale_beside_one_layer_do_not_touch(open_page: Opened) -> None:
-    apart, _, turned = open_page("one_layer", width=1280).evaluate(_BARS)["depth"]
-    assert apart and not turned
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_code_is_seen_to_its_last_line_and_column(open_page: Opened, width: int) -> None:
-    page = open_page("whole", width=width)
-    cut = page.evaluate(
-        """[...document.querySelectorAll("pre")].filter((each) =>
-            each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1).length"""
-    )
-    assert page.locator("pre").count() == 4
-    assert cut == 0
 
 
 _MARKS = """key => document.getElementById(`plot-${key}`).querySelectorAll(
@@ -158,7 +146,6 @@ def test_every_plot_has_marks(open_page: Opened, confirmed: StudyResult) -> None
     assert counts["history"] >= 38  # a mark a trial
     assert counts["differences"] >= 8 + 4  # seeds, and the comparisons below them
     assert counts["importance"] == len(importance_data(confirmed).shares)
-    assert counts["heads"] == 2
 
 
 _PLACE = """key => {
@@ -175,9 +162,7 @@ _PLACE = """key => {
 }"""
 
 
-@pytest.mark.parametrize(
-    "key", ["differences", "inference", "schedule", "history", "schedules", "landscape", "entropy"]
-)
+@pytest.mark.parametrize("key", ["differences", "schedule", "history", "landscape"])
 def test_pointing_at_a_mark_shows_its_label(open_page: Opened, key: str) -> None:
     page = open_page("whole")
     page.locator(f"#plot-{key}").scroll_into_view_if_needed()
@@ -189,19 +174,9 @@ def test_pointing_at_a_mark_shows_its_label(open_page: Opened, key: str) -> None
     assert label.text_content().strip()
 
 
-def test_links_of_the_contents_lead_to_their_sections(open_page: Opened) -> None:
-    page = open_page("whole")
-    for link in page.locator("nav a").all():
-        link.click()
-        target = link.get_attribute("href")
-        assert page.evaluate("location.hash") == target
-        top = page.locator(target).evaluate("each => each.getBoundingClientRect().top")
-        at_the_end = page.evaluate("innerHeight + scrollY >= document.body.scrollHeight - 120")
-        assert -5 <= top < 60 or at_the_end
-
-
 def test_code_is_copied_and_the_reader_is_told(open_page: Opened) -> None:
     page = open_page("whole")
+    page.evaluate("document.getElementById('use-code').open = true")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy YAML").click()
     page.get_by_text("Copied", exact=False).first.wait_for()
@@ -216,10 +191,10 @@ def test_the_page_can_be_used_from_the_keyboard(open_page: Opened) -> None:
     assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "verdict"
-    numbers = page.locator("#confirmation summary")
+    numbers = page.locator("#numbers-differences summary")
     numbers.focus()
     page.keyboard.press("Enter")
-    assert page.locator("#confirmation table").is_visible()
+    assert page.locator("#numbers-differences table").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -264,7 +239,7 @@ def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshot
     )
     assert max(widths) <= 690  # A4 less its margins
     assert page.evaluate(_INK) == "rgb(29, 35, 41)"
-    assert not page.locator("nav").is_visible()
+    assert not page.locator(".copy").first.is_visible()
     page.set_viewport_size({"width": 690, "height": 980})
     page.screenshot(path=screenshots / "report_print.png", full_page=True)
     page.pdf(path=screenshots / "report.pdf", format="A4")
@@ -274,7 +249,7 @@ def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshot
 @pytest.mark.parametrize("name", ["named", "long", "nan", "pruned", "lost", "empty", "large"])
 def test_a_hostile_study_has_a_page_like_any_other(open_page: Opened, screenshots: Path, name: str) -> None:
     page = open_page(name, width=400)
-    assert page.locator("section h2").count() == 15
+    assert page.locator("section h2").count() >= 4
     assert page.locator(".plot").count() + page.locator("p.absent").count() >= len(PLOTS)
     if name == "named":
         assert page.locator("h1").text_content() == SCRIPT
@@ -294,6 +269,6 @@ def test_without_the_network_a_page_that_needs_it_says_so(
     page = context.new_page()
     page.goto(path.as_uri())
     assert "could not" in page.locator("#plot-history").text_content()
-    page.locator("#history summary").click()
-    assert page.locator("#history table").is_visible()
+    page.locator("#numbers-history summary").click()
+    assert page.locator("#numbers-history table").is_visible()
     context.close()

@@ -13,10 +13,10 @@ import yaml
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import NothingToPlot
 from tempopt.records.rows import NewTicket
-from tempopt.report.dashboard.note import written
 from tempopt.report.headline import answer
+from tempopt.report.note import render_note
 from tempopt.report.page.html import render_report
-from tempopt.report.page.sections import sections, tiles
+from tempopt.report.page.sections import codes_to_reproduce, plot_keys, tiles
 from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
 from tempopt.results.study_result import StudyResult
@@ -76,9 +76,9 @@ def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> 
     result = make_result()
     page = render_report(result, plotlyjs="cdn")
     assert answer(result) == "Gain shown" and answer(make_result(gain=0.0)) == "No gain shown"
-    assert [each.key for each in sections(result, "")] == ["confirmation", "use", "cost", "reproduce"]
+    assert plot_keys(result) == ("differences", "cost")
     assert "B over A" in page and "98 % interval" in page and "search trials" not in page
-    (spec,) = [code for each in sections(result, "") for code in each.codes if code.key == "spec"]
+    (spec,) = [code for code in codes_to_reproduce(result, "") if code.key == "spec"]
     # what is shown is the spec of the same comparison
     assert comparison_spec(yaml.safe_load(spec.text)).identity() == result.spec.identity()
     assert "tempopt compare gate.yaml --storage" in page
@@ -88,5 +88,5 @@ def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> 
 
 
 def test_the_note_of_the_dashboard_says_it_too(make_result: Any) -> None:
-    note = written(make_result())
+    note = render_note(make_result())
     assert "B is better than A" in note and "The winner" not in note

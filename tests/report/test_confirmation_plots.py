@@ -123,7 +123,6 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
         "99.5 % intervals, those of the winner's parts 96 %, from before seeds were added" in data.caption()
     )
     assert plots.entropy_data(result).runs == {"search": 12, "baseline": 12}
-    assert [run.pair for run in plots.pruning_check_data(result).runs] == list(range(12))
 
 
 def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:
@@ -138,13 +137,13 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
     assert data.at_one and {gain for _, gain in data.pairs} == {0.0}
     assert "has chosen τ = 1 itself" in data.caption()
     assert (data.mean.ci_low, data.mean.ci_high) == (0.0, 0.0)
-    assert list(plots.inference_data(result).arms) == ["baseline"]
+    assert list(plots.constant_data(result).arms) == ["baseline"]
     entropies = plots.entropy_data(result)
     assert entropies.heads["search"] == entropies.heads["baseline"]
 
 
 def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
-    data = plots.inference_data(tuned)
+    data = plots.constant_data(tuned)
     assert tuned.verdict is not None and tuned.verdict.inference_only is not None
     for arm, found in (
         ("baseline", tuned.verdict.inference_only.baseline),
@@ -175,17 +174,27 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
 
 
 def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned: StudyResult) -> None:
-    data = plots.inference_data(tuned)
-    drawn = plots.plot_inference(data)
+    data = plots.constant_data(tuned)
+    drawn = plots.plot_constant(data)
     assert drawn.layout.xaxis.type == "log"
     stars = [trace for trace in drawn.data if trace.mode == "markers" and trace.marker.symbol == "star"]
     assert [(trace.x[0], trace.y[0]) for trace in stars] == [each.picked[1:] for each in data.arms.values()]
-    dashed = [trace for trace in drawn.data if trace.mode == "lines"]
+    dashed = [trace for trace in drawn.data if (trace.name or "").endswith("as trained")]
     assert [trace.y[0] for trace in dashed] == [each.as_trained for each in data.arms.values()]
+    (squares,) = [trace for trace in drawn.data if trace.name == "trained at"]
+    constants = {run.value for run in runs_of(tuned, "constant") if run.outcome == "complete"}
+    assert set(squares.y) == constants and list(squares.x) == sorted(squares.x)
+
+
+def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(searching: StudyResult) -> None:
+    data = plots.constant_data(searching)
+    assert data.trained and not data.arms and not data.paths
+    assert data.caption().endswith("No run with learned temperatures is confirmed.")
+    assert len(plots.plot_constant(data).data) == 1
 
 
 def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult) -> None:
-    data = plots.inference_data(tuned)
+    data = plots.constant_data(tuned)
     models = data.arms["search"]
     stays = replace(models, picked=("as trained", models.own, models.as_trained))
     caption = replace(data, arms={**data.arms, "search": stays}).caption()
@@ -200,8 +209,6 @@ def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
     assert dict(data.pairs) == pytest.approx({p: baseline[p] - winner[p] for p in baseline})  # type: ignore[operator]
     best = plots.history_data(made.result()).best
     assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
-    curves = plots.schedules_data(made.result()).curves
-    assert [value for _, value, _ in curves] == sorted((v for _, v, _ in curves), reverse=True)
 
 
 def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.recommendation import Action
-from tempopt.report.dashboard.note import escaped, written
 from tempopt.report.headline import answer, in_short, terms, verdict
+from tempopt.report.note import escaped, render_note
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import GAIN, verdict_lines
@@ -39,7 +39,7 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     assert verdict_lines(result)[0].startswith(said)
     for code in (to_python(result), to_yaml(result)):
         assert said in code.replace("\n# ", " ")
-    assert escaped(said.strip()) in written(result)
+    assert escaped(said.strip()) in render_note(result)
 
 
 @pytest.mark.parametrize("action", get_args(Action))

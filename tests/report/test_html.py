@@ -13,20 +13,18 @@ from typing import Any
 
 import pytest
 import yaml
+from markupsafe import Markup
 
 from tempopt.report.headline import verdict
-from tempopt.report.page.html import file_name, render_report
-from tempopt.report.page.sections import _reproduce, tiles
+from tempopt.report.page.html import Site, file_name, render_report
+from tempopt.report.page.sections import codes_to_reproduce, stages, tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
 from tests.report.made_study import World, make
 
 SCRIPT = "<script>alert(1)</script>"
-SECTIONS = (
-    *("verdict", "confirmation", "inference", "schedule", "learned", "use", "history", "schedules"),
-    *("landscape", "importance", "entropy", "maps", "pruning", "cost", "reproduce"),
-)
+SECTIONS = ("verdict", "progress", "use", "plots", "details")
 
 
 class Parsed(HTMLParser):
@@ -216,10 +214,10 @@ def test_long_names_are_shortened_and_the_page_stays_small() -> None:
 def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> None:
     text = render_report(make(world).result(), plotlyjs="cdn")
     parsed = Parsed(text)
-    assert parsed.ids("section") == list(SECTIONS)
+    assert parsed.ids("section") == [key for key in SECTIONS if key != "plots" or figures(text)]
     absent = [attrs for _, attrs in parsed.elements if attrs.get("class") == "absent"]
-    codes = 2 if world.confirmed or world.ends is None else 0
-    assert len(figures(text)) + len(absent) == len(PLOTS) + (2 - codes)
+    num_codes = 2 if world.confirmed or world.ends is None else 0
+    assert len(figures(text)) + len(absent) == len(PLOTS) + (2 - num_codes)
     assert "NaN" not in json.dumps(figures(text))
     assert "nan" not in re.findall(r"\w+", parsed.all_text())
 
@@ -228,7 +226,26 @@ def test_a_study_that_has_only_been_asked_for_has_a_page(untouched: StudyResult)
     text = render_report(untouched, plotlyjs="cdn")
     assert figures(text) == {}
     assert "No verdict yet" in text
-    assert Parsed(text).ids("section") == list(SECTIONS)
+    assert Parsed(text).ids("section") == ["verdict", "progress", "use", "details"]
+    assert "No run is planned yet." in text
+
+
+def test_the_progress_has_the_stages_that_occur(confirmed: StudyResult, searching: StudyResult) -> None:
+    assert [stage.label for stage in stages(searching)] == ["baseline", "constant", "search"]
+    assert all(stage.num_over == stage.num_runs > 0 for stage in stages(confirmed))
+
+
+def test_a_server_adds_its_parts_and_its_policy(searching: StudyResult, confirmed: StudyResult) -> None:
+    actions = Markup('<form method="post" action="/studies/pairs/pause"></form>')
+    site = Site(home_url="/", library_url="/assets/plotly.js", refresh_seconds=7, actions=actions)
+    text = render_report(searching, site=site)
+    parsed = Parsed(text)
+    assert ("body", {"data-refresh": "7"}) in parsed.elements
+    assert ("script", {"src": "/assets/plotly.js"}) in parsed.elements and actions in text
+    policy = next(attrs["content"] for _, attrs in parsed.elements if "http-equiv" in attrs) or ""
+    assert "connect-src 'self'" in policy and "form-action 'self'" in policy and "cdn" not in policy
+    # a study that is done does not change
+    assert "data-refresh=" not in render_report(confirmed, site=site)
 
 
 def test_the_spec_on_the_page_asks_the_same_question(page: str, confirmed: StudyResult) -> None:
@@ -254,7 +271,9 @@ def test_the_commands_name_the_store_and_no_password(page: str) -> None:
 def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed: StudyResult) -> None:
     url = "sqlite:///it's mine.db"
     (commands,) = [
-        each for each in _reproduce(confirmed, f" --storage {shlex.quote(url)}") if each.key == "commands"
+        each
+        for each in codes_to_reproduce(confirmed, f" --storage {shlex.quote(url)}")
+        if each.key == "commands"
     ]
     assert shlex.split((commands.text or "").splitlines()[-1]) == [
         *("tempopt", "report", "pairs", "--storage", url)
@@ -278,7 +297,7 @@ def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
 
 def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:
     page = render_report(make(World(layers=0)).result(), plotlyjs="cdn")
-    box = page.partition("<h3>What to do</h3>")[2].partition("</div>")[0]
-    assert box.strip().startswith("<p>Train at a constant temperature: τ = 0.5")
+    box = page.partition("<b>What to do:</b>")[2].partition("</p>")[0]
+    assert box.strip().startswith("Train at a constant temperature: τ = 0.5")
     assert "<code>tempopt export pairs</code>" in box and "`" not in box
-    assert page.index('class="answer') < page.index("What to do") < page.index('class="quiet terms"')
+    assert page.index('class="word"') < page.index("What to do") < page.index('class="quiet terms"')

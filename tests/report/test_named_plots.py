@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tempopt.report import plots
-from tempopt.report.dashboard import study_page
-from tempopt.report.page.sections import sections, tiles
+from tempopt.report.page.sections import pictures, tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
 from tests.report.made_study import World, make
@@ -44,7 +43,7 @@ def named(result: StudyResult) -> list[str]:
     return [*(["attention, τ"] if result.spec.attends else []), *FOUND]
 
 
-@pytest.mark.parametrize("key", ["schedule", "learned", "schedules", "landscape"])
+@pytest.mark.parametrize("key", ["schedule", "landscape"])
 def test_each_temperature_has_a_panel_with_an_axis_of_its_own(key: str, result: StudyResult) -> None:
     made = PLOTS[key](result)
     assert titles(key, result) == named(result)
@@ -67,17 +66,16 @@ def test_baselines_of_panels_are_the_temperatures_as_found(result: StudyResult) 
 
 def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
     first = "τ" if result.spec.attends else "contrast"
-    for data in (plots.schedules_data(result), plots.landscape_data(result)):
-        table = data.table()
-        for name in (first, *FOUND):
-            assert {f"{name} at first", f"{name} at last"} <= set(table.columns)
-        runs = {run.number: run.parameters or {} for run in result.runs if run.kind == "search"}
-        for row in table.rows:
-            told = dict(zip(table.columns, row, strict=True))
-            trial = told["trial"]
-            assert isinstance(trial, int)
-            for name, found in FOUND.items():
-                assert told[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", found)
+    table = plots.landscape_data(result).table()
+    for name in (first, *FOUND):
+        assert {f"{name} at first", f"{name} at last"} <= set(table.columns)
+    runs = {run.number: run.parameters or {} for run in result.runs if run.kind == "search"}
+    for row in table.rows:
+        cells = dict(zip(table.columns, row, strict=True))
+        trial = cells["trial"]
+        assert isinstance(trial, int)
+        for name, as_found in FOUND.items():
+            assert cells[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", as_found)
 
 
 def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(result: StudyResult) -> None:
@@ -85,19 +83,18 @@ def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(resul
         run: {**of, "learned/1.0": of["learned/contrast"][5:]} if "learned/contrast" in of else of
         for run, of in result.measured.items()
     }
-    data = plots.learned_data(replace(result, measured=late))
+    data = plots.constant_data(replace(result, measured=late))
     began = next(path for path in data.paths if path.name == "τ of layer 1, head 0")
     whole = next(path for path in data.paths if path.name == "contrast")
     assert began.first == whole.mean[5] and began.mean[-1] == whole.mean[-1]
     assert "nan" not in data.caption()
-    rows = [row for row in data.table().rows if row[0] == began.name]
+    rows = [row for row in data.table().rows if row[1] == began.name]
     assert rows and all(value == value for row in rows for value in row)
-    assert plots.plot_learned(data).data
 
 
 def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: StudyResult) -> None:
     assert result.verdict is not None and result.verdict.learned is not None
-    data = plots.learned_data(result)
+    data = plots.constant_data(result)
     drawn = {path.name.removeprefix("τ of layer "): path for path in data.paths}
     assert drawn.keys() == result.verdict.learned.ends.keys()
     for name, ends in result.verdict.learned.ends.items():
@@ -107,8 +104,11 @@ def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: Stu
         mean = math.exp(fmean(map(math.log, values)))
         assert mean != pytest.approx(fmean(values), rel=1e-6)
         assert ends == pytest.approx((mean, min(values), max(values)))
-        assert (drawn[name].mean[-1], drawn[name].low[-1], drawn[name].high[-1]) == pytest.approx(ends)
-    assert "in the geometric mean" in data.caption() and "geometric mean" in data.table().columns
+        assert drawn[name].mean[-1] == pytest.approx(ends[0])
+    assert "in the geometric mean" in data.caption()
+    # named temperatures share one axis, each relative to its baseline
+    line = next(trace for trace in plots.plot_constant(data).data if trace.name == "contrast")
+    assert line.y[0] == pytest.approx(drawn["contrast"].mean[0] / FOUND["contrast"])
 
 
 def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -> None:
@@ -124,34 +124,20 @@ def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -
     assert plots.landscape_data(make(alone).result()).shown.name == "head"
 
 
-def test_learned_layers_share_the_panel_of_attention(result: StudyResult) -> None:
-    data = plots.learned_data(result)
-    of = {"": 3} if result.spec.attends else {}
-    assert data.temperatures == (*of, *FOUND)
-    for name in data.temperatures:
-        assert sum(path.of == name for path in data.paths) == of.get(name, 1)
-
-
 def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_searched(
     result: StudyResult,
 ) -> None:
-    found = sections(result, "")
-    keys = {section.key for section in found}
-    shown = {picture.key for section in found for picture in section.pictures}
-    of_attention = {"inference", "entropy"}
+    shown = pictures(result)
+    assert ("entropy" in {picture.key for picture in shown}) == result.spec.attends
     if result.spec.attends:
-        assert of_attention <= keys and "depth" in shown
         return
-    assert not of_attention & keys and "depth" not in shown
-    told = [text for section in found for text in (section.title, section.lead)]
-    told += [
+    told = [
         text
-        for section in found
-        for picture in section.pictures
+        for picture in shown
         for text in (picture.title, picture.caption, picture.absent, json.dumps(picture.figure))
     ]
     told += [text for tile in tiles(result) for text in tile]
-    told += [column for s in found for p in s.pictures if p.table for column in p.table.columns]
+    told += [column for picture in shown if picture.table for column in picture.table.columns]
     for text in told:
         assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text
 
@@ -168,18 +154,3 @@ def test_the_baseline_is_called_so_in_plots(result: StudyResult) -> None:
 def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:
     ticks = PLOTS["importance"](result).layout.yaxis.ticktext
     assert "contrast<br>temperature_init" in ticks and "head<br>schedule" in ticks
-
-
-def test_every_plot_of_a_few_temperatures_fits_into_the_dashboard(result: StudyResult) -> None:
-    found = {key: plot for key, _, plot in study_page._plots(result)}
-    assert {"schedule", "learned", "schedules", "landscape"} <= found.keys()
-    assert not [plot for plot in found.values() if isinstance(plot, str)]
-
-
-def test_where_an_evaluation_reads_a_named_temperature_its_section_is_there(result: StudyResult) -> None:
-    found = {
-        name: each.model_copy(update={"evaluated": True}) for name, each in result.spec.temperatures.items()
-    }
-    spec = result.spec.model_copy(update={"temperatures": found})
-    keys = [section.key for section in sections(replace(result, spec=spec), "")]
-    assert "inference" in keys and ("entropy" in keys) == spec.attends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tempopt.report.dashboard.note import belongs_to_tempopt, escaped, written
+from tempopt.report.note import belongs_to_tempopt, escaped, render_note
 from tempopt.results.verdict_text import verdict_lines
 from tests.report.made_study import World, make
 
@@ -13,7 +13,7 @@ MARKUP = '<a href="x">`|*_[</a>'
 
 def test_every_line_of_the_verdict_is_in_the_note() -> None:
     result = make(World(trials=8, layers=0)).result()
-    note = written(result).replace("\\", "")
+    note = render_note(result).replace("\\", "")
     assert all(line.strip() in note for line in verdict_lines(result))
     assert "tempopt export pairs" in note and "tempopt report pairs" in note
     runs = [run for run in result.runs if run.kind == "confirm"]
@@ -21,7 +21,7 @@ def test_every_line_of_the_verdict_is_in_the_note() -> None:
 
 
 def test_the_parts_of_the_winner_stand_below_what_is_said_of_them() -> None:
-    lines = written(make(World(trials=40, layers=0)).result()).replace("\\", "").splitlines()
+    lines = render_note(make(World(trials=40, layers=0)).result()).replace("\\", "").splitlines()
     head = lines.index("- the winner against itself without one of its parts:")
     assert lines[head + 1].startswith("  - the schedule: ") and lines[head + 2].startswith("  - the level (")
 
@@ -29,7 +29,7 @@ def test_the_parts_of_the_winner_stand_below_what_is_said_of_them() -> None:
 def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:
     value = "a value that is longer than a phone"
     result = make(World(trials=8, layers=0, search={"name": {"choices": [value, f"{value}s"]}})).result()
-    note = written(result)
+    note = render_note(result)
     assert "| name | a value that is longe… |" in note.replace("\\", "")
     assert f"name={value!r}" in note or f"name={value + 's'!r}" in note
 
@@ -37,7 +37,7 @@ def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:
 def test_what_is_recommended_is_there_to_be_copied() -> None:
     result = make(World(trials=8, layers=0)).result()
     assert result.verdict is not None and result.verdict.recommendation is not None
-    note = written(result)
+    note = render_note(result)
     call = note.partition("```python\n")[2].partition("\n```")[0]
     compile(call, "the note", "exec")
     assert "### What is recommended" in note
@@ -48,19 +48,13 @@ def test_what_is_recommended_is_there_to_be_copied() -> None:
 
 @pytest.mark.parametrize("ends", [("pruned",), ("failed",), ("diverged", "pruned")])
 def test_a_study_without_a_winner_has_a_note(ends: tuple[str, ...]) -> None:
-    note = written(make(World(trials=6, ends=ends, confirmed=False)).result())
+    note = render_note(make(World(trials=6, ends=ends, confirmed=False)).result())
     assert "What was found" in note and "### The winner" not in note and "```" not in note
 
 
-def test_plots_that_are_missing_are_told_with_the_reason() -> None:
-    result = make(World(trials=8, layers=0)).result()
-    assert "- Not among them: Cost \\(why\\)." in written(result, ["A plot"], ["Cost (why)"])
-    assert "Not among them" not in written(result, ["A plot"])
-
-
 def test_the_same_study_has_the_same_note_and_a_changed_one_is_not_ours() -> None:
-    note = written(make(World(trials=8, layers=0)).result(), ["A plot"])
-    assert note == written(make(World(trials=8, layers=0)).result(), ["A plot"])
+    note = render_note(make(World(trials=8, layers=0)).result())
+    assert note == render_note(make(World(trials=8, layers=0)).result())
     assert belongs_to_tempopt(note)
     for changed in (f"{note}!", note.replace("What was found", "what"), f" {note}", "mine", ""):
         assert not belongs_to_tempopt(changed)
@@ -74,6 +68,6 @@ def test_what_people_wrote_stays_text() -> None:
 
 def test_values_that_are_markup_break_no_table() -> None:
     world = World(trials=8, layers=0, search={"name": {"choices": [MARKUP]}})
-    note = written(make(world).result())
+    note = render_note(make(world).result())
     (row,) = [line for line in note.splitlines() if line.startswith("| name |")]
     assert row == f"| name | {escaped(MARKUP)} |"

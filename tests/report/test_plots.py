@@ -70,26 +70,6 @@ def test_the_plan_is_the_winners_at_every_layer(confirmed: StudyResult) -> None:
         assert data.level[place] == pytest.approx(float(stats.gmean(column)))
 
 
-def test_without_entropies_one_row_stands_for_all_layers(searching: StudyResult) -> None:
-    data = plots.depth_data(searching)
-    assert len(data.plan.temperatures) == 1
-    assert not data.plan.layers_known
-    assert "one row stands for all" in data.caption()
-    assert "not confirmed" in data.plan.caption()
-
-
-def test_every_schedule_meets_the_ends_of_its_trial(confirmed: StudyResult) -> None:
-    data = plots.schedules_data(confirmed)
-    complete = {run.number: run for run in runs_of(confirmed, "search") if run.outcome == "complete"}
-    assert {trial for trial, _, _ in data.curves} == set(complete)
-    for trial, value, levels in data.curves:
-        parameters = complete[trial].parameters
-        assert parameters is not None
-        assert value == complete[trial].value
-        assert levels[0] == parameters["temperature_init"]
-        assert levels[-1] == parameters.get("temperature_final", parameters["temperature_init"])
-
-
 def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> None:
     data = plots.history_data(confirmed)
     search = runs_of(confirmed, "search")
@@ -168,11 +148,6 @@ def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
     assert f"{len(data.points)} of 5000 trials are drawn" in data.caption()
 
 
-def test_little_is_said_of_the_best_of_few(confirmed: StudyResult) -> None:
-    data = plots.landscape_data(confirmed)
-    assert data.best is None and "best tenth" not in data.caption()
-
-
 def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyResult) -> None:
     data = plots.history_data(confirmed)
     assert data.baseline is not None and data.baseline.sd is not None
@@ -201,29 +176,6 @@ def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed: 
     assert pruned.customdata[at] == -50.0
     assert "customdata" in pruned.hovertemplate
     assert "1 far outside of the plot is drawn at its edge" in data.caption()
-
-
-def test_pruned_and_complete_trials_differ_by_more_than_colour(confirmed: StudyResult) -> None:
-    made = plots.plot_pruned(plots.pruned_data(confirmed))
-    lines = {trace.name: trace.line.dash for trace in made.data if trace.mode == "lines"}
-    assert lines["pruned"] == "dot"
-    assert lines["complete"] != "dot"
-
-
-@pytest.mark.parametrize(
-    ("last", "ticks"), [(0.25, ["0.25", "0.5", "1", "2", "4"]), (0.9, ["0.5", "1", "2"])]
-)
-def test_the_scale_of_the_depth_map_has_few_ticks(last: float, ticks: list[str]) -> None:
-    plan = plots.PlanShown(
-        progress=(0.0, 1.0),
-        temperatures=((1.0, last),),
-        layers_known=True,
-        pattern="uniform",
-        beside={},
-        confirmed=True,
-    )
-    made = plots.plot_depth(plots.DepthShown(plan=plan))
-    assert list(made.data[0].colorbar.ticktext) == ticks
 
 
 @pytest.mark.parametrize(
@@ -268,15 +220,14 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> 
         }
         return replace(confirmed, measured=measured)
 
-    data = plots.heads_data(lost("baseline", {"entropy/0/1"}))
-    assert (0, 1) not in data.entropies.heads["baseline"] and (0, 1) in data.entropies.heads["search"]
+    data = plots.entropy_data(lost("baseline", {"entropy/0/1"}))
+    assert (0, 1) not in data.heads["baseline"] and (0, 1) in data.heads["search"]
     one = lost("baseline", {f"entropy/2/{head}" for head in range(4)})
-    assert len(plots.plot_entropy(plots.entropy_data(one)).data) == 5
-    alone = plots.heads_data(lost("baseline", None))
-    assert list(alone.entropies.heads) == ["search"] and list(alone.entropies.runs) == ["search"]
-    for each in (data, alone):
-        for caption in (each.caption(), each.entropies.caption()):
-            assert "nan" not in caption and "-100" not in caption
+    assert len(plots.plot_entropy(plots.entropy_data(one)).data) == 5 + 2
+    alone = plots.entropy_data(lost("baseline", None))
+    assert list(alone.heads) == ["search"] and list(alone.runs) == ["search"]
+    for caption in (data.caption(), alone.caption()):
+        assert "nan" not in caption and "-100" not in caption
     nothing = {
         run: {n: tuple((s, math.nan) for s, _ in c) for n, c in of.items()}
         for run, of in confirmed.measured.items()
@@ -289,12 +240,12 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
     entropies = plots.entropy_data(confirmed)
     steady = {(layer, head): (0.5 + 0.02 * head,) * 24 for layer in range(3) for head in range(4)}
     heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
-    data = plots.HeadEntropies(entropies=replace(entropies, steps=tuple(range(24)), heads=heads))
+    data = replace(entropies, steps=tuple(range(24)), heads=heads)
     assert data.findings()["baseline"] == []
     (found,) = data.findings()["search"]
     assert (found.kind, found.layer, found.head) == ("dead_head", 1, 2)
     assert f"Worth a look: winner: {found.evidence} {found.advice} Of models" in data.caption()
-    healthy = plots.HeadEntropies(entropies=replace(data.entropies, heads={"baseline": steady}))
+    healthy = replace(data, heads={"baseline": steady})
     assert healthy.caption().endswith(
         "No layer and no head is unusual. "
         "Of models in which no head is unusual, about 1 % are said to have one."
@@ -302,63 +253,18 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
 
 
 def test_pruned_trials_end_where_they_were_cut(confirmed: StudyResult) -> None:
-    data = plots.pruned_data(confirmed)
+    data = plots.curves_data(confirmed)
     cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
     assert data.counts == (len(cut), 40)
+    lines = {trace.name: trace.line.dash for trace in plots.plot_curves(data).data if trace.mode == "lines"}
+    assert lines["pruned"] == "dot" != lines["complete"]
 
 
-def test_the_winners_runs_are_held_against_the_median_of_the_complete_trials(confirmed: StudyResult) -> None:
-    data = plots.pruning_check_data(confirmed)
-    complete = [run for run in runs_of(confirmed, "search") if run.outcome == "complete"]
-    medians = {
-        step: float(np.median([dict(confirmed.curves[run.id])[step] for run in complete]))
-        for step in dict(confirmed.curves[complete[0].id])
-    }
-    for run, ticket in zip(data.runs, runs_of(confirmed, "confirm", "search"), strict=True):
-        best = -math.inf
-        expected = None
-        for step, value in confirmed.curves[ticket.id]:
-            best = max(best, value)
-            if best < medians[step]:
-                expected = (step, value)
-                break
-        assert run.cut == expected
-
-
-def test_a_winner_that_the_pruner_would_have_cut_is_told() -> None:
-    made = make(World())
-    doomed = {t.id for t in made.tickets if (t.kind, t.arm) == ("confirm", "search") and t.pair == 0}
-    made.measurements[:] = [
-        replace(m, value=m.value - 1.0) if m.ticket_id in doomed and m.name == "report" else m
-        for m in made.measurements
-    ]
-    data = plots.pruning_check_data(made.result())
-    assert [run.pair for run in data.runs if run.cut is not None] == [0]
-    assert "1 of 8 would have been pruned" in data.caption()
-
-
-@pytest.mark.parametrize("pruner", ["hyperband", "successive_halving", {"name": "threshold", "lower": 0.2}])
-def test_other_pruners_can_be_checked_as_well(pruner: Any) -> None:
-    data = plots.pruning_check_data(make(World(study={"pruner": pruner})).result())
-    assert len(data.runs) == 8
-
-
-def test_the_pruning_check_claims_no_more_than_it_shows(confirmed: StudyResult) -> None:
-    data = plots.pruning_check_data(confirmed)
-    assert data.rungs is None and not data.bracketed
-    spared = replace(data, runs=tuple(replace(run, cut=None) for run in data.runs)).caption()
-    assert "None of the 8 would have been pruned. That is said of this winner alone" in spared
-    pruned = replace(data, runs=tuple(replace(run, cut=run.curve[0]) for run in data.runs), can_win=True)
-    cut = replace(pruned, pruner="knowledge_gradient").caption()
-    assert "8 of 8 would have been pruned" in cut and "can still become the winner" in cut
-    assert "good ones are pruned, too, once that value is predictable" in cut and "missed" not in cut
-    median = replace(pruned, pruner="median")
-    assert "still become the winner" in median.caption() and "good ones" not in median.caption()
-    # candidates of a sampler of Optuna's are trials that were trained to their end
-    missed = replace(median, can_win=False).caption()
-    assert "could have missed this winner" in missed and "still become the winner" not in missed
-    assert not any(word in spared + cut for word in ("wrong", "worth"))
+def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
+    data = plots.curves_data(make(World(trials=5, ends=["complete"], confirmed=False)).result())
+    assert data.pruned == () and len(data.complete) == 5 and data.caption() == "A line a trial."
+    assert [trace.name for trace in plots.plot_curves(data).data] == ["complete"]
 
 
 def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
@@ -373,31 +279,12 @@ def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
         assert each.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in own))
 
 
-def test_a_run_is_drawn_with_its_temperature(confirmed: StudyResult) -> None:
-    run = next(run for run in runs_of(confirmed, "search") if run.outcome == "complete")
-    data = plots.trial_curve_data(confirmed, run)
-    assert data.values == confirmed.curves[run.id]
-    assert run.parameters is not None
-    assert data.temperatures[0] == (0, run.parameters["temperature_init"])
-    assert data.temperatures[-1][0] == run.total_steps
-    assert len(plots.plot_trial_curve(data).data) == 2
-    with pytest.raises(NothingToPlot, match="has reported nothing"):
-        plots.trial_curve_data(replace(confirmed, curves={}), run)
-
-
 @pytest.mark.long
 def test_no_plot_of_a_large_study_is_large() -> None:
     result = make(World(trials=3000, layers=24, heads=16, reports=30)).result()
     sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items()}
     assert max(sizes.values()) < 300_000, sizes
     assert sum(sizes.values()) < 900_000, sizes
-
-
-def test_public_names_are_there_and_data_are_frozen(confirmed: StudyResult) -> None:
-    assert all(hasattr(plots, name) for name in plots.__all__)
-    data = plots.history_data(confirmed)
-    with pytest.raises(AttributeError):
-        data.metric = "another"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -428,18 +315,6 @@ def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> Non
     assert plain.beside == {}
 
 
-def test_a_run_that_has_come_to_its_end_would_not_have_been_pruned(confirmed: StudyResult) -> None:
-    runs = {run.pair: run for run in runs_of(confirmed, "confirm", "search")}
-    # all but the last report far above whatever the others have, and the last far below
-    curves = dict(confirmed.curves)
-    for run in runs.values():
-        steps = [step for step, _ in curves[run.id]]
-        assert steps[-1] == run.total_steps
-        curves[run.id] = tuple((step, 9.0 if step != steps[-1] else -9.0) for step in steps)
-    data = plots.pruning_check_data(replace(confirmed, curves=curves))
-    assert [run.cut for run in data.runs] == [None] * len(runs)
-
-
 def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) -> None:
     found = {
         "schedule": "piecewise",
@@ -461,10 +336,3 @@ def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) ->
     assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
     rows = dict(plan.table().rows)
     assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
-    tried = plots.schedules_data(result)
-    told = {row[0]: dict(zip(tried.table().columns, row, strict=True)) for row in tried.table().rows}
-    assert told[best.number]["τ between"] == words.removeprefix("is ")
-    others = {row["τ between"] for trial, row in told.items() if trial != best.number}
-    assert all(str(each).endswith(" halfway") for each in others)
-    drawn = [level for trace in plots.plot_schedules(tried).data for level in trace.y if level is not None]
-    assert any(level == pytest.approx(0.487, rel=1e-5) for level in drawn)

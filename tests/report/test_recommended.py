@@ -45,8 +45,8 @@ def carried(result_of: Callable[..., StudyResult]) -> Carried:
 def shown(result: StudyResult) -> tuple[str, str, list[str]]:
     """Return the answer and what to do on the page of a study, and the commands there."""
     page = render_report(result, plotlyjs="cdn", storage=URL)
-    answer = re.search(r'<p class="word">(.*?)</p>', page)
-    todo = re.search(r"<h3>What to do</h3>\s*<p>(.*?)</p>", page, re.DOTALL)
+    answer = re.search(r'class="word">(.*?)</h2>', page)
+    todo = re.search(r"<b>What to do:</b> (.*?)</p>", page, re.DOTALL)
     assert answer is not None and todo is not None
     commands = [unescape(each) for each in re.findall(r"<code>(.*?)</code>", todo[1])]
     return answer[1], unescape(re.sub("<[^>]*>", "", todo[1])), commands

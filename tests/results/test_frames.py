@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import tempopt
 from tempopt.errors import UsageError
 from tempopt.records.rows import KINDS
+from tempopt.report.page.html import render_report
+from tempopt.report.plots import PLOTS
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult, load
 from tempopt.results.verdict_text import verdict_lines
@@ -37,6 +40,15 @@ def test_the_runs_are_a_row_each_with_their_parameters(made: Made, result: Study
     assert ticket.parameters is not None
     assert best["param.temperature_init"] == ticket.parameters["temperature_init"]
     assert best["value"] == ticket.value
+
+
+def test_without_pandas_a_report_is_drawn_and_a_frame_is_refused(
+    result: StudyResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="Run: pip install pandas"):
+        result.curves_frame()
+    assert PLOTS["history"](result).data and "<html" in render_report(result, plotlyjs="cdn")
 
 
 def test_curves_and_measurements_are_a_row_each(made: Made, result: StudyResult) -> None:

@@ -8,15 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
-from unittest import mock
-from uuid import UUID
+from typing import Any
 
 import optuna
 import pytest
-from optuna.artifacts import upload_artifact
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import BaseModel
@@ -25,7 +20,6 @@ from optuna.trial import FrozenTrial, TrialState
 from tempopt.errors import StorageError
 from tempopt.records import NewTicket, Outcomes, Reported, StudyRow, TicketRow, TrialParam
 from tempopt.store import Store
-from tempopt.store.artifacts import curve_id
 from tempopt.store.optuna_tables import SCHEMA
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, new, only, reported, taken
 
@@ -46,6 +40,7 @@ REPORTS = {
     2**31 - 1: 0.25,
 }
 NUMBERS = {"tau_final": 0.1 + 0.2, "gain": -5e-324, "seed": 2**63 - 1}
+CONSTRAINTS = {"val_loss": 0.1 + 0.2, "latency": -1.5}
 COLUMNS_APART = {"datetime_start", "datetime_complete", "library_version"}
 
 
@@ -58,6 +53,7 @@ class Scene:
     outcomes: Outcomes | None = None
     state: TrialState = TrialState.RUNNING
     attributes: dict[str, Any] = field(default_factory=dict)
+    constraints: dict[str, float] = field(default_factory=dict)
 
 
 def outcome(name: Any, value: float | None = None, **more: Any) -> Outcomes:
@@ -71,6 +67,11 @@ SCENES = {
         outcomes=outcome("complete", 0.1 + 0.7, attributes=NUMBERS),
         state=TrialState.COMPLETE,
         attributes=NUMBERS,
+    ),
+    "constrained": Scene(
+        outcomes=outcome("complete", 0.5, constraints=CONSTRAINTS),
+        state=TrialState.COMPLETE,
+        constraints=CONSTRAINTS,
     ),
     "without parameters": Scene(params={}, outcomes=outcome("complete", -1.0), state=TrialState.COMPLETE),
     "pruned": Scene(reports=REPORTS, outcomes=outcome("pruned", 0.25), state=TrialState.PRUNED),
@@ -136,8 +137,8 @@ def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
         trial.report(value, step)
     for key, value in scene.attributes.items():
         trial.set_user_attr(key, value)
-    if scene.state not in (TrialState.RUNNING, TrialState.FAIL):
-        _picture(trial, ticket_id)
+    for name, value in scene.constraints.items():
+        trial.set_constraint(name, value)
     if scene.state == TrialState.COMPLETE:
         assert scene.outcomes is not None
         study.tell(trial, scene.outcomes.value)
@@ -146,23 +147,6 @@ def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
         study._storage.set_trial_state_values(trial._trial_id, scene.state)
     elif scene.state != TrialState.RUNNING:
         study.tell(trial, state=scene.state)
-
-
-class Nowhere:
-    """Optuna's protocol of an artifact store, without a place for what is written."""
-
-    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
-        assert content_body.read() == b""
-
-    open_reader = remove = None
-
-
-def _picture(trial: optuna.Trial, ticket_id: int) -> None:
-    """Upload the picture of a run as Optuna does, under the id that is ours."""
-    with TemporaryDirectory() as folder, mock.patch("uuid.uuid4", lambda: UUID(curve_id(ticket_id))):
-        file = Path(folder) / "curve.svg"
-        file.touch()
-        upload_artifact(artifact_store=Nowhere(), file_path=str(file), study_or_trial=trial)  # type: ignore[arg-type]
 
 
 def rows(storage: RDBStorage) -> dict[str, list[list[tuple[str, Any]]]]:
@@ -210,6 +194,20 @@ def test_the_rows_are_those_that_optuna_writes_and_it_reads_them_the_same(
             found, expected[table] = sorted(found), sorted(expected[table])
         assert found == expected[table], table
     assert as_read(storage) == as_read(theirs)
+
+
+def test_optuna_takes_a_trial_that_breaks_a_guard_for_infeasible(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    for value, excess in ((0.9, 0.1), (0.5, -0.1), (0.7, 0.0)):
+        by_us(store, study, Scene(outcomes=outcome("complete", value, constraints={"val_loss": excess})))
+    assert [trial.constraints for trial in optuna_study.trials] == [
+        {"val_loss": 0.1},
+        {"val_loss": -0.1},
+        {"val_loss": 0.0},
+    ]
+    best = max if optuna_study.direction.name == "MAXIMIZE" else min
+    assert optuna_study.best_trial.value == best(0.5, 0.7)
 
 
 def test_moments_are_optunas(store: Store, study: StudyRow, optuna_study: optuna.Study) -> None:

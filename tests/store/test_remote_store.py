@@ -147,7 +147,6 @@ WRITES: dict[str, Callable[[Store], Any]] = {
     "release": lambda store: store.release(1, ["agent"]),
     "write": lambda store: store.write(1, [], agent="a", lease=1.0),
     "add_jobs": lambda store: store.add_jobs("a", "slurm", {}, []),
-    "change_page": lambda store: store.change_page("a", [], lambda *given: {}),
 }
 
 

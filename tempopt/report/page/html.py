@@ -69,7 +69,7 @@ def render_report(
         site: Parts that a server adds; None: the page is a file.
     """
     option = "" if storage is None else f" --storage {shlex.quote(storage)}"
-    shown = sections.sections(result, option)
+    pictures = sections.pictures(result)
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
@@ -86,8 +86,16 @@ def render_report(
             terms=headline.terms(result),
             statements=rest,
             tiles=sections.tiles(result),
-            sections=shown,
-            figures=Markup(sections.figures_json(shown)),
+            stages=sections.stages(result),
+            title_of_use=sections.title_of_use(result),
+            codes=list(sections.codes_to_use(result)),
+            plots=[picture for picture in pictures if picture.figure],
+            absent=[picture for picture in pictures if picture.absent],
+            heads=list(sections.heads_facts(result)),
+            costs=list(sections.cost_facts(result)),
+            environment=list(sections.environment_facts(result)),
+            reproduction=list(sections.codes_to_reproduce(result, option)),
+            figures=Markup(sections.figures_json(pictures)),
             style=Markup(colours() + template("report.css")),
             script=Markup(script),
             library=None if plotly is None else Markup(plotly),

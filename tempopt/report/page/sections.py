@@ -1,6 +1,6 @@
-"""What the report says, section by section, before it is markup: words, plots, code.
+"""The content of the report before it is markup: numbers, stages, plots, code and facts.
 
-Everything here is plain text and plain data; whatever escapes is the template's, or the plots' own.
+All of it is plain text and plain data; the template and the plots escape it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,6 +21,7 @@ from tempopt.records.run_code import run_codes
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
+from tempopt.results.heads_text import head_runs, heads_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import (
     baseline_label,
@@ -29,10 +30,13 @@ from tempopt.results.wording import (
     rounded,
 )
 from tempopt.statistics.paired_tests import ALPHA
+from tempopt.study.progress import LABELS
 
 _MOST_TILES = 4
 _MAX_CODES = 5
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "optuna", "numpy")
+_PLOTS_OF_A_COMPARISON = ("differences", "cost")
+_PLOTS_OF_ATTENTION = ("entropy",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,115 +68,89 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One section of the page.
+class Stage:
+    """The progress of one stage.
 
     Args:
-        key: What links lead to.
-        lead: A sentence before everything else.
-        facts: What is short: name and value.
+        label: Its name for people.
+        num_runs: Runs that are planned so far; those that were withdrawn are not among them.
+        num_over: Runs that ended, well or not.
     """
 
-    key: str
-    title: str
-    lead: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    codes: tuple[Code, ...] = ()
+    label: str
+    num_runs: int
+    num_over: int
+    num_running: int
+    num_failed: int
+    num_withdrawn: int
 
 
-# key, title, lead, plots
-_OF_A_COMPARISON: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    (
-        "confirmation",
-        "Comparison on fresh seeds",
-        "Every parameter set was trained on the same seeds, which chose nothing.",
-        ("differences",),
-    ),
-    ("use", "How to use the better set", "", ()),
-    ("cost", "What it took", "", ("cost",)),
-    ("reproduce", "Environment, and how to do it again", "", ()),
-)
-_SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    (
-        "confirmation",
-        "Confirmation on fresh seeds",
-        "The winner of the search was trained again, side by side with {baseline}, on seeds that chose "
-        "nothing.",
-        ("differences",),
-    ),
-    ("inference", "Another temperature at inference", "", ("inference",)),
-    ("schedule", "The schedule of the search's winner", "", ("schedule", "depth")),
-    ("learned", "Learned temperatures", "", ("learned",)),
-    (
-        "use",
-        "",
-        "Either is all that is needed: no database and no service of tempopt.",
-        (),
-    ),
-    ("history", "Search history", "", ("history",)),
-    ("schedules", "Every schedule that was tried", "", ("schedules",)),
-    ("landscape", "First and last temperature", "", ("landscape",)),
-    ("importance", "What mattered", "", ("importance",)),
-    ("entropy", "Attention entropy during training", "", ("entropy", "heads")),
-    ("maps", "What heads attend to", "", ("maps",)),
-    ("pruning", "Pruning", "", ("pruned", "pruning_check")),
-    ("cost", "What it took", "", ("cost",)),
-    ("reproduce", "Environment, and how to do it again", "", ()),
-)
-
-_OF_ATTENTION = ("depth", "entropy", "maps")
-"""Sections and plots that are about attention alone."""
-
-
-def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
-    """Return the sections after the verdict, in their order.
-
-    Args:
-        result: The study, loaded as a whole.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
-    """
-    titles = {"use": _title_of_use(result)}
-    codes = {"use": tuple(_use(result)), "reproduce": tuple(_reproduce(result, storage))}
-    facts = {"cost": tuple(_cost_facts(result)), "reproduce": tuple(_environment(result))}
-    found = []
-    for key, title, lead, plots in _sections(result):
-        pictures = tuple(_picture(result, plot, alone=len(plots) == 1) for plot in plots)
-        shown = codes.get(key, ())
-        there = any(picture.figure for picture in pictures) or any(code.text for code in shown)
-        found.append(
-            Section(
-                key=key,
-                title=titles.get(key, title),
-                lead=lead.format(baseline=baseline_name(result.spec)) if there else "",
-                facts=facts.get(key, ()),
-                pictures=pictures,
-                codes=shown,
-            )
+def stages(result: StudyResult) -> list[Stage]:
+    """Return the stages that have runs, in the order of work."""
+    return [
+        Stage(
+            label=LABELS[kind],
+            num_runs=count.done + count.running + count.waiting + count.failed,
+            num_over=count.done + count.failed,
+            num_running=count.running,
+            num_failed=count.failed,
+            num_withdrawn=count.withdrawn,
         )
-    return tuple(found)
+        for kind, count in result.tickets.items()
+        if count.requested
+    ]
 
 
-def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
-    if result.spec.compare is not None:
-        return _OF_A_COMPARISON
-    unread = () if result.spec.evaluated else ("inference",)
-    left_out = (*unread, *(() if result.spec.attends else _OF_ATTENTION))
-    kept = (each for each in _SECTIONS if each[0] not in left_out)
-    return tuple((*each[:3], tuple(plot for plot in each[3] if plot not in left_out)) for each in kept)
+def pictures(result: StudyResult) -> list[Picture]:
+    """Return the plots of a study in the order of the report, drawn or with the reason why not."""
+    return [_picture(result, key) for key in plot_keys(result)]
 
 
 def plot_keys(result: StudyResult) -> tuple[str, ...]:
     """Return the keys in PLOTS of the plots that a report of this kind of study has, in their order."""
-    return tuple(plot for _, _, _, plots in _sections(result) for plot in plots)
+    if result.spec.compare is not None:
+        return _PLOTS_OF_A_COMPARISON
+    return tuple(key for key in PLOTS if result.spec.attends or key not in _PLOTS_OF_ATTENTION)
 
 
-def _title_of_use(result: StudyResult) -> str:
-    found = result.recommendation
-    if found is None:
+def _picture(result: StudyResult, key: str) -> Picture:
+    plot = PLOTS[key]
+    try:
+        data = plot.data(result)
+    except NothingToPlot as reason:
+        return Picture(key=key, title=plot.title, absent=str(reason))
+    figure: str = plot.figure(data).to_json()
+    return Picture(key=key, title=plot.title, caption=data.caption(), table=data.table(), figure=figure)
+
+
+def title_of_use(result: StudyResult) -> str:
+    """Return the heading of the code to copy."""
+    if result.spec.compare is not None:
+        return "How to use the better set"
+    advice = result.recommendation
+    if advice is None:
         return "The best so far, not confirmed"
     at_baseline = f"The configuration at {baseline_name(result.spec)}"
-    return at_baseline if found.now == "change_nothing" else "How to use it"
+    return at_baseline if advice.now == "change_nothing" else "How to use it"
+
+
+def codes_to_use(result: StudyResult) -> Iterator[Code]:
+    """Yield what is recommended as YAML and as Python."""
+    for key, title, write in (
+        ("yaml", "YAML, for LightningCLI", export.to_yaml),
+        ("python", "Python, for a plain Trainer", export.to_python),
+    ):
+        try:
+            yield Code(key=key, title=title, text=write(result))
+        except StudyFailed as reason:
+            yield Code(key=key, title=title, absent=str(reason))
+
+
+def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
+    """Yield the heads of winner and baseline that follow a position, by name of the run."""
+    for name, run in head_runs(result).items():
+        who = "the winner" if name == "winner" else baseline_name(result.spec)
+        yield f"heads of {who} ({run.name})", heads_text(result.maps[run.id])
 
 
 def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
@@ -225,30 +203,13 @@ def _short(text: str, longest: int = 32) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _picture(result: StudyResult, key: str, *, alone: bool) -> Picture:
-    plot = PLOTS[key]
-    # a plot that has a section to itself needs no second heading
-    title = "" if alone else plot.title
-    try:
-        data = plot.data(result)
-    except NothingToPlot as reason:
-        return Picture(key=key, title=title, absent=str(reason))
-    figure: str = plot.figure(data).to_json()
-    return Picture(key=key, title=title, caption=data.caption(), table=data.table(), figure=figure)
+def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
+    """Yield the study spec and the commands.
 
-
-def _use(result: StudyResult) -> Iterator[Code]:
-    for key, title, write in (
-        ("yaml", "YAML, for LightningCLI", export.to_yaml),
-        ("python", "Python, for a plain Trainer", export.to_python),
-    ):
-        try:
-            yield Code(key=key, title=title, text=write(result))
-        except StudyFailed as reason:
-            yield Code(key=key, title=title, absent=str(reason))
-
-
-def _reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`; empty: the commands have none.
+    """
     spec = result.spec.model_dump(mode="json", exclude_defaults=True)
     command = "search" if result.spec.compare is None else "compare"
     if result.spec.compare is not None:
@@ -268,7 +229,8 @@ def _reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
     yield Code(key="commands", title="The commands", text="\n".join(lines) + "\n")
 
 
-def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
+def cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
+    """Yield time, GPU-hours and memory, by name."""
     cost = result.cost
     yield "training", duration(cost.train_seconds)
     if cost.gpu_seconds is not None:
@@ -279,7 +241,8 @@ def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
         yield "spent on writing checkpoints", duration(cost.checkpoint_seconds)
 
 
-def _environment(result: StudyResult) -> Iterator[tuple[str, str]]:
+def environment_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
+    """Yield the identities of code, spec, devices and packages, by name."""
     yield "study begun", f"{result.created:%Y-%m-%d %H:%M} UTC"
     codes = run_codes(run.code for run in result.runs)
     for code, count in codes[:_MAX_CODES]:
@@ -304,13 +267,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def figures_json(found: tuple[Section, ...]) -> str:
+def figures_json(shown: Sequence[Picture]) -> str:
     """Return all figures as one JSON object by key, fit to stand inside a script element."""
-    figures = ",".join(
-        f"{json.dumps(picture.key)}:{picture.figure}"
-        for section in found
-        for picture in section.pictures
-        if picture.figure
-    )
+    figures = ",".join(f"{json.dumps(picture.key)}:{picture.figure}" for picture in shown if picture.figure)
     # "</script>" and "<!--" inside a text would end it
     return "{" + figures.replace("<", "\\u003c").replace("\u2028", "\\u2028") + "}"

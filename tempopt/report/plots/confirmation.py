@@ -1,4 +1,4 @@
-"""The proof as a forest plot: the winner against the baseline by fresh seed and in the mean, and why."""
+"""The confirmation as a forest plot: gains by fresh seed and in the mean, of the winner or of variants."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
+from tempopt.confirmation.compare import set_gains
 from tempopt.confirmation.comparisons import Answer, gains_by_pair
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot
-from tempopt.report.plots.base import Table
-from tempopt.report.plots.confirming import before, confirming, seeds
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import of_kind, pairs_of, rounds_behind
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
@@ -21,6 +22,7 @@ from tempopt.report.plots.style import (
     INK,
     OTHER,
     WINNER,
+    Table,
     evenly,
     figure,
     number,
@@ -34,6 +36,30 @@ from tempopt.statistics.paired_tests import ALPHA
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
+
+
+def confirming(result: StudyResult, arm: str | None = None) -> list[TicketRow]:
+    """Return the confirming runs (of an arm) that the verdict rests on, or else the newest, by number."""
+    return [
+        run for of_round in before(result) for run in of_kind(result.runs, "confirm", arm, of_round=of_round)
+    ]
+
+
+def before(result: StudyResult) -> dict[int, int]:
+    """Return by round that the verdict rests on how many pairs the rounds before it have, oldest first."""
+    of_round = result.round if result.verdict is None else result.verdict.round
+    found: dict[int, int] = {}
+    pairs = 0
+    for each in rounds_behind(result.runs, of_round):
+        found[each] = pairs
+        pairs += pairs_of(of_kind(result.runs, "confirm", of_round=each))
+    return found
+
+
+def seeds(result: StudyResult) -> dict[int, int]:
+    """Return by id of a confirming run which fresh seed it has, counted from 0 over the rounds."""
+    places = before(result)
+    return {run.id: places[run.round] + (run.pair or 0) for run in confirming(result)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +345,10 @@ def plot_differences(data: Differences) -> go.Figure:
     colours = dict.fromkeys((data.mean.name, against_tuned(data.label), against_twin(data.label)), WINNER)
     colours |= _COLOURS
     for row, each in enumerate(means):
-        made.add_trace(_bar(each, first + row, colours.get(each.name, OTHER)))
+        ends, colour = (each.ci_low, each.ci_high), colours.get(each.name, OTHER)
+        made.add_trace(
+            _interval_bar(each.name, each.gain, ends, each.p_value, row=first + row, colour=colour)
+        )
     made.add_hline(y=first - 0.5, line={"color": FAINT, "width": 1})
     named = [data.seeds[place] for place in evenly(len(data.seeds), _SEED_ROWS)]
     made.update_yaxes(
@@ -370,12 +399,7 @@ def _ends(data: Differences, shown: tuple[tuple[int, float], ...], what: str = "
     ]
 
 
-def _bar(each: Comparison, row: float, colour: str) -> go.Scatter:
-    ends = (each.ci_low, each.ci_high)
-    return interval_bar(each.name, each.gain, ends, each.p_value, row=row, colour=colour)
-
-
-def interval_bar(
+def _interval_bar(
     name: str, gain: float, ends: tuple[float, float], p_value: float, *, row: float, colour: str
 ) -> go.Scatter:
     """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
@@ -398,3 +422,159 @@ def interval_bar(
         name=plain(name),
         showlegend=False,
     )
+
+
+_ROW = 46
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantShown:
+    """One comparison: a variant's gain over the reference by number of a fresh seed from 0, and in the mean.
+
+    An end of the interval that nothing bounds is infinite; ``shown``: whether it is better or worse.
+    """
+
+    name: str
+    pairs: tuple[tuple[int, float], ...]
+    gain: float
+    ci_low: float
+    ci_high: float
+    p_value: float
+    confidence: float
+    shown: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedShown:
+    """The variants of a comparison, in the order of the command; or every pair of sets.
+
+    Args:
+        metric: Name of the metric.
+        reference: Name of the set that they are compared with; None: each row names both.
+        variants: Those of which a pair of runs could be compared.
+    """
+
+    metric: str
+    reference: str | None
+    variants: tuple[VariantShown, ...]
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        of = "variant" if self.reference is not None else "first set"
+        text = f"Each dot is a fresh seed: the {of}'s {self.metric} minus that of "
+        text += f"{self.reference or 'the other'}, with the sign under which right of zero is better. "
+        sure = f"{100 * self.variants[0].confidence:.4g} %"
+        text += f"Bars are {sure} intervals of the mean: wholly right of zero is a gain, wholly left of it a "
+        text += "loss."
+        if len(self.variants) > 1:
+            rows = "variants" if self.reference is not None else "comparisons"
+            text += f" They hold together: the {rows} share the error rate."
+        return text
+
+    def table(self) -> Table:
+        """Return a row for each seed of each variant, and for each variant."""
+        seeds = tuple(
+            (f"{each.name}, seed {seed + 1}", gain, None, None, None)
+            for each in self.variants
+            for seed, gain in each.pairs
+        )
+        means = tuple(
+            (each.name, each.gain, _finite(each.ci_low), _finite(each.ci_high), each.p_value)
+            for each in self.variants
+        )
+        return Table(columns=("comparison", "gain", "from", "to", "p"), rows=means + seeds)
+
+
+def compared_data(result: StudyResult) -> ComparedShown:
+    """Return the variants of a comparison that is over.
+
+    Raises:
+        NothingToPlot: It is not over, or nothing could be compared.
+    """
+    found = result.comparison
+    if found is None:
+        raise NothingToPlot("The comparison on fresh seeds is not over, so there is nothing to show yet.")
+    rows = [
+        (f"{pair.name} − {pair.reference}", pair.name, pair.reference, pair.answer, pair.winner is not None)
+        for pair in found.pairs
+    ] or [
+        (variant.name, variant.name, found.reference, variant.answer, variant.better or variant.worse)
+        for variant in found.variants
+    ]
+    shown = []
+    for label, name, reference, answer, differs in rows:
+        if answer is not None:
+            gains = set_gains(result.runs, result.spec, found.round, name, reference)
+            shown.append(_shown(label, gains, answer, differs=differs))
+    if not shown:
+        raise NothingToPlot("No pair of runs could be compared.")
+    of_all = None if found.pairs else found.reference
+    return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(shown))
+
+
+def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs: bool) -> VariantShown:
+    test = answer.paired
+    return VariantShown(
+        name=name,
+        pairs=tuple(gains),
+        gain=test.gain,
+        ci_low=test.ci_low,
+        ci_high=test.ci_high,
+        p_value=test.p_value,
+        confidence=test.confidence,
+        shown=differs,
+    )
+
+
+def plot_compared(data: ComparedShown) -> go.Figure:
+    """Return the forest plot: a row for each variant, its seeds as dots around its mean."""
+    made = figure(
+        x=f"gain in {data.metric}{'' if data.reference is None else f' over {data.reference}'}",
+        height=140 + _ROW * len(data.variants),
+        showlegend=False,
+        margin={"t": 12},
+    )
+    made.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
+    for row, each in enumerate(data.variants):
+        made.add_trace(_variant_seeds(each, row))
+        made.add_trace(_variant_mean(each, row))
+    made.update_yaxes(
+        tickvals=list(range(len(data.variants))),
+        ticktext=[plain(each.name) for each in data.variants],
+        range=[len(data.variants) - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+    )
+    return made
+
+
+def _variant_seeds(each: VariantShown, row: int) -> go.Scatter:
+    name = plain(each.name)
+    return go.Scatter(
+        x=[gain for _, gain in each.pairs],
+        y=[row + 0.25] * len(each.pairs),
+        text=[f"{name}, seed {seed + 1}: {number(gain)}" for seed, gain in each.pairs],
+        mode="markers",
+        marker={"color": OTHER, "size": 8},
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _variant_mean(each: VariantShown, row: int) -> go.Scatter:
+    ends = (each.ci_low, each.ci_high)
+    colour = WINNER if each.shown else BASELINE
+    return _interval_bar(each.name, each.gain, ends, each.p_value, row=row, colour=colour)
+
+
+def paired_data(result: StudyResult) -> Differences | ComparedShown:
+    """Return the paired differences of a study: of its confirmation, or of its comparison.
+
+    Raises:
+        NothingToPlot: Nothing is confirmed, or compared.
+    """
+    return differences_data(result) if result.spec.compare is None else compared_data(result)
+
+
+def plot_paired(data: Differences | ComparedShown) -> go.Figure:
+    """Return the forest plot of what :func:`paired_data` returns."""
+    return plot_differences(data) if isinstance(data, Differences) else plot_compared(data)

@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.records.rows import KINDS, Kind, TicketRow
-from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
@@ -17,6 +16,7 @@ from tempopt.report.plots.style import (
     OTHER,
     SEQUENTIAL,
     WINNER,
+    Table,
     figure,
     label_bars,
     plain,

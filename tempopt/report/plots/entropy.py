@@ -1,9 +1,9 @@
-"""How spread out attention was while it was trained: entropy by layer and head, winner beside baseline."""
+"""The entropy of attention during training, by layer and head: winner beside baseline."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -16,16 +16,15 @@ from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
 from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import arms_of
-from tempopt.report.plots.base import Table
-from tempopt.report.plots.confirming import confirming
+from tempopt.report.plots.confirmation import confirming
 from tempopt.report.plots.style import (
     BASELINE,
     QUIET,
     SEQUENTIAL,
     TEMPLATE,
     WINNER,
+    Table,
     evenly,
-    figure,
     scale,
 )
 from tempopt.results.study_result import StudyResult
@@ -33,10 +32,11 @@ from tempopt.results.wording import baseline_label
 
 Head = tuple[int, int]
 _ARMS = ("search", "baseline")
-_MOST_LAYERS = 8
-_MOST_HEADS = 64
-_MOST_FINDINGS = 4
-_ROWS = 60
+_MAX_LAYERS = 8
+_MAX_HEADS = 64
+_MAX_FINDINGS = 4
+_MAX_ROWS = 60
+_LINES_HEIGHT = 260
 _CHANCE = f"Of models in which no head is unusual, about {100 * FALSE_ALARMS:.0f} % are said to have one."
 
 
@@ -46,9 +46,9 @@ class Entropies:
 
     Args:
         steps: Optimizer steps.
-        label: What the baseline is called in a word.
+        label: Name of the baseline, in a word.
         heads: Arm (``search``, ``baseline``) to layer and head to the share at each step, NaN where it
-            was not measured; what was never measured is not in it.
+            was not measured; a head without any number is left out.
         runs: Arm to number of runs that were measured.
     """
 
@@ -63,7 +63,7 @@ class Entropies:
         return tuple(sorted({layer for heads in self.heads.values() for layer, _ in heads}))
 
     def name(self, arm: str) -> str:
-        """Return what an arm is called."""
+        """Return the name of an arm."""
         return "winner" if arm == "search" else self.label
 
     def layer(self, arm: str, layer: int) -> tuple[float, ...]:
@@ -73,65 +73,33 @@ class Entropies:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        text = "Mean over the heads of a layer and over the confirmation's runs; 100 % is attention spread "
-        text += f"evenly over all keys, 0 % attention on one. Solid is the winner, dashed {self.label};"
-        text += " the thicker a line, the deeper its layer."
-        ends = {arm: self._end(arm) for arm in self.heads}
+        text = (
+            "100 % is attention spread evenly over all keys, 0 % attention on one. Above, the mean over the "
+            f"heads of a layer: solid is the winner, dashed {self.label}; the thicker a line, the deeper its "
+            "layer."
+        )
+        ends = {arm: _mean(list(self._ends(arm).values())) for arm in self.heads}
         if len(ends) == 2:
             text += f" At the end the winner is at {100 * ends['search']:.0f} % and {self.label} at "
             text += f"{100 * ends['baseline']:.0f} %."
-        return text
-
-    def _end(self, arm: str) -> float:
-        return _mean([next(v for v in reversed(row) if v == v) for row in self.heads[arm].values()])
-
-    def table(self) -> Table:
-        """Return each layer at a few steps."""
-        rows = tuple(
-            (
-                self.name(arm),
-                layer,
-                self.steps[place],
-                values[place] if values[place] == values[place] else None,
-            )
-            for arm in self.heads
-            for layer in self.layers
-            if (values := self.layer(arm, layer))
-            for place in evenly(len(self.steps), 5)
-        )
-        return Table(columns=("arm", "layer", "step", "entropy / ln n"), rows=rows[:_ROWS])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadEntropies:
-    """The same, head by head."""
-
-    entropies: Entropies
-
-    def caption(self) -> str:
-        """Return how to read it and what it says."""
-        heads = len({head for arm in self.entropies.heads.values() for head in arm})
-        text = "A row is a head (layer.head), training runs from left to right; the darker (on dark ground: "
-        text += "the lighter), the more evenly it attends. "
-        ends = {arm: self._most_even(arm) for arm in self.entropies.heads}
-        told = [
-            f"{layer}.{head} of {self.entropies.name(arm)} at {100 * v:.0f} %"
-            for arm, ((layer, head), v) in ends.items()
-        ]
-        text += f"Most even at the end: {', '.join(told)}."
-        if heads > _MOST_HEADS:
-            text += f" {_MOST_HEADS} of {heads} heads are drawn."
+        text += " Below, each row is a head: the darker (on dark ground: the lighter), the more even."
+        num_heads = len({head for arm in self.heads.values() for head in arm})
+        if num_heads > _MAX_HEADS:
+            text += f" {_MAX_HEADS} of {num_heads} heads are drawn."
         return f"{text} {self._unusual()}"
+
+    def _ends(self, arm: str) -> dict[Head, float]:
+        return {head: next(v for v in reversed(row) if v == v) for head, row in self.heads[arm].items()}
 
     def findings(self) -> dict[str, list[Finding]]:
         """Return what is unusual about layers and heads, by arm."""
-        return {arm: anomalies(self._history(arm)) for arm in self.entropies.heads}
+        return {arm: anomalies(self._history(arm)) for arm in self.heads}
 
     def _history(self, arm: str) -> MonitorReport:
         histories = []
-        for (layer, head), row in self.entropies.heads[arm].items():
-            known = [(s, v) for s, v in zip(self.entropies.steps, row, strict=True) if math.isfinite(v)]
-            steps, values = zip(*known, strict=True)
+        for (layer, head), row in self.heads[arm].items():
+            points = [(s, v) for s, v in zip(self.steps, row, strict=True) if math.isfinite(v)]
+            steps, values = zip(*points, strict=True)
             histories.append(
                 HeadHistory(
                     statistic="entropy", layer=layer, head=head, first=values[0], steps=steps, values=values
@@ -140,42 +108,30 @@ class HeadEntropies:
         return MonitorReport(histories=tuple(histories))
 
     def _unusual(self) -> str:
-        findings = [(arm, each) for arm, of in self.findings().items() for each in of]
+        findings = [(arm, finding) for arm, of_arm in self.findings().items() for finding in of_arm]
         if not findings:
-            heads = min(map(len, self.entropies.heads.values()))
-            few = "There are too few heads to compare them." if heads <= FEWEST_PEERS else _CHANCE
+            num_heads = min(map(len, self.heads.values()))
+            few = "There are too few heads to compare them." if num_heads <= FEWEST_PEERS else _CHANCE
             return f"No layer and no head is unusual. {few}"
-        seen: dict[tuple[str, str], list[str]] = {}
-        for arm, each in findings[:_MOST_FINDINGS]:
-            seen.setdefault((self.entropies.name(arm), each.advice), []).append(each.evidence)
-        told = [f"{name}: {' '.join(evidence)} {advice}" for (name, advice), evidence in seen.items()]
-        left = len(findings) - _MOST_FINDINGS
-        more = f" And {left} more." if left > 0 else ""
-        return f"Worth a look: {' '.join(told)}{more} {_CHANCE}"
-
-    def _most_even(self, arm: str) -> tuple[Head, float]:
-        ends = {
-            head: next(value for value in reversed(row) if value == value)
-            for head, row in self.entropies.heads[arm].items()
-        }
-        head = max(ends, key=lambda each: ends[each])
-        return head, ends[head]
+        evidence: dict[tuple[str, str], list[str]] = {}
+        for arm, finding in findings[:_MAX_FINDINGS]:
+            evidence.setdefault((self.name(arm), finding.advice), []).append(finding.evidence)
+        sentences = [f"{name}: {' '.join(texts)} {advice}" for (name, advice), texts in evidence.items()]
+        num_more = len(findings) - _MAX_FINDINGS
+        more = f" And {num_more} more." if num_more > 0 else ""
+        return f"Worth a look: {' '.join(sentences)}{more} {_CHANCE}"
 
     def table(self) -> Table:
-        """Return each head's entropy at first and at last."""
+        """Return the entropy of each head at the start and at the end."""
         rows = tuple(
-            (
-                self.entropies.name(arm),
-                f"{layer}.{head}",
-                *(value if value == value else None for value in (row[0], row[-1])),
-            )
-            for arm, heads in self.entropies.heads.items()
+            (self.name(arm), f"{layer}.{head}", *(v if v == v else None for v in (row[0], row[-1])))
+            for arm, heads in self.heads.items()
             for (layer, head), row in sorted(heads.items())
         )
-        return Table(columns=("arm", "head", "at first", "at last"), rows=rows[:_ROWS])
+        return Table(columns=("arm", "head", "at first", "at last"), rows=rows[:_MAX_ROWS])
 
 
-def _mean(values: tuple[float, ...] | list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return fmean(finite) if finite else math.nan
 
@@ -186,69 +142,111 @@ def entropy_data(result: StudyResult) -> Entropies:
     Raises:
         NothingToPlot: None did.
     """
-    found: dict[str, dict[Head, dict[int, list[float]]]] = {}
-    measured_runs = dict.fromkeys(_ARMS, 0)
+    points: dict[str, dict[Head, dict[int, list[float]]]] = {}
+    num_runs = dict.fromkeys(_ARMS, 0)
     for run in confirming(result):
-        arms = [arm for arm in _ARMS if arm in arms_of(run)]
-        if not arms:
-            continue
         measured = {n: c for n, c in result.measured.get(run.id, {}).items() if n.startswith("entropy/")}
-        # a head of which every number is lost has nothing to show, and no end to tell of
+        # a head of which every number is lost has nothing to show
         curves = {n: c for n, c in measured.items() if any(math.isfinite(value) for _, value in c)}
-        for arm in arms:
-            measured_runs[arm] += bool(curves)
+        for arm in set(_ARMS) & set(arms_of(run)):
+            num_runs[arm] += bool(curves)
             for name, curve in curves.items():
                 _, layer, head = name.split("/")
-                own = found.setdefault(arm, {}).setdefault((int(layer), int(head)), {})
+                of_head = points.setdefault(arm, {}).setdefault((int(layer), int(head)), {})
                 for step, value in curve:
-                    own.setdefault(step, []).append(value)
-    if not found:
+                    of_head.setdefault(step, []).append(value)
+    if not points:
         raise NothingToPlot(
             "No entropy was measured: the confirmation has not begun, its attention was no number, or the "
             "way in which this model is tempered cannot see its attention weights."
         )
-    steps = sorted({step for arm in found.values() for head in arm.values() for step in head})
+    steps = sorted({step for arm in points.values() for head in arm.values() for step in head})
     return Entropies(
         steps=tuple(steps),
         label=baseline_label(result.spec),
         heads={
             arm: {
-                head: tuple(_mean(points.get(step, [])) for step in steps)
-                for head, points in sorted(found[arm].items())
+                head: tuple(_mean(of_head.get(step, [])) for step in steps)
+                for head, of_head in sorted(points[arm].items())
             }
             for arm in _ARMS
-            if arm in found
+            if arm in points
         },
-        runs={arm: count for arm, count in measured_runs.items() if count},
+        runs={arm: count for arm, count in num_runs.items() if count},
     )
 
 
-def heads_data(result: StudyResult) -> HeadEntropies:
-    """Return the entropies head by head; raises as :func:`entropy_data`."""
-    return HeadEntropies(entropies=entropy_data(result))
-
-
 def plot_entropy(data: Entropies) -> go.Figure:
-    """Return a line for each layer and arm."""
-    made = figure(x="training step", y="entropy, share of ln n", height=380)
-    layers = [data.layers[place] for place in evenly(len(data.layers), _MOST_LAYERS)]
+    """Return a line for each layer and arm; below, a map of heads over steps for each arm."""
+    arms = list(data.heads)
+    heads = sorted({head for arm in arms for head in data.heads[arm]})
+    shown = [heads[place] for place in evenly(len(heads), _MAX_HEADS)]
+    map_height = 50 + 16 * min(len(shown), 24)
+    made = make_subplots(
+        rows=1 + len(arms),
+        cols=1,
+        shared_xaxes="all",
+        row_heights=[_LINES_HEIGHT, *([map_height] * len(arms))],
+        subplot_titles=["", *(data.name(arm) for arm in arms)],
+        vertical_spacing=0.4 / (4 + len(arms)),
+    )
+    for line in _layer_lines(data):
+        made.add_trace(line, row=1, col=1)
+    for row, arm in enumerate(arms, start=2):
+        made.add_trace(_head_map(data, arm, shown), row=row, col=1)
+    made.update_layout(
+        template=TEMPLATE,
+        height=120 + _LINES_HEIGHT + len(arms) * (30 + map_height),
+        coloraxis={
+            "cmin": 0,
+            "cmax": 1,
+            "colorscale": scale(SEQUENTIAL),
+            "colorbar": {"thickness": 12, "outlinewidth": 0, "tickformat": ".0%", "y": 0.3, "len": 0.6},
+        },
+    )
+    made.update_annotations(font={"size": 13, "color": QUIET})
+    made.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
+    made.update_yaxes(
+        type="linear",
+        autorange=True,
+        showgrid=True,
+        title={"text": "share of ln n"},
+        tickformat=".0%",
+        rangemode="tozero",
+        row=1,
+        col=1,
+    )
+    made.update_xaxes(title={"text": "training step"}, row=1 + len(arms), col=1)
+    return made
+
+
+def _head_map(data: Entropies, arm: str, heads: Sequence[Head]) -> go.Heatmap:
+    nothing = (math.nan,) * len(data.steps)
+    return go.Heatmap(
+        x=np.array(data.steps, dtype=np.int32),
+        y=[f"{layer}.{head}" for layer, head in heads],
+        z=np.array([data.heads[arm].get(head, nothing) for head in heads], dtype=np.float32).round(4),
+        coloraxis="coloraxis",
+        hovertemplate=f"{data.name(arm)}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",
+    )
+
+
+def _layer_lines(data: Entropies) -> list[go.Scatter]:
+    layers = [data.layers[place] for place in evenly(len(data.layers), _MAX_LAYERS)]
+    lines = []
     for arm, colour, dash in (("search", WINNER, "solid"), ("baseline", BASELINE, "dash")):
-        if arm not in data.heads:
-            continue
         for place, layer in enumerate(layers):
-            if not (values := data.layer(arm, layer)):
+            values = data.layer(arm, layer) if arm in data.heads else ()
+            if not values:
                 continue
-            made.add_trace(
+            # the first layer is thin, the last thick: colour and dash say which arm
+            width = 1.2 + 2.3 * place / max(1, len(layers) - 1)
+            lines.append(
                 go.Scatter(
                     x=np.array(data.steps, dtype=np.int32),
                     y=np.array(values, dtype=np.float32),
                     mode="lines+markers",
-                    # the first layer thin, the last thick: colour and dash say which arm
-                    line={
-                        "color": colour,
-                        "dash": dash,
-                        "width": 1.2 + 2.3 * place / max(1, len(layers) - 1),
-                    },
+                    line={"color": colour, "dash": dash, "width": width},
                     marker={"color": colour, "size": 3},
                     name=data.name(arm),
                     showlegend=layer == layers[-1],
@@ -256,46 +254,4 @@ def plot_entropy(data: Entropies) -> go.Figure:
                     connectgaps=True,
                 )
             )
-    made.update_yaxes(tickformat=".0%", rangemode="tozero")
-    return made
-
-
-def plot_heads(data: HeadEntropies) -> go.Figure:
-    """Return a map of head and step for each arm, one above the other."""
-    arms = list(data.entropies.heads)
-    heads = sorted({head for arm in arms for head in data.entropies.heads[arm]})
-    shown = [heads[place] for place in evenly(len(heads), _MOST_HEADS)]
-    titles = [data.entropies.name(arm) for arm in arms]
-    made = make_subplots(
-        rows=len(arms), cols=1, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.12
-    )
-    empty = (math.nan,) * len(data.entropies.steps)
-    for row, arm in enumerate(arms, start=1):
-        of, name = data.entropies.heads[arm], data.entropies.name(arm)
-        made.add_trace(
-            go.Heatmap(
-                x=np.array(data.entropies.steps, dtype=np.int32),
-                y=[f"{layer}.{head}" for layer, head in shown],
-                z=np.array([of.get(head, empty) for head in shown], dtype=np.float32).round(4),
-                coloraxis="coloraxis",
-                hovertemplate=f"{name}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",
-            ),
-            row=row,
-            col=1,
-        )
-    made.update_layout(
-        template=TEMPLATE,
-        height=120 + len(arms) * (70 + 16 * min(len(shown), 24)),
-        margin={"t": 36},
-        coloraxis={
-            "cmin": 0,
-            "cmax": 1,
-            "colorscale": scale(SEQUENTIAL),
-            "colorbar": {"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
-        },
-    )
-    made.update_annotations(font={"size": 13, "color": QUIET})
-    made.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
-    made.update_xaxes(showgrid=False)
-    made.update_xaxes(title={"text": "training step"}, row=len(arms), col=1)
-    return made
+    return lines

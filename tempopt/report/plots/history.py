@@ -1,10 +1,11 @@
-"""The search trials in their order, against the baseline."""
+"""The search trials: their values in order against the baseline, and their validations over steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import plotly.graph_objects as go
 from tempopt.errors import NothingToPlot
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import oriented, usable
-from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     BASELINE,
     BASELINE_BAND,
@@ -23,13 +23,14 @@ from tempopt.report.plots.style import (
     MOST_MARKS,
     OTHER,
     WINNER,
+    Table,
     evenly,
     figure,
     label,
     mark_size,
     number,
 )
-from tempopt.results.study_result import Baseline, StudyResult
+from tempopt.results.study_result import Baseline, Curve, StudyResult
 from tempopt.results.wording import baseline_label, baseline_name, set_text
 
 _FEWEST = 8
@@ -38,8 +39,9 @@ _SYMBOLS = {
     "complete": "circle",
     "pruned": "triangle-down-open",
     "diverged": "x-thin-open",
-    "constant": "square",
 }
+_MOST_OF_AN_OUTCOME = 120
+_MOST_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +177,9 @@ def plot_history(data: HistoryShown) -> go.Figure:
     labels = {each.number: label(each.parameters) for each in data.ranked()[:MOST_LABELS]}
     window = _window(data)
     for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
-        shown = [trial for trial in data.trials if trial.outcome == outcome and trial.value is not None]
+        shown = [each for each in data.trials if each.outcome == outcome and each.value is not None]
         if shown:
-            made.add_trace(_marks(shown, outcome, _SYMBOLS[outcome], colour, labels, window))
+            made.add_trace(_marks(shown, outcome, colour, labels, window))
     lost = [each for each in data.trials if each.value is None]
     values = [each.value for each in data.trials if each.value is not None]
     if lost:
@@ -255,7 +257,6 @@ def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str)
 def _marks(
     trials: Sequence[Trial],
     name: str,
-    symbol: str,
     colour: str,
     labels: Mapping[int, str],
     window: tuple[float, float] | None,
@@ -275,7 +276,7 @@ def _marks(
         marker={
             "color": colour,
             "size": mark_size(len(trials)),
-            "symbol": symbol,
+            "symbol": _SYMBOLS[name],
             "line": {"color": colour, "width": 1},
         },
         name=name,
@@ -293,4 +294,118 @@ def _lost(trials: Sequence[Trial], worst: float) -> go.Scatter:
         marker={"color": INK, "size": 7, "symbol": _SYMBOLS["diverged"], "line": {"color": INK, "width": 1}},
         name="diverged or lost",
         hovertemplate="trial %{x}: %{text}<extra></extra>",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """The search trials' validations over their steps.
+
+    Args:
+        metric: Name of the metric.
+        pruned: Trial number and curve of pruned trials, thinned where they are many.
+        complete: The same of trials that ran to their end.
+        counts: Number of trials that were pruned, and of all that are over.
+        out_of: Number of trials with a curve; more than are shown where that is many.
+        median_share: Share of its steps that a pruned trial took, in the median.
+    """
+
+    metric: str
+    pruned: tuple[tuple[int, Curve], ...]
+    complete: tuple[tuple[int, Curve], ...]
+    counts: tuple[int, int]
+    out_of: int
+    median_share: float
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        cut, over = self.counts
+        text = "A line a trial."
+        if cut:
+            text += (
+                f" One that ends in a cross was pruned: {cut} of {over}, in the median after "
+                f"{100 * self.median_share:.0f} % of their steps."
+            )
+        shown = len(self.pruned) + len(self.complete)
+        return f"{text} {shown} of {self.out_of} are drawn." if shown < self.out_of else text
+
+    def table(self) -> Table:
+        """Return the last validation of the trials, those that were pruned first."""
+        rows = tuple(
+            (trial, end, curve[-1][0], curve[-1][1] if math.isfinite(curve[-1][1]) else None)
+            for end, curves in (("pruned", self.pruned), ("complete", self.complete))
+            for trial, curve in curves[:_LISTED]
+        )
+        return Table(columns=("trial", "end", "last step", self.metric), rows=rows)
+
+
+def curves_data(result: StudyResult) -> Curves:
+    """Return the search trials' curves and what pruning saved.
+
+    Raises:
+        NothingToPlot: No trial has reported anything.
+    """
+    search = [run for run in result.runs if run.kind == "search"]
+    over = [run for run in search if run.outcome is not None]
+    cut, complete = ([run for run in over if run.outcome == end] for end in ("pruned", "complete"))
+    pruned_curves, complete_curves = _curves(cut, result), _curves(complete, result)
+    if not pruned_curves and not complete_curves:
+        raise NothingToPlot("No search trial that is over has reported anything.")
+    shares = [run.steps / run.total_steps for run in cut if run.steps and run.total_steps]
+    return Curves(
+        metric=result.metric,
+        pruned=pruned_curves,
+        complete=complete_curves,
+        counts=(len(cut), len(over)),
+        out_of=sum(bool(result.curves.get(run.id)) for run in (*cut, *complete)),
+        median_share=median(shares) if shares else 0.0,
+    )
+
+
+def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, Curve], ...]:
+    known = [(run.number, result.curves[run.id]) for run in runs if result.curves.get(run.id)]
+    return tuple((known[i][0], _thinned(known[i][1])) for i in evenly(len(known), _MOST_OF_AN_OUTCOME))
+
+
+def _thinned(curve: Curve) -> Curve:
+    return tuple(curve[place] for place in evenly(len(curve), _MOST_POINTS))
+
+
+def plot_curves(data: Curves) -> go.Figure:
+    """Return the trials' curves, those that were pruned ending in a cross."""
+    made = figure(x="training step", y=data.metric, height=400)
+    if data.complete:
+        made.add_trace(_lines(data.complete, "complete", {"color": WINNER, "width": 1}))
+    if not data.pruned:
+        return made
+    # told apart by more than their colour
+    made.add_trace(_lines(data.pruned, "pruned", {"color": INK, "width": 1.4, "dash": "dot"}))
+    ends = [(trial, *curve[-1]) for trial, curve in data.pruned]
+    made.add_trace(
+        go.Scatter(
+            x=[step for _, step, _ in ends],
+            y=[value for _, _, value in ends],
+            customdata=[trial for trial, _, _ in ends],
+            mode="markers",
+            marker={"symbol": "x-thin", "size": 7, "line": {"color": INK, "width": 1.4}},
+            name="where it was pruned",
+            hovertemplate="trial %{customdata} pruned at step %{x}: %{y:.4g}<extra></extra>",
+        )
+    )
+    return made
+
+
+def _lines(curves: Sequence[tuple[int, Curve]], name: str, line: dict[str, Any]) -> go.Scatter:
+    points = [
+        (trial, step, value) for trial, curve in curves for step, value in (*curve, (math.nan, math.nan))
+    ]
+    return go.Scatter(
+        x=np.array([step for _, step, _ in points], dtype=np.float32),
+        y=np.array([value for _, _, value in points], dtype=np.float32),
+        customdata=np.array([trial for trial, _, _ in points], dtype=np.int32),
+        mode="lines",
+        line=line,
+        opacity=0.7,
+        name=name,
+        hovertemplate=f"trial %{{customdata}} ({name}), step %{{x}}: %{{y:.4g}}<extra></extra>",
     )

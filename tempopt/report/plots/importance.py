@@ -16,8 +16,7 @@ from optuna.trial import TrialState
 
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import usable
-from tempopt.report.plots.base import Table
-from tempopt.report.plots.style import WINNER, figure, label_bars, plain
+from tempopt.report.plots.style import WINNER, Table, figure, label_bars, plain
 from tempopt.results.study_result import StudyResult
 from tempopt.sampling.history import View, frozen
 from tempopt.temperature import LinearNormaliser, split_name

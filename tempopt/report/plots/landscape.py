@@ -11,8 +11,6 @@ import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import oriented, usable
-from tempopt.report.plots.base import Table
-from tempopt.report.plots.controlled import measured_levels, winners_levels
 from tempopt.report.plots.style import (
     BASELINE,
     FAINT,
@@ -21,6 +19,7 @@ from tempopt.report.plots.style import (
     MOST_MARKS,
     OTHER,
     SEQUENTIAL,
+    Table,
     bounds,
     colorbar,
     evenly,
@@ -31,7 +30,13 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown
+from tempopt.report.plots.temperatures import (
+    ATTENTION,
+    Shown,
+    all_shown,
+    measured_levels,
+    winners_levels,
+)
 from tempopt.results.study_result import StudyResult
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 

@@ -1,4 +1,4 @@
-"""How every plot looks: colours that the colour-blind tell apart, one template, and text made harmless.
+"""The parts that all plots share: data with a caption and a table, colours, one template, escaped text.
 
 Figures are drawn on light ground. ``DARK`` says what each of their colours becomes on dark ground, so that a
 page can follow its reader's choice; every colour of a figure is therefore one of these.
@@ -8,13 +8,56 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-# plotly looks for pandas whenever it draws, and takes what another thread has loaded half of it
-import pandas  # noqa: F401
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+
+from tempopt.results.study_result import StudyResult
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The numbers of a plot for those who cannot see it; cells are plain data, nothing is escaped."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Data(Protocol):
+    """What a plot shows."""
+
+    def caption(self) -> str:
+        """Return in a sentence or two how the plot is read and what it shows, as plain text."""
+        ...
+
+    def table(self) -> Table:
+        """Return its numbers, thinned where they are many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One plot of a study.
+
+    Args:
+        title: Its heading.
+        data: Returns what it shows of a study; raises NothingToPlot, with the reason, if there is nothing.
+        figure: Returns the drawing of that.
+    """
+
+    title: str
+    data: Callable[[StudyResult], Any]
+    figure: Callable[[Any], go.Figure]
+
+    def __call__(self, result: StudyResult) -> go.Figure:
+        """Return the figure of a study; NothingToPlot if there is nothing to show."""
+        return self.figure(self.data(result))
+
 
 WINNER = "#0b62a4"
 BASELINE = "#c2500a"

@@ -37,7 +37,7 @@
   // Replace the content by that of the page as the server has it now; what is unfolded stays unfolded.
   const replaceContent = (page) => {
     const unfolded = [...document.querySelectorAll("details[open]")].map((details) => details.id);
-    for (const part of ["header", "nav", "main", "#figures"]) {
+    for (const part of ["header", "main", "#figures"]) {
       document.querySelector(part).replaceWith(page.querySelector(part));
     }
     for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");

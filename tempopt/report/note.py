@@ -1,6 +1,6 @@
-"""The note on a study's page in Optuna's dashboard, in Markdown: what was found, and what to do with it.
+"""The note of a study in Optuna's dashboard, in Markdown: verdict, recommendation and progress.
 
-Pure text; what people wrote is made harmless. Who may replace a note is told by its first line.
+The first line holds a digest, by which a note that a person changed is left alone.
 """
 
 from __future__ import annotations
@@ -33,15 +33,9 @@ _LONGEST_VALUE = 22
 _LONGEST_CALL = 4000
 
 
-def written(result: StudyResult, plots: Sequence[str] = (), absent: Sequence[str] = ()) -> str:
-    """Return the note of a study as it stands; the same study has the same note.
-
-    Args:
-        result: The study.
-        plots: What tempopt's plots on the same page are called.
-        absent: Those that are missing there though there is something to show, and why.
-    """
-    text = "\n".join(_parts(result, plots, absent))
+def render_note(result: StudyResult) -> str:
+    """Render the note of a study as it stands; the same study has the same note."""
+    text = "\n".join(_parts(result))
     return f"[tempopt]: # ({_digest(text)})\n\n{text}"
 
 
@@ -55,7 +49,7 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> Iterator[str]:
+def _parts(result: StudyResult) -> Iterator[str]:
     title, *rest = verdict_lines(result)
     yield f"### What was found\n\n**{escaped(title, _LONGEST_LINE)}**\n"
     yield from (f"{_bullet(line)} {escaped(line, _LONGEST_LINE)}" for line in rest if line.strip())
@@ -70,14 +64,9 @@ def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> 
     yield "\n### More\n"
     yield f"- The whole report, as one page to send on: {_code(f'tempopt report {name}')}"
     yield f"- On the terminal: {_code(f'tempopt show {name}')}"
-    if plots:
-        titles = ", ".join(map(escaped, plots))
-        yield f"- tempopt's plots are on the page *History*: {titles}."
-    if absent:
-        yield f"- Not among them: {'; '.join(map(escaped, absent))}."
     yield (
-        "\n*tempopt keeps this note up to date. Change anything in it, and it is yours and stays as you "
-        "leave it; empty it, and this one comes back.*"
+        "\n*`tempopt dashboard` keeps this note up to date. A note that you change stays as you leave it; "
+        "empty it, and this one comes back.*"
     )
 
 

@@ -1,4 +1,4 @@
-"""Temperature over progress and depth: the winner's plan beside τ = 1."""
+"""The temperature over training: the winner's plan beside the baseline."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.plots.base import Table
-from tempopt.report.plots.controlled import controlled, controlled_runs
 from tempopt.report.plots.style import (
     BASELINE,
-    DIVERGING,
     WINNER,
     WINNER_BAND,
-    figure,
+    Table,
     number,
     panels,
-    scale,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown
+from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown, controlled, controlled_runs
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import (
@@ -83,7 +78,7 @@ class PlanShown:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        course = course_of(self.level, self.courses.get(self.shown.name))
+        course = _course_of(self.level, self.courses.get(self.shown.name))
         if self.shown.name:
             text = f"The winner's temperature {self.shown.name} {course}; the dashed line is the temperature "
             text += f"as found, {number(self.shown.neutral)}."
@@ -92,7 +87,7 @@ class PlanShown:
             text += "Above it attention is softer, below it sharper."
         for each, levels in self.others:
             text += f" {each.name}, {number(each.neutral)} as found, "
-            text += f"{course_of(levels, self.courses.get(each.name))}."
+            text += f"{_course_of(levels, self.courses.get(each.name))}."
         if len(self.temperatures) > 1 and self.varies:
             pattern = "" if self.measured else f', whose pattern is "{self.pattern}"'
             text += f" The band is the spread over the layers{pattern}."
@@ -126,35 +121,8 @@ class PlanShown:
         return [place for place, each in enumerate(self.progress) if each in moments]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepthShown:
-    """The same plan as a map of progress and layer."""
-
-    plan: PlanShown
-
-    def caption(self) -> str:
-        """Return how to read it and what it says."""
-        text = "Training runs from left to right, depth from top to bottom; blue is sharper than τ = 1, "
-        text += "orange softer, pale (on dark ground: dark) is τ = 1."
-        if not self.plan.layers_known:
-            return f"{text} How many layers the model has was not measured, so one row stands for all."
-        if not self.plan.varies:
-            return f"{text} All layers have the same temperature."
-        ends = [number(self.plan.temperatures[place][-1]) for place in (0, -1)]
-        return f"{text} At the end the first layer is at {ends[0]} and the last at {ends[1]}."
-
-    def table(self) -> Table:
-        """Return the temperature at eleven moments."""
-        return self.plan.table()
-
-
-def course_of(levels: tuple[float, ...], words: str | None = None) -> str:
-    """Return how a temperature goes, ``goes from 0.5 to 2`` or ``stays at 1``.
-
-    Args:
-        levels: The temperature over training.
-        words: How one goes that bends.
-    """
+def _course_of(levels: tuple[float, ...], words: str | None = None) -> str:
+    """Return how a temperature changes, ``goes from 0.5 to 2``; of one that bends its ``words``."""
     if words:
         return f"is {words}"
     if min(levels) == max(levels):
@@ -162,7 +130,7 @@ def course_of(levels: tuple[float, ...], words: str | None = None) -> str:
     return f"goes from {number(levels[0])} to {number(levels[-1])}"
 
 
-def num_layers(result: StudyResult) -> int | None:
+def _num_layers(result: StudyResult) -> int | None:
     """Return the number of attention layers, as far as measured entropies tell; None: they do not."""
     found = {
         name.split("/")[1]
@@ -190,7 +158,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
         raise NothingToPlot("The winner's attention is linear: it has no temperature.")
     bends = {at for each in (shown, *others) for at, _ in each.shape(parameters)[1:-1]}
     progress = tuple(sorted({*(place / (_FINE - 1) for place in range(_FINE)), *bends}))
-    layers = None if shown.name else num_layers(result)
+    layers = None if shown.name else _num_layers(result)
     measured = None
     if not shown.name and is_controlled(parameters):
         measured = controlled(result, controlled_runs(result, parameters), progress)
@@ -224,18 +192,6 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
     }
     # these count at any value, where they are read at all
     return {n: value for n, value in own.items() if value != NEUTRAL[n] or n in ("n0", "window")}
-
-
-def depth_data(result: StudyResult) -> DepthShown:
-    """Return the winner's plan by progress and layer.
-
-    Raises:
-        NothingToPlot: As for :func:`schedule_data`, or only named temperatures are searched.
-    """
-    plan = schedule_data(result)
-    if plan.shown.name:
-        raise NothingToPlot(f"Attention has layers; {plan.shown.name} is one number.")
-    return DepthShown(plan=plan)
 
 
 def plot_schedule(data: PlanShown) -> go.Figure:
@@ -300,36 +256,3 @@ def _baseline(shown: Shown, name: str, *, legend: bool) -> go.Scatter:
         showlegend=legend,
         hovertemplate=f"{shown.baseline}<extra></extra>",
     )
-
-
-def plot_depth(data: DepthShown) -> go.Figure:
-    """Return the winner's temperature as a map of progress and layer."""
-    rows = data.plan.temperatures
-    logs = np.log2(np.array(rows, dtype=np.float32)).round(4)
-    widest = max(1.0, float(np.abs(logs).max()))
-    # seven at most: the scale is short beside one layer, and below a plot on a phone
-    ends = math.floor(widest)
-    ticks = [2.0**power for power in range(-ends, ends + 1) if power % math.ceil(ends / 3) == 0]
-    made = figure(x="training progress", height=170 + 22 * min(len(rows), 20), margin={"t": 12})
-    made.add_trace(
-        go.Heatmap(
-            x=np.array(data.plan.progress, dtype=np.float32),
-            y=[f"layer {index}" for index in range(len(rows))] if data.plan.layers_known else ["all layers"],
-            z=logs,
-            customdata=np.array(rows, dtype=np.float32).round(4),
-            zmin=-widest,
-            zmax=widest,
-            colorscale=scale(DIVERGING),
-            colorbar={
-                "title": {"text": "τ"},
-                "tickvals": [math.log2(tick) for tick in ticks],
-                "ticktext": [f"{tick:g}" for tick in ticks],
-                "thickness": 12,
-                "outlinewidth": 0,
-            },
-            hovertemplate="%{y}, progress %{x:.2f}: τ = %{customdata:.4g}<extra></extra>",
-        )
-    )
-    made.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    made.update_xaxes(tickformat=".0%", showgrid=False)
-    return made

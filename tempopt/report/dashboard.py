@@ -1,0 +1,255 @@
+"""Optuna's dashboard over a store, on the loopback address, with tempopt's notes, plots and exports.
+
+Uses the public API of Optuna and optuna-dashboard alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import optuna
+from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
+from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.storages import RDBStorage
+from optuna_dashboard import get_note, save_note, save_plotly_graph_object, wsgi
+
+from tempopt.errors import NothingToPlot, StorageError, StudyFailed, UsageError
+from tempopt.records.rows import StudySummary
+from tempopt.report.note import belongs_to_tempopt, render_note
+from tempopt.report.page.html import render_report
+from tempopt.report.page.sections import plot_keys
+from tempopt.report.plots import PLOTS
+from tempopt.report.plots.style import GROUND
+from tempopt.results import export
+from tempopt.results.study_result import StudyResult, load
+from tempopt.store import urls
+from tempopt.store.store import Store
+from tempopt.version import __version__
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+HOST, PORT = "127.0.0.1", 8080
+STAMP = "tempopt:shown"
+"""User attribute of a study: digest of the state that its note and plots show."""
+_PAUSE_SECONDS = 20.0
+_PLOT_HEIGHT = 440
+_LOCAL_NAMES = ("127.0.0.1", "localhost")
+
+
+class Dashboard:
+    """Optuna's dashboard of all studies of one database; a context manager.
+
+    While it is open, a thread writes the note and the plots of each study that has changed.
+
+    Args:
+        url: URL of the store's database.
+        port: Port on 127.0.0.1; 0 takes a free one.
+        name: Name of the study that is brought up to date first; None: no study comes first.
+        note: Called with each message for a person.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        StorageError: There is no store at the URL, or Optuna cannot read its tables.
+        UsageError: The port is taken or may not be used.
+    """
+
+    def __init__(
+        self, url: str, *, port: int = PORT, name: str | None = None, note: Callable[[str], None] = print
+    ) -> None:
+        self._store = Store.open(url, create=False)
+        if name is not None:
+            self._store.load_study(name)
+        self._name, self._note = name, note
+        self._storage = open_storage(url, self._store.url)
+        self._artifacts = open_artifacts(self._store.url)
+        self._server = _listen(port, _local_only(wsgi(self._storage, artifact_store=self._artifacts)))
+        self.url = f"http://{HOST}:{self._server.server_port}"
+        self._is_closed = threading.Event()
+        self._publisher = threading.Thread(target=self._publish_all, name="tempopt-notes", daemon=True)
+
+    def __enter__(self) -> Dashboard:
+        self._publisher.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._is_closed.set()
+        self._server.server_close()
+        self._publisher.join(_PAUSE_SECONDS)
+        self._storage.engine.dispose()
+        self._store.close()
+
+    def serve(self) -> None:
+        """Answer requests until a signal or another thread's :meth:`stop` ends it."""
+        self._server.serve_forever()
+
+    def stop(self) -> None:
+        """End :meth:`serve`, from another thread."""
+        self._server.shutdown()
+
+    def _publish_all(self) -> None:
+        messages: set[str] = set()
+        while not self._is_closed.is_set():
+            try:
+                summaries = self._store.list_studies()
+                for summary in sorted(summaries, key=lambda each: each.study.name != self._name):
+                    if not self._is_closed.is_set():
+                        publish(self._store, self._storage, self._artifacts, summary)
+            except Exception as error:
+                # the dashboard stays useful without the newest plots
+                message = f"The notes and plots could not be written: {error}"
+                if message not in messages:
+                    messages.add(message)
+                    self._note(message)
+            self._is_closed.wait(_PAUSE_SECONDS)
+
+
+def open_storage(url: str, driver_url: str) -> RDBStorage:
+    """Open Optuna's storage in the database of a store.
+
+    Args:
+        url: URL as a person gave it, for messages.
+        driver_url: The same with its driver.
+
+    Raises:
+        StorageError: Optuna cannot read its tables.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return RDBStorage(driver_url, engine_kwargs={"pool_pre_ping": True})
+    except Exception as error:
+        address = urls.parse(url)
+        raise StorageError(
+            f"Optuna cannot read its tables in {address.shown}: {address.mask(str(error)).rstrip('.')}. If "
+            "they are older than this Optuna, keep a copy, and run: optuna storage upgrade --storage URL"
+        ) from None
+
+
+def open_artifacts(driver_url: str) -> FileSystemArtifactStore:
+    """Open the folder that holds the artifacts of a database's studies, in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "tempopt" / "artifacts" / hashlib.sha256(driver_url.encode()).hexdigest()[:16]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return FileSystemArtifactStore(str(folder))
+
+
+def publish(
+    store: Store, storage: RDBStorage, artifacts: FileSystemArtifactStore, summary: StudySummary
+) -> bool:
+    """Write note, plots and artifacts of a study that has changed; return whether it had.
+
+    A note that a person wrote or changed is left alone.
+    """
+    name = summary.study.name
+    try:
+        study = optuna.load_study(study_name=name, storage=storage)
+    except KeyError:
+        return False
+    stamp = _stamp(summary)
+    if study.user_attrs.get(STAMP) == stamp:
+        return False
+    result = load(store, name, whole=True)
+    for key in plot_keys(result):
+        try:
+            figure = PLOTS[key](result)
+        except NothingToPlot:
+            continue
+        save_plotly_graph_object(study, _titled(figure, PLOTS[key].title), graph_object_id=f"tempopt-{key}")
+    note, before = render_note(result), get_note(study)
+    if note != before and (not before.strip() or belongs_to_tempopt(before)):
+        save_note(study, note)
+    if result.state == "done":
+        _upload(study, artifacts, result)
+    study.set_user_attr(STAMP, stamp)
+    return True
+
+
+def _stamp(summary: StudySummary) -> str:
+    row = summary.study
+    facts = (__version__, row.spec_hash, row.state, row.version, summary.tickets)
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _titled(figure: go.Figure, title: str) -> go.Figure:
+    """Return a figure as it fits the dashboard's grid, on light ground in dark mode as well."""
+    return figure.update_layout(
+        title={"text": title, "font": {"size": 14}, "x": 0.02, "y": 0.98, "yanchor": "top"},
+        paper_bgcolor=GROUND,
+        plot_bgcolor=GROUND,
+        height=_PLOT_HEIGHT,
+        margin={"t": 48, "b": 16},
+        font={"size": 11},
+        legend={"y": -0.2, "yanchor": "top"},
+    )
+
+
+def _upload(study: optuna.Study, artifacts: FileSystemArtifactStore, result: StudyResult) -> None:
+    """Upload the report and the recommended configuration, once for each round of the confirmation."""
+    present = {
+        meta.filename for meta in get_all_artifact_meta(study) if _is_present(artifacts, meta.artifact_id)
+    }
+    number = result.round + 1
+    renderings: dict[str, Callable[[], str]] = {
+        f"report-{number}.html": lambda: render_report(result, plotlyjs="cdn"),
+        f"recommended-{number}.yaml": lambda: export.to_yaml(result),
+    }
+    with TemporaryDirectory() as folder:
+        for name in renderings.keys() - present:
+            path = Path(folder) / name
+            with contextlib.suppress(StudyFailed):
+                path.write_text(renderings[name](), encoding="utf-8")
+                upload_artifact(artifact_store=artifacts, file_path=str(path), study_or_trial=study)
+
+
+def _is_present(artifacts: FileSystemArtifactStore, artifact_id: str) -> bool:
+    try:
+        artifacts.open_reader(artifact_id).close()
+    except ArtifactNotFound:
+        return False
+    return True
+
+
+# ---- the server
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+def _listen(port: int, app: WSGIApplication) -> WSGIServer:
+    try:
+        return make_server(HOST, port, app, server_class=_Server, handler_class=_QuietHandler)
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"Port {port} of {HOST} cannot be used: {getattr(error, 'strerror', None) or error}. Give "
+            "another one, as in --port 8081, or --port 0 for any that is free."
+        ) from None
+
+
+def _local_only(app: WSGIApplication) -> WSGIApplication:
+    """Refuse other names than this machine's own: a foreign site could have its name point here."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        host = environ.get("HTTP_HOST", "").rpartition(":")[0] or environ.get("HTTP_HOST", "")
+        if host in _LOCAL_NAMES:
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"This dashboard answers to 127.0.0.1 and localhost. From elsewhere, use ssh -L.\n"]
+
+    return answer

@@ -1,1 +1,0 @@
-"""Optuna's dashboard with tempopt's plots and notes."""

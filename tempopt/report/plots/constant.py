@@ -1,0 +1,458 @@
+"""Constant and learned temperatures: the metric over a constant one; learned ones over training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, geometric_mean
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from tempopt.confirmation.evaluations import WINNER as WINNERS_PLAN
+from tempopt.confirmation.evaluations import ConstantPlan
+from tempopt.confirmation.inference import AS_TRAINED, Tuned
+from tempopt.confirmation.verdict import Verdict
+from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import arms_of, usable
+from tempopt.report.plots.confirmation import confirming
+from tempopt.report.plots.style import (
+    BASELINE,
+    CONSTANT,
+    GROUND,
+    INK,
+    OTHER,
+    QUIET,
+    TEMPLATE,
+    WINNER,
+    Cell,
+    Table,
+    evenly,
+    number,
+    plain,
+    temperature_axis,
+)
+from tempopt.report.plots.temperatures import Shown, all_shown, winners_levels
+from tempopt.results.learned_text import place_of
+from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import baseline_label, baseline_name, plan_text
+from tempopt.temperature import TemperatureParameters, neutral, own_parameters
+from tempopt.workers.messages import LEARNED_CURVE
+
+_COLOURS = {"search": WINNER, "baseline": BASELINE}
+_DASHES = ("solid", "dot", "dashdot")
+_PATH_COLOURS = (WINNER, BASELINE, CONSTANT, OTHER)
+_MAX_PATHS = 6
+_MAX_LEARNED_ROWS = 200
+_PANEL_HEIGHT = 300
+
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsShown:
+    """The models of one arm, evaluated at other temperatures than those of their training.
+
+    Args:
+        curves: Temperature (attention's is the empty text) and length scaling (``none``, or its name) to
+            constant temperature and mean value, by temperature.
+        as_trained: Mean value at their own temperature.
+        own: Their own temperature at the end of training.
+        winners: The winner's last temperature and the mean value under its final plan; None for the winner.
+        picked: Name, temperature and mean value of the best plan.
+    """
+
+    curves: Mapping[tuple[str, str], Points]
+    as_trained: float
+    own: float
+    winners: tuple[float, float] | None
+    picked: tuple[str, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedPath:
+    """One learned temperature over training, in the geometric mean over the runs.
+
+    Args:
+        name: Its name, or the layer of attention and the head.
+        mean: Geometric mean at each step; NaN before the first measurement.
+        neutral: Temperature that changes nothing, by which the plot divides.
+        winner: The winner's temperature at each step; empty without one.
+    """
+
+    name: str
+    mean: tuple[float, ...]
+    neutral: float
+    winner: tuple[float, ...]
+
+    @property
+    def first(self) -> float:
+        """Where it began; heads of a layer that attends late begin later than others."""
+        return next(value for value in self.mean if value == value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantAndLearned:
+    """Values at constant temperatures, trained and evaluated, and learned temperatures.
+
+    Args:
+        metric: Name of the metric.
+        baseline: Name of the baseline in a sentence.
+        label: The same in a word.
+        trained: Temperature and value of each run of the arm of constants, by temperature; empty where
+            several temperatures are searched.
+        arms: Arm (``baseline``, ``search``) to its models, evaluated on the validation data.
+        is_tested: Whether gains are counted on other data than the best temperature is picked on.
+        steps: Optimizer steps of the learned temperatures.
+        paths: The learned temperatures.
+        num_learned: Number of runs that the paths are the mean of.
+        why_not_learned: Reason why there are none; empty if there are.
+    """
+
+    metric: str
+    baseline: str
+    label: str
+    trained: Points
+    arms: Mapping[str, ModelsShown]
+    is_tested: bool
+    steps: tuple[int, ...]
+    paths: tuple[LearnedPath, ...]
+    num_learned: int
+    why_not_learned: str
+
+    @property
+    def has_constants(self) -> bool:
+        """Whether there are values at constant temperatures."""
+        return bool(self.trained or self.arms)
+
+    def name(self, arm: str) -> str:
+        """Return the name of the models of an arm."""
+        return "winner" if arm == "search" else self.label
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        return " ".join([*self._of_trained(), *self._of_models(), *self._of_learned()])
+
+    def _of_trained(self) -> Iterator[str]:
+        if self.trained:
+            yield "Squares were trained at that constant temperature, during the search."
+
+    def _of_models(self) -> Iterator[str]:
+        if not self.arms:
+            return
+        yield (
+            "Lines are confirmed models, evaluated at constant temperatures (mean on the validation data); "
+            "dashed, the same models as they were trained. A star is what was picked."
+        )
+        curves = {curve for models in self.arms.values() for curve in models.curves}
+        scalings = sorted({scaling for _, scaling in curves} - {"none"})
+        if scalings:
+            yield f"Dotted lines have length scaling as well ({', '.join(scalings)})."
+        for arm, models in self.arms.items():
+            name = "The winner's models" if arm == "search" else f"Models trained at {self.baseline}"
+            plan, _, value = models.picked
+            if plan == AS_TRAINED:
+                yield f"{name} do best at the temperature of their training."
+            else:
+                before = number(models.as_trained)
+                yield f"{name} do best at {plan_text(plan)}: {number(value)} in place of {before}."
+        if self.is_tested:
+            yield "What that gains is counted on the test data."
+
+    def _of_learned(self) -> Iterator[str]:
+        if not self.paths:
+            yield self.why_not_learned
+            return
+        ends = [f"{p.name} from {number(p.first)} to {number(p.mean[-1])}" for p in self.paths[:_MAX_PATHS]]
+        more = len(self.paths) - len(ends)
+        yield (
+            f"Below, the temperatures that {self.num_learned} confirming runs have learned, in the geometric "
+            f"mean; dashed is the winner's. Learned: {', '.join(ends)}{f' and {more} more' if more else ''}."
+        )
+
+    def table(self) -> Table:
+        """Return the value at each constant temperature, then each learned temperature over steps."""
+        rows: list[tuple[Cell, ...]] = [("trained at", "", tau, None, value) for tau, value in self.trained]
+        for arm, models in self.arms.items():
+            name = f"{self.name(arm)}, evaluated"
+            rows.append((name, "as trained", models.own, None, models.as_trained))
+            if models.winners is not None:
+                rows.append((name, "the winner's final plan", None, None, models.winners[1]))
+            for (temperature, scaling), points in models.curves.items():
+                rows += [(name, temperature or scaling, tau, None, value) for tau, value in points]
+        learned: list[tuple[Cell, ...]] = [
+            ("learned", path.name, path.mean[place], step, None)
+            for path in self.paths
+            for place, step in enumerate(self.steps)
+            if path.mean[place] == path.mean[place]
+        ]
+        rows += [learned[place] for place in evenly(len(learned), _MAX_LEARNED_ROWS)]
+        return Table(columns=("models", "what", "temperature", "step", self.metric), rows=tuple(rows))
+
+
+def constant_data(result: StudyResult) -> ConstantAndLearned:
+    """Return values at constant temperatures and the learned temperatures.
+
+    Raises:
+        NothingToPlot: There is neither.
+    """
+    shown = all_shown(result)
+    steps, paths, num_learned = _learned(result, shown)
+    data = ConstantAndLearned(
+        metric=result.metric,
+        baseline=baseline_name(result.spec),
+        label=baseline_label(result.spec),
+        trained=_trained(result, shown),
+        arms=_arms(result),
+        is_tested=result.spec.study.confirm_on == "test",
+        steps=steps,
+        paths=paths,
+        num_learned=num_learned,
+        why_not_learned="" if paths else _why_not_learned(result),
+    )
+    if not data.has_constants and not paths:
+        raise NothingToPlot(
+            "No run at a constant temperature is complete, and no confirmed model has been evaluated at "
+            "another temperature."
+        )
+    return data
+
+
+def _trained(result: StudyResult, shown: Sequence[Shown]) -> Points:
+    if len(shown) > 1:
+        return ()
+    return tuple(
+        sorted(
+            (shown[0].levels(run.parameters, (1.0,))[0], run.value)
+            for run in result.runs
+            if run.kind == "constant" and usable(run) and run.value is not None and run.parameters is not None
+        )
+    )
+
+
+def _arms(result: StudyResult) -> dict[str, ModelsShown]:
+    verdict = result.verdict
+    if not result.spec.evaluated or verdict is None or verdict.inference_only is None:
+        return {}
+    names = result.spec.evaluated
+    baseline = _last_temperatures(neutral(verdict.params), names)
+    arms = {"baseline": _models(verdict.inference_only.baseline, baseline, verdict.params)}
+    if verdict.inference_only.winner is not None and not verdict.at_one:
+        winner = _winners_last_temperatures(verdict, names)
+        arms["search"] = _models(verdict.inference_only.winner, winner, None)
+    return arms
+
+
+def _last_temperatures(parameters: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
+    plans = {name: TemperatureParameters.from_mapping(own_parameters(parameters, name)) for name in names}
+    return {name: plan.plan(1).schedule(1.0) for name, plan in plans.items()}
+
+
+def _winners_last_temperatures(verdict: Verdict, names: Sequence[str]) -> dict[str, float]:
+    temperatures = _last_temperatures(verdict.params, names)
+    if "" in temperatures and verdict.controlled:
+        # measured: the geometric mean over layers and runs
+        temperatures[""] = geometric_mean(mean for mean, _, _ in verdict.controlled.values())
+    return temperatures
+
+
+def _models(tuned: Tuned, last: Mapping[str, float], winner: Mapping[str, object] | None) -> ModelsShown:
+    """Return the models of one arm.
+
+    Args:
+        tuned: Their values at each temperature.
+        last: The last temperatures of their training, by name.
+        winner: The winner's parameters, None for the winner's own models.
+    """
+    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    as_trained = tuned.curve[AS_TRAINED]
+    for plan, value in tuned.curve.items():
+        constant = ConstantPlan.of(plan)
+        if constant is not None:
+            key = (constant.temperature, constant.length_scaling)
+            curves.setdefault(key, []).append((constant.tau, value))
+    first = next(iter(last.values()))
+    winners = None
+    if winner is not None:
+        # the grid has all but the temperature of the baseline's training
+        for name in last:
+            if (name, "none") in curves:
+                curves[name, "none"].append((last[name], as_trained))
+        if WINNERS_PLAN in tuned.curve:
+            tau = next(iter(_last_temperatures(winner, list(last)).values()))
+            winners = (tau, tuned.curve[WINNERS_PLAN])
+    picked = ConstantPlan.of(tuned.plan)
+    picked_tau = first if picked is None else picked.tau
+    if tuned.plan == WINNERS_PLAN and winners is not None:
+        picked_tau = winners[0]
+    return ModelsShown(
+        curves={key: tuple(sorted(points)) for key, points in curves.items()},
+        as_trained=as_trained,
+        own=first,
+        winners=winners,
+        picked=(tuned.plan, picked_tau, tuned.curve[tuned.plan]),
+    )
+
+
+def _learned(
+    result: StudyResult, shown: Sequence[Shown]
+) -> tuple[tuple[int, ...], tuple[LearnedPath, ...], int]:
+    """Return steps, paths and number of runs of the learned temperatures that the verdict rests on."""
+    runs = [run for run in confirming(result) if "learned" in arms_of(run) and usable(run)]
+    points: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        for name, curve in result.measured.get(run.id, {}).items():
+            if name.startswith(LEARNED_CURVE):
+                of_name = points.setdefault(name.removeprefix(LEARNED_CURVE), {})
+                for step, value in curve:
+                    of_name.setdefault(step, []).append(value)
+    steps = sorted({step for of_name in points.values() for step in of_name})
+    by_name = {temperature.name: temperature for temperature in shown}
+    paths = []
+    for name, of_name in points.items():
+        values = [of_name.get(step, [math.nan]) for step in steps]
+        place = place_of(name)
+        temperature = by_name.get("" if place else name)
+        progress = tuple(step / max(steps[-1], 1) for step in steps)
+        paths.append(
+            LearnedPath(
+                name=f"τ of {place}" if place else name,
+                mean=tuple(math.exp(fmean(map(math.log, at_step))) for at_step in values),
+                neutral=1.0 if temperature is None else temperature.neutral,
+                winner=() if temperature is None else winners_levels(result, temperature, progress),
+            )
+        )
+    return tuple(steps), tuple(paths), len(runs)
+
+
+def _why_not_learned(result: StudyResult) -> str:
+    study = result.spec.study
+    if study.not_learned is not None:
+        return f"The temperatures cannot be learned here: {study.not_learned.rstrip('.')}."
+    if not study.learned:
+        return "The study spec asks for no learned temperatures (study.learned)."
+    return "No run with learned temperatures is confirmed."
+
+
+def plot_constant(data: ConstantAndLearned) -> go.Figure:
+    """Return the metric over a constant temperature and, below, the learned temperatures over steps."""
+    titles = [
+        *(["constant temperature"] if data.has_constants else []),
+        *(["learned temperatures"] if data.paths else []),
+    ]
+    made = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.24)
+    made.update_layout(template=TEMPLATE, height=110 + _PANEL_HEIGHT * len(titles))
+    made.update_layout(legend={"y": -0.28 / len(titles), "yanchor": "top"})
+    made.update_annotations(font={"size": 13, "color": QUIET})
+    if data.has_constants:
+        _add_constants(made, data)
+    if data.paths:
+        _add_learned(made, data, row=len(titles))
+    return made
+
+
+def _add_constants(made: go.Figure, data: ConstantAndLearned) -> None:
+    taus = [tau for tau, _ in data.trained]
+    for models in data.arms.values():
+        taus += [tau for points in models.curves.values() for tau, _ in points]
+        taus += [models.own, *(() if models.winners is None else models.winners[:1])]
+    for arm, models in data.arms.items():
+        made.add_trace(_as_trained(arm, models, [min(taus), max(taus)], data.name(arm)), row=1, col=1)
+        for place, (curve, points) in enumerate(models.curves.items()):
+            made.add_trace(_curve(arm, data, curve, points, _DASHES[place % len(_DASHES)]), row=1, col=1)
+    if data.trained:
+        made.add_trace(_marks(data.trained, "trained at", CONSTANT, "square", 9, is_named=True), row=1, col=1)
+    for arm, models in data.arms.items():
+        if models.winners is not None:
+            text = f"{data.name(arm)}, {plan_text(WINNERS_PLAN)}"
+            made.add_trace(_marks([models.winners], text, _COLOURS[arm], "diamond-open", 10), row=1, col=1)
+        plan, tau, value = models.picked
+        text = f"{data.name(arm)}, picked: {plan_text(plan)}"
+        made.add_trace(_marks([(tau, value)], text, _COLOURS[arm], "star", 15), row=1, col=1)
+    made.update_xaxes(title={"text": "temperature"}, **temperature_axis(taus), row=1, col=1)
+    made.update_yaxes(title={"text": plain(data.metric)}, row=1, col=1)
+
+
+def _as_trained(arm: str, models: ModelsShown, ends: list[float], name: str) -> go.Scatter:
+    return go.Scatter(
+        x=ends,
+        y=[models.as_trained] * 2,
+        mode="lines",
+        line={"color": _COLOURS[arm], "width": 1.5, "dash": "dash"},
+        showlegend=False,
+        name=f"{name}, as trained",
+        hovertemplate=f"{name}, as trained: %{{y:.4g}}<extra></extra>",
+    )
+
+
+def _curve(
+    arm: str, data: ConstantAndLearned, curve: tuple[str, str], points: Points, dash: str
+) -> go.Scatter:
+    temperature, scaling = curve
+    name = "winner, evaluated" if arm == "search" else f"{data.label}, evaluated"
+    if temperature or scaling != "none":
+        name += f", {plain(temperature or scaling)}"
+    return go.Scatter(
+        x=[tau for tau, _ in points],
+        y=[value if math.isfinite(value) else None for _, value in points],
+        mode="lines+markers",
+        line={"color": _COLOURS[arm], "width": 2, "dash": dash},
+        marker={"color": _COLOURS[arm], "size": 5},
+        name=name,
+        hovertemplate=f"{name} at {temperature or 'τ'} = %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
+    )
+
+
+def _marks(
+    points: Sequence[tuple[float, float]],
+    name: str,
+    colour: str,
+    symbol: str,
+    size: int,
+    *,
+    is_named: bool = False,
+) -> go.Scatter:
+    # filled marks lie on lines of their colour
+    line = {"width": 2} if symbol.endswith("-open") else {"width": 1.5, "color": GROUND}
+    return go.Scatter(
+        x=[tau for tau, _ in points],
+        y=[value for _, value in points],
+        mode="markers",
+        marker={"color": colour, "size": size, "symbol": symbol, "line": line},
+        showlegend=is_named,
+        name=plain(name),
+        hovertemplate=f"{plain(name)} %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
+    )
+
+
+def _add_learned(made: go.Figure, data: ConstantAndLearned, *, row: int) -> None:
+    paths = [data.paths[index] for index in evenly(len(data.paths), _MAX_PATHS)]
+    values: list[float] = []
+    is_relative = any(path.neutral != 1.0 for path in paths)
+    for index, path in enumerate(paths):
+        colour = _PATH_COLOURS[index % len(_PATH_COLOURS)]
+        for levels, ink, dash, name in (
+            (path.mean, colour, "solid", path.name),
+            (path.winner, INK, "dash", f"winner, {path.name}" if is_relative else "winner"),
+        ):
+            # layers share the schedule of attention
+            if levels and not (dash == "dash" and levels in [other.winner for other in paths[:index]]):
+                scaled = [level / path.neutral for level in levels]
+                values += [level for level in scaled if level == level]
+                made.add_trace(
+                    go.Scatter(
+                        x=list(data.steps),
+                        y=scaled,
+                        customdata=list(levels),
+                        mode="lines",
+                        line={"color": ink, "width": 2, "dash": dash},
+                        name=plain(name),
+                        hovertemplate=f"{plain(name)}, step %{{x}}: %{{customdata:.4g}}<extra></extra>",
+                    ),
+                    row=row,
+                    col=1,
+                )
+    made.update_xaxes(title={"text": "training step"}, row=row, col=1)
+    title = "temperature / baseline" if is_relative else "temperature"
+    made.update_yaxes(title={"text": title}, **temperature_axis(values), row=row, col=1)
