@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -186,7 +186,6 @@ def forecast_in(
     workers: int | None = None,
     earlier: str | None = None,
     run_hours: float | None = None,
-    may_see: Callable[[str], bool] = lambda name: True,
 ) -> StudyForecast:
     """Return what a study takes and what it can show by what a store tells; nothing is trained.
 
@@ -196,13 +195,12 @@ def forecast_in(
         workers: Runs side by side; None: as the spec says, else one.
         earlier: As for :func:`forecast`.
         run_hours: As for :func:`forecast`.
-        may_see: Whether a study of this name may be looked at.
 
     Raises:
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
-    rows = list(_sources(spec, store, earlier, may_see))
+    rows = list(_sources(spec, store, earlier))
     known, known_from = None, None
     for row in rows:
         known = known_of(store.tickets(row.id), StudySpec.from_json(row.spec))
@@ -221,12 +219,10 @@ def forecast_in(
     return _foretold(spec, run, known, known_from)
 
 
-def _sources(
-    spec: StudySpec, store: Store, earlier: str | None, may_see: Callable[[str], bool]
-) -> Iterator[StudyRow]:
+def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
     """Yield the studies that tell of a spec's runs: the named one, or itself and ``warm_start``."""
     for name in [spec.study.name, *spec.study.warm_start] if earlier is None else [earlier]:
-        row = find(store, name) if may_see(name) else None
+        row = find(store, name)
         if row is None and earlier is not None:
             raise StudyNotFound(f'There is no study "{earlier}".')
         if row is None:
