@@ -32,7 +32,7 @@ from tempopt.study.progress import LABELS, number
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone"),
-    *("code", "start_from", "heads", "ledger", "earlier_verdicts"),
+    *("codes", "start_from", "heads", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.

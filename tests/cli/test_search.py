@@ -148,7 +148,7 @@ def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.Capture
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
     more = {"more": 0, "pairs": 0, "retry_failed": False}
-    assert carried_out == {**settings, **more, "accept": None}
+    assert carried_out == {**settings, **more}
     assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
     assert carried_out["retry_failed"] is True
     assert "the verdict" in capsys.readouterr().out
@@ -186,7 +186,6 @@ def test_an_agent_joins_and_ends_with_the_verdict(
         "storage": "sqlite:///tempopt.db",
         "workers": 2,
         "checkpoints": "s3://bucket/runs",
-        "accept": None,
     }
     assert "the verdict" in capsys.readouterr().out
 

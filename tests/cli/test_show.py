@@ -180,7 +180,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "comparison",
         "cost",
         "alone",
-        "code",
+        "codes",
         "start_from",
         "heads",
         *("ledger", "earlier_verdicts"),
