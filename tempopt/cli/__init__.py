@@ -23,6 +23,8 @@ from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, masked
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
 DONE = 0
 FAILED = 1
 USAGE = 2
@@ -70,6 +72,12 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
         help="import a module before the command: one with a schedule of your own, which show, report and "
         "dashboard do not import by themselves",
     )
+    parser.add_argument(
+        "--print-completion",
+        metavar="SHELL",
+        choices=SHELLS,
+        help=f"print the script that completes commands and options in a shell: {', '.join(SHELLS)}",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         own = commands.add_parser(
@@ -95,7 +103,7 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
     if any(_SPACED_URL.search(word) for word in argv):
         raise UsageError("A URL was given with a space in its user name or password. Write it %20.")
     if not argv or argv[0].startswith("-"):
-        own, where, known = argv[:1], "option", ["--version", "--import"]
+        own, where, known = argv[:1], "option", ["--version", "--import", "--print-completion"]
     elif argv[0] not in COMMANDS:
         raise UsageError(unknown("command", argv[0], COMMANDS))
     else:
@@ -139,7 +147,13 @@ def _run(argv: Sequence[str]) -> int:
     _refuse_unknown(argv)
     parser, commands = build_parsers()
     if not argv or argv[0] not in commands:
-        if parser.parse_args(argv).version:
+        options = parser.parse_args(argv)
+        if options.print_completion is not None:
+            import shtab  # only here, so that help is quick
+
+            print(shtab.complete(parser, options.print_completion))
+            return DONE
+        if options.version:
             from tempopt.version import __version__
 
             print(f"tempopt {__version__}")

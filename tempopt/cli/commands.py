@@ -417,30 +417,4 @@ COMMANDS = {
         ),
     ),
     **SERVICE,
-    "completion": Command(
-        "print the script with which a shell completes commands, options, specs and study names",
-        "tempopt.cli.completion:completion",
-        (
-            argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish"),
-            argument(
-                "words",
-                metavar="WORD",
-                nargs="*",
-                default=[],
-                help="print what can complete the last of these words instead; the script asks so",
-            ),
-        ),
-    ),
-    "help": Command(
-        "show the help of a command",
-        "tempopt.cli.completion:show_help",
-        (
-            argument(
-                "about",
-                metavar="COMMAND",
-                nargs="?",
-                help="name of a command (default: a list of all)",
-            ),
-        ),
-    ),
 }

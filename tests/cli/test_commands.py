@@ -56,8 +56,6 @@ FLAGS = {
     "init": {"IMPORT_PATH", "--scenario", "-o", "--output"},
     "login": {"URL", "--token-file"},
     "logout": {"URL"},
-    "completion": {"SHELL", "WORD"},
-    "help": {"COMMAND"},
 }
 
 
