@@ -1,16 +1,24 @@
-"""scikit-learn's digits, 1,797 scanned images of 8 x 8 pixels, split once for all runs."""
+"""1,797 scanned digits of 8 x 8 pixels, split once for all runs.
+
+``digits.npz`` has the images of scikit-learn's ``load_digits``: the test set of "Optical Recognition of
+Handwritten Digits" by E. Alpaydin and C. Kaynak (1998), UCI Machine Learning Repository, https://doi.org/10.24432/C50P49,
+licensed CC BY 4.0.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import lightning as L
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_modules.batches import Stored, batches
+
+_FILE = Path(__file__).with_name("digits.npz")
 
 
 class Images(NamedTuple):
@@ -44,9 +52,9 @@ class DigitsData(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         if self.splits:
             return
-        pixels, labels = load_digits(return_X_y=True)
-        pixels_BHW = torch.from_numpy(pixels).float().div(16.0).unflatten(1, (8, 8))
-        label_B = torch.from_numpy(labels).long()
+        with np.load(_FILE) as arrays:
+            pixels_BHW = torch.from_numpy(arrays["pixels"]).float().div(16.0).unflatten(1, (8, 8))
+            label_B = torch.from_numpy(arrays["labels"]).long()
         order = torch.randperm(len(label_B), generator=torch.Generator().manual_seed(self.seed))
         half = (len(label_B) - self.num_train) // 2
         sizes = [self.num_train, half, len(label_B) - self.num_train - half]

@@ -34,7 +34,9 @@ def _dataframe() -> type[DataFrame]:
     try:
         from pandas import DataFrame
     except ImportError:
-        raise UsageError("Frames need pandas, which is not installed. Run: pip install pandas") from None
+        raise UsageError(
+            "Frames need pandas, which is not installed. Run: pip install 'tempopt[dataframe]'"
+        ) from None
     return DataFrame
 
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from entmax import entmax15, sparsemax
 from torch import Tensor
 
 from tempopt.attention.functional.logits import biased_logits, for_each_head
@@ -254,17 +253,42 @@ def _sparse_weights(of: Callable[[Tensor], Tensor]) -> _Weights:
     return weights_of
 
 
-# The library's autograd functions have class methods, which torch.compile refuses: it sees these instead.
+def _center(logits: Tensor) -> Tensor:
+    """Return logits less the maximum of their row, in float32 or better: bfloat16 counts to 256 only."""
+    return (logits - logits.amax(dim=-1, keepdim=True)).to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _rank(sorted_logits: Tensor) -> Tensor:
+    return torch.arange(
+        1, sorted_logits.shape[-1] + 1, dtype=sorted_logits.dtype, device=sorted_logits.device
+    )
+
+
+# torch.compile sees one operation each, whose gradient `_register` states.
 @torch.library.custom_op("tempopt::sparsemax", mutates_args=())
 def _sparsemax(logits: Tensor) -> Tensor:
-    weights: Tensor = sparsemax(logits, dim=-1)
-    return weights
+    """Return max(s - t, 0) with the t at which a row sums to 1 (Martins & Astudillo 2016, algorithm 1)."""
+    centered = _center(logits)
+    sorted_logits = centered.sort(dim=-1, descending=True).values
+    sums = sorted_logits.cumsum(dim=-1)
+    support_size = (1 + _rank(sorted_logits) * sorted_logits > sums).sum(dim=-1, keepdim=True)
+    threshold = (sums.gather(-1, support_size - 1) - 1) / support_size
+    return (centered - threshold).clamp(min=0).to(logits.dtype)
 
 
 @torch.library.custom_op("tempopt::entmax15", mutates_args=())
 def _entmax15(logits: Tensor) -> Tensor:
-    weights: Tensor = entmax15(logits, dim=-1)
-    return weights
+    """Return max(s/2 - t, 0)² with the t at which a row sums to 1 (Peters et al. 2019, algorithm 2)."""
+    centered = _center(logits) / 2
+    sorted_logits = centered.sort(dim=-1, descending=True).values
+    ranks = _rank(sorted_logits)
+    mean = sorted_logits.cumsum(dim=-1) / ranks
+    variance = sorted_logits.square().cumsum(dim=-1) / ranks - mean.square()
+    # With a support of r logits, t solves r * ((mean - t)² + variance) = 1.
+    thresholds = mean - (1 / ranks - variance).clamp(min=0).sqrt()
+    support_size = (thresholds <= sorted_logits).sum(dim=-1, keepdim=True)
+    threshold = thresholds.gather(-1, support_size - 1)
+    return (centered - threshold).clamp(min=0).square().to(logits.dtype)
 
 
 def _register(op: Any, alpha: float) -> None:
