@@ -73,7 +73,8 @@ def _teacher_logits(num_teacher: int, seed: int) -> Tensor:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-    return teacher(features_BD).detach().log_softmax(dim=-1)
+    logits_BC: Tensor = teacher(features_BD)
+    return logits_BC.detach().log_softmax(dim=-1)
 
 
 class TaughtDigits(DigitsData):
