@@ -24,6 +24,7 @@ from tempopt.results.wording import (
     temperature_text,
     unsigned,
 )
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, active_groups
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool
         return _stays_valid(result, verdict, stands, where, code)
     if found.action == "widen_range":
         now = f"Until then: {_now(result, verdict, found, code)}"
-        return f"{_widen(found, result.name, storage)} {now}"
+        return f"{_widen(found, result, storage)} {now}"
     if found.action == "more_pairs":
         pairs = _more_pairs(result, found, where)
         passed_over = _passed_over(found, baseline_name(result.spec))
@@ -245,19 +246,24 @@ def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:
     )
 
 
-def _widen(found: Recommendation, name: str, storage: str) -> str:
+def _widen(found: Recommendation, result: StudyResult, storage: str) -> str:
     texts = [_range(each) for each in found.widen]
-    command = widen_command(name, found.widen, storage)
-    return f"widen {' and '.join(texts)}, in a new study that learns from this one: `{command}`."
+    can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
+    command = widen_command(result.name, found.widen, storage, can_learn=can_learn)
+    which = " that learns from this one" if can_learn else ""
+    return f"widen {' and '.join(texts)}, in a new study{which}: `{command}`."
 
 
-def widen_command(name: str, widen: tuple[Widening, ...], storage: str = "") -> str:
+def widen_command(
+    name: str, widen: tuple[Widening, ...], storage: str = "", *, can_learn: bool = True
+) -> str:
     """Return the command that searches wider ranges in a new study, with SPEC for the file of the spec.
 
     Args:
         name: The study that searched the ranges.
         widen: The ranges.
         storage: Option that leads to its database, ` --storage URL`; empty: none is needed.
+        can_learn: Whether the sampler can learn from the study (``warm_start``).
     """
     # the end alone, so that log, step, baseline and when: stay
     sets = (
@@ -266,7 +272,9 @@ def widen_command(name: str, widen: tuple[Widening, ...], storage: str = "") -> 
         else f"search.{each.name}.high={each.to_high:g}"
         for each in widen
     )
-    settings = [f"--set {text}" for text in (*sets, shlex.quote(f"study.warm_start=[{name}]"))]
+    settings = [f"--set {text}" for text in sets]
+    if can_learn:
+        settings.append(f"--set {shlex.quote(f'study.warm_start=[{name}]')}")
     return f"tempopt search SPEC --name {shlex.quote(f'{name}_wider')} {' '.join(settings)}{storage}"
 
 

@@ -101,7 +101,10 @@ class View(BaseStorage):
         self._own.params[param_name] = distribution.to_external_repr(param_value_internal)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self.get_trial(trial_id).system_attrs[key] = value
+        # A copy, as in Optuna's storages: a trial that a pruner holds keeps the attributes that it had.
+        assert self._own is not None and trial_id == self._own.number
+        self._own = copy.copy(self._own)
+        self._own.system_attrs = {**self._own.system_attrs, key: value}
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         if self._own is not None and trial_id == self._own.number:
@@ -204,11 +207,12 @@ class History:
         study, is_pruned = view.study(pruner=pruner), False
         steps = sorted(reports)
         for place, step in enumerate(steps, 1):
-            own.intermediate_values[step] = reports[step]
+            trial = view.get_trial(number)
+            trial.intermediate_values[step] = reports[step]
             # successive halving notes the rungs that a trial reaches, report by report
             if place == len(steps) or isinstance(pruner, _HALVING):
-                is_pruned = bool(pruner.prune(study, own))
-        return is_pruned, own.system_attrs
+                is_pruned = bool(pruner.prune(study, trial))
+        return is_pruned, view.get_trial(number).system_attrs
 
     def told(
         self,

@@ -33,7 +33,7 @@ study:
   confirm_on: {confirm_on}
   # test: sign_flip  # instead of the paired t test, where a few seeds may fail altogether; needs 6 pairs
   # failure: 0.5  # a run that ends worse than this counts as failed
-  # guards: {{val_loss: "<= +2%"}}  # logged metrics that the winner may not make worse
+  # guards: {{another_metric: "<= +2%"}}  # logged metrics that the winner may not make worse
   # pruner: none        # trains every run to its end
 {enqueue}
   # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database

@@ -30,7 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["--port", "70000"], '"70000" is not a whole number from 0 to 65535'),
         (["--port", "many"], '"many" is not a whole number from 0 to 65535'),
         (["nobody"], 'Unknown study "nobody". Known: pairs'),
-        (["--host", "0.0.0.0"], "unrecognized arguments: --host"),
+        (["--host", "0.0.0.0"], 'Unknown option of tempopt dashboard "--host"'),
         (["--storage", "http://127.0.0.1:9"], "is a tempopt server, whose page of a study is its report"),
     ],
 )

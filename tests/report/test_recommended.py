@@ -86,7 +86,7 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried:
     asked = typed(wider)
     name = f"{result.name}_wider"
     assert (asked.command, asked.name, typed(export).command) == ("search", name, "export")
-    domain = result.spec.with_overrides(asked.set).search["temperature_init"]
+    domain = result.spec.with_overrides([*asked.set, f"study.name={name}"]).search["temperature_init"]
     assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
     assert f", now 0.7 to 1.5, down to {domain.low:g} (" in todo
     (line,) = [each for each in verdict_lines(result) if "the best constant temperature" in each]

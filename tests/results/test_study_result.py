@@ -93,7 +93,7 @@ DOCUMENTED: dict[str, Any] = {
     "comparison": None,
     "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
     "alone": None,
-    "code": None,
+    "codes": None,
     "start_from": None,
     "heads": None,
     "ledger": None,

@@ -108,7 +108,7 @@ def test_null_takes_a_searched_name_and_a_guard_out() -> None:
     assert result == {"search": {"lr": [1, 2]}, "study": {"guards": {}, "min_gain": None}}
     assert data["study"] == {"guards": {"val_loss": "<= +2%"}}
     with pytest.raises(SpecError, match=r'--set study\.guards\.val_los: Unknown guard.*mean "val_loss"'):
-        apply(data, [parse_override("study.guards.step_tim=null")])
+        apply(data, [parse_override("study.guards.val_los=null")])
 
 
 def test_the_quotes_of_a_guard_that_is_not_yaml_without_them_are_asked_for() -> None:

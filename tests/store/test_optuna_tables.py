@@ -199,6 +199,7 @@ def test_the_rows_are_those_that_optuna_writes_and_it_reads_them_the_same(
 def test_optuna_takes_a_trial_that_breaks_a_guard_for_infeasible(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(3)])
     for value, excess in ((0.9, 0.1), (0.5, -0.1), (0.7, 0.0)):
         by_us(store, study, Scene(outcomes=outcome("complete", value, constraints={"val_loss": excess})))
     assert [trial.constraints for trial in optuna_study.trials] == [

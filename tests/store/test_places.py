@@ -127,8 +127,8 @@ def test_nothing_is_taken_of_a_study_that_rests(store: Store, study: StudyRow, t
 
 
 @pytest.mark.usefixtures("optuna_study")
-def test_a_trial_ends_with_two_statements_for_what_is_to_be_seen_of_it(store: Store, study: StudyRow) -> None:
-    """However many end together, its numbers are one statement, and so are the names of the pictures."""
+def test_a_trial_ends_with_one_statement_for_its_numbers(store: Store, study: StudyRow) -> None:
+    """However many end together, their numbers are one statement."""
     store.add_tickets(study.id, [new(n) for n in range(8)])
     runs = [taken(store, study) for _ in range(8)]
     for run in runs:
@@ -146,7 +146,7 @@ def test_a_trial_ends_with_two_statements_for_what_is_to_be_seen_of_it(store: St
     event.listen(Engine, "before_cursor_execute", count)
     try:
         numbers = {"tau_final": 0.5, "gain": 0.125}
-        assert len(end(runs[:1], complete(0.5, attributes=numbers))) == 2
-        assert len(end(runs[1:], complete(0.5, attributes=numbers))) == 2
+        assert len(end(runs[:1], complete(0.5, attributes=numbers))) == 1
+        assert len(end(runs[1:], complete(0.5, attributes=numbers))) == 1
     finally:
         event.remove(Engine, "before_cursor_execute", count)

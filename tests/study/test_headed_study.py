@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder, request.param
 
 
-def test_heads_are_named_in_show_in_json_and_in_the_report(
+def test_heads_are_named_in_show_and_in_json(
     ended: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, planted = ended
@@ -64,7 +63,3 @@ def test_heads_are_named_in_show_in_json_and_in_the_report(
         assert [line.index("█") for line in picture] == list(range(32))
     assert main(["show", "toy", "--storage", URL, "--heads", "--json"]) == 2
     assert "--heads prints pictures" in capsys.readouterr().err
-    assert main(["report", "toy", "--storage", URL, "-o", "page.html"]) == 0
-    page = Path("page.html").read_text()
-    assert "What heads attend to" in page
-    assert ("layer 0 head 2 diagonal" in page) == planted
