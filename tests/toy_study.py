@@ -189,7 +189,17 @@ def begun(spec: dict[str, Any], url: str = URL, when: Callable[[Any], bool] = la
         search(spec, storage=url, workers=1, observer=Watcher(when, leave))
 
 
-def begin(store: Store, name: str = "toy", **study: Any) -> StudyRow:
-    """Begin a study of real trainings that no agent has begun to train; keywords go to its ``study:``."""
+def begin(
+    store: Store, name: str = "toy", *, checkpoints: str | None = "tempopt-runs", **study: Any
+) -> StudyRow:
+    """Begin a study of real trainings that no agent has begun to train.
+
+    Args:
+        store: Where it is stored.
+        name: Its name.
+        checkpoints: Folder of its checkpoints; None: that of the server.
+        study: Keys of its ``study:`` section.
+    """
     spec = StudySpec.parse(toy_spec(name=name, **(SMALL | study)), source="the test")
-    return stand(store, spec, None, checkpoints=str(Path("tempopt-runs").absolute()), owner="ada")
+    folder = None if checkpoints is None else str(Path(checkpoints).absolute())
+    return stand(store, spec, None, checkpoints=folder, owner="ada")

@@ -179,7 +179,7 @@ class RemoteStore(Store):
         )
 
     create_study = write_whole = set_state = set_spec = set_checkpoints = delete_study = _refused
-    alike = totals = _refused
+    alike = totals = open_studies = set_priority = _refused
     add_jobs = forget_jobs = add_tickets = retry = withdraw = end_before = _refused
     add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
     take_ticket = release = begin = write = _refused

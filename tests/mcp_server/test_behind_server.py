@@ -96,7 +96,7 @@ def test_a_spent_budget_refuses_before_anything_is_tried(served: Served, opened:
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
     served: Served, opened: Opened
 ) -> None:
-    with pytest.raises(UsageError, match=r"takes up to 23 runs, and 22 of 22 runs are left"):
+    with pytest.raises(UsageError, match=r"takes up to 28 runs, and 22 of 22 runs are left"):
         ask(opened(budget=Budget(runs=22, gpu_hours=5.0)), "search", spec=spec_of("mine"))
 
 

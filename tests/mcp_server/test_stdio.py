@@ -19,7 +19,7 @@ from tests.mcp_server.asker import run, session
 from tests.toy_study import REPOSITORY, SMALL, TOYS, URL, toy_spec, work_in
 
 NAMES = {"plan", "search", "compare", "show", "verdict", "export", "list", "stop"}
-MOST_RUNS = 23
+MOST_RUNS = 28
 """Runs that the small study takes at the most, as `tempopt plan` says."""
 
 
@@ -87,9 +87,9 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
     async def does() -> None:
         async with session("--runs", str(MOST_RUNS - 1)) as asker:
             told = await asker.refused("search", spec=spec)
-            assert f"takes up to {MOST_RUNS} runs" in told and "22 of 22 runs are left" in told
-            told = await asker.refused("compare", spec=spec, sets=["{}", "{temperature_init: 2}"], pairs=12)
-            assert "takes up to 24 runs" in told and "22 of 22 runs are left" in told
+            assert f"takes up to {MOST_RUNS} runs" in told and "27 of 27 runs are left" in told
+            told = await asker.refused("compare", spec=spec, sets=["{}", "{temperature_init: 2}"], pairs=14)
+            assert "takes up to 28 runs" in told and "27 of 27 runs are left" in told
             assert (await asker.ask("list"))["studies"] == []
 
     run(does)

@@ -69,7 +69,7 @@ def test_what_is_sent_in_pieces_is_what_agents_get(served: Served) -> None:
     for _ in range(2):
         assert put(served, GIVEN[4000:], token=sender, offset=4000).json() == {"bytes": 10000, "whole": True}
     assert ask(served, sender, "GET", path).json() == {"bytes": 10000, "whole": True}
-    begin(served.store, start_from=START)
+    begin(served.store, checkpoints=None, start_from=START)
     assert get(served, agent).content == GIVEN == at(served).read_bytes()
     part = get(served, agent, range="bytes=9000-")
     assert (part.status_code, part.content) == (206, GIVEN[9000:])
@@ -83,7 +83,7 @@ def test_a_client_sends_them_once_and_an_agent_fetches_them(served: Served, tmp_
         before = at(served).stat()
         put_weights(connection, f"{path}/{FILE}", tmp_path / "mine.ckpt")
         assert at(served).stat() == before
-        begin(served.store, start_from=START)
+        begin(served.store, checkpoints=None, start_from=START)
         get_weights(connection, path, tmp_path / "there" / "a.ckpt")
         assert (tmp_path / "there" / "a.ckpt").read_bytes() == GIVEN
         at(served).unlink()
@@ -113,7 +113,7 @@ def test_only_who_may_begin_studies_sends_weights(served: Served, scopes: tuple[
 
 def test_only_agents_get_the_weights_of_studies_that_they_may_see(served: Served) -> None:
     put(served)
-    begin(served.store, start_from=START)
+    begin(served.store, checkpoints=None, start_from=START)
     assert code(get(served, served.new_token("view", "submit"))) == (403, "forbidden")
     token, _ = made(served.store, name="ada", scopes=["submit", "agent"], studies="ada-")
     assert code(get(served, token)) == (404, "study_not_found")
@@ -136,7 +136,7 @@ def test_what_is_too_large_is_refused(served: Served) -> None:
 
 def test_a_study_keeps_the_weights_that_it_was_begun_with(served: Served) -> None:
     put(served)
-    begin(served.store, start_from=START)
+    begin(served.store, checkpoints=None, start_from=START)
     other = GIVEN[::-1]
     file = f"{hashlib.sha256(other).hexdigest()}.ckpt"
     assert code(put(served, other, file=file)) == (409, "study_changed")
