@@ -84,7 +84,7 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
         assert cli.main([*line.split(), "--storage", readers]) == 0, line
     assert Path("pairs.html").is_file()
     capsys.readouterr()
-    for line in ("pause pairs", "stop pairs", "delete pairs --yes", "gc"):
+    for line in ("pause pairs", "stop pairs", "delete pairs --yes"):
         assert cli.main([*line.split(), "--storage", readers]) == cli.USAGE, line
         assert "permission denied" in capsys.readouterr().err, line
     with Store.open(readers, create=False) as store, pytest.raises(StorageError, match="may not write"):
