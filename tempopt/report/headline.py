@@ -9,15 +9,6 @@ from tempopt.results.verdict_text import GAIN, NO_GAIN, answer_of, verdict_lines
 from tempopt.results.wording import baseline_name
 from tempopt.temperature import registered_path
 
-_IN_SHORT = {
-    "train_with_schedule": "train with a schedule",
-    "train_with_control": "train under control of the entropy",
-    "train_at_constant": "train at a constant temperature",
-    "inference_only": "change the temperature at inference only",
-    "change_nothing": "change nothing",
-    "more_pairs": "train more pairs",
-    "widen_range": "widen the range and search on",
-}
 _INDENT = 2
 """How far the statements of a verdict are indented."""
 
@@ -78,14 +69,6 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
     if result.verdict is None:
         return ""
     return _sentence(recommendation_text(result, storage))
-
-
-def in_short(result: StudyResult) -> str:
-    """Return the recommendation in a few words, for a list of studies; empty without one."""
-    found = result.recommendation
-    if (stands := result.standing) is not None:
-        return f"what verdict {stands.looks} recommends"
-    return "" if found is None else _IN_SHORT[found.action]
 
 
 def terms(result: StudyResult) -> list[str]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
-
-import pytest
 
 from tempopt.confirmation.guards import Guard
-from tempopt.confirmation.recommendation import Action
-from tempopt.report.headline import answer, in_short, terms, verdict
+from tempopt.report.headline import answer, terms, verdict
 from tempopt.report.note import escaped, render_note
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
@@ -32,7 +28,6 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     narrow = {"low": 0.9, "high": 1.4, "log": True}
     result = make(World(search={"temperature_init": narrow, "temperature_final": narrow})).result()
     assert result.verdict is not None and not result.verdict.total.significant
-    assert in_short(result) == "change the temperature at inference only"
     assert answer(result) == "No gain shown by training at another temperature"
     assert verdict(result)[0].startswith("The gain of the winner of the search over τ = 1 in ")
     said = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
@@ -42,22 +37,10 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     assert escaped(said.strip()) in render_note(result)
 
 
-@pytest.mark.parametrize("action", get_args(Action))
-def test_every_recommendation_has_a_short_form(confirmed: StudyResult, action: Action) -> None:
-    assert confirmed.verdict is not None and confirmed.verdict.recommendation is not None
-    found = replace(confirmed.verdict.recommendation, action=action)
-    short = in_short(replace(confirmed, verdict=replace(confirmed.verdict, recommendation=found)))
-    assert 1 < len(short.split()) < 9
-
-
 def test_a_statement_that_begins_with_a_temperature_keeps_its_letter(confirmed: StudyResult) -> None:
     below = [each for _, lines in verdict(confirmed)[1] for each in lines]
     (choice,) = [each for each in below if "has the best mean of" in each]
     assert choice.startswith("τ = 0.")
-
-
-def test_what_is_not_recommended_yet_has_no_short_form(searching: StudyResult) -> None:
-    assert in_short(searching) == ""
 
 
 def test_terms_say_what_the_first_screen_shows_and_no_more(

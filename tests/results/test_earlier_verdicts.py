@@ -77,7 +77,6 @@ def test_export_and_report_take_the_recommendation_that_stays_valid(two_rounds: 
     assert yaml.safe_load(to_yaml(after)) == yaml.safe_load(to_yaml(before))
     assert "# What to do: what verdict 1 recommends" in to_yaml(after)
     assert report.answer(after) == "No gain shown by verdict 2"
-    assert report.in_short(after) == "what verdict 1 recommends"
     assert report.what_to_do(after).startswith("What verdict 1 recommends, which stays valid: ")
     first, statements = report.verdict(after)
     assert first.endswith("It still holds.")

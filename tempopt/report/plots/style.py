@@ -94,7 +94,6 @@ DARK: Mapping[str, str] = {
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MOST_MARKS = 2000
-MOST_CURVES = 240
 MOST_LABELS = 300
 """So many of the best marks say their parameters when they are pointed at; all would fill a page."""
 _LONGEST = 40

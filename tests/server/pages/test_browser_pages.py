@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tempopt.server.pages import routes
 from tempopt.server.tokens import made
 from tests.server.conftest import Served
 
@@ -103,6 +104,63 @@ def test_every_page_fits_and_is_accessible(
             assert page.locator("h1").count() == 1, name
             page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
             assert not violations(page), name
+
+
+def test_a_person_signs_in_reads_and_signs_out_by_keyboard(browser: Any, site: Served) -> None:
+    with open_page(browser, site) as page:
+        page.goto("/studies/pairs")
+        page.locator("input:focus").wait_for()
+        page.keyboard.type("tempopt_nonsense")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("does not know").wait_for()
+        page.locator("input:focus").wait_for()
+        page.keyboard.type(site.token)
+        page.keyboard.press("Enter")
+        page.get_by_text("Gain shown").first.wait_for()
+        assert page.evaluate("document.cookie") == ""
+        page.keyboard.press("Tab")
+        assert "Skip" in page.evaluate("document.activeElement.textContent")
+        page.get_by_role("link", name="All studies").click()
+        page.get_by_role("heading", name="Studies", exact=True).wait_for()
+        page.get_by_role("link", name="pairs").click()
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_role("heading", name="Sign in").wait_for()
+        page.goto("/")
+        assert page.get_by_role("heading", name="Sign in").count() == 1
+
+
+def test_the_page_of_a_study_follows_its_changes(
+    browser: Any, site: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "REFRESH_SECONDS", 1)
+    study = site.store.load_study("losing")
+    site.store.set_state(study.id, "running")
+    with open_page(browser, site) as page:
+        sign_in(page, site.token)
+        page.goto("/studies/losing")
+        wait_until(page, _DRAWN)
+        page.evaluate("window.same = true")
+        page.evaluate("window.before = document.querySelector('main').textContent")
+        _change_value(site, study.id)
+        # The mean of the baseline changes.
+        wait_until(page, "document.querySelector('main').textContent !== window.before")
+        assert page.evaluate("window.same"), "the page was replaced in place"
+
+
+_VALUE = 0.98765
+
+
+def _change_value(site: Served, study_id: int) -> None:
+    from sqlalchemy import create_engine, update
+
+    from tempopt.store.models import TICKET
+
+    engine = create_engine(site.storage)
+    with engine.begin() as connection:
+        ids = [row.id for row in site.store.tickets(study_id) if row.outcome == "complete"]
+        values = {"value": _VALUE, "attempt": TICKET.c.attempt + 1}
+        connection.execute(update(TICKET).where(TICKET.c.id == ids[0]).values(values))
+    engine.dispose()
 
 
 def test_the_list_follows_changes_and_a_session_that_ends(
