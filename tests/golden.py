@@ -1,4 +1,4 @@
-"""Record what bundled studies come to, and compare two records, to see that a change left results alone.
+"""Record the results of bundled studies and compare two records, to check that a change keeps them.
 
 Six bundled studies, shortened, with their own seeds, one worker and SQLite. A record has one JSON file for
 each study: its tickets, its measurements, `tempopt show --json` and both formats of `tempopt export`. It has
@@ -77,8 +77,8 @@ def _rows(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
             # a worker makes some steps more before it hears that its run is pruned
             row["steps"] = None
     measured = sorted((names[row.ticket_id], row.name, row.step, row.value) for row in measurements)
-    kept = [row for row in measured if "time" not in row[1]]
-    return _normalised(rows), _normalised(kept)
+    untimed = [row for row in measured if "time" not in row[1]]
+    return _normalised(rows), _normalised(untimed)
 
 
 def _study(name: str, folder: Path) -> dict[str, Any]:
@@ -100,38 +100,38 @@ def _study(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def record(place: Path) -> None:
+def record(folder: Path) -> None:
     """Write the record of each study into a folder."""
-    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in _STUDIES:
         with tempfile.TemporaryDirectory() as folder:
             text = json.dumps(_study(name, Path(folder)), indent=1, sort_keys=True)
-        (place / f"{name}.json").write_text(f"{text}\n")
+        (folder / f"{name}.json").write_text(f"{text}\n")
         print(name, flush=True)
 
 
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+def _differences(first: Any, second: Any, path: str = "") -> Iterator[str]:
     """Return a line for each key at which two pieces of JSON data differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted(one.keys() | other.keys()):
-            if key not in one or key not in other:
-                yield f"{path}.{key}: only in the {'first' if key in one else 'second'}"
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in sorted(first.keys() | second.keys()):
+            if key not in first or key not in second:
+                yield f"{path}.{key}: only in the {'first' if key in first else 'second'}"
             else:
-                yield from _differences(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for place, pair in enumerate(zip(one, other, strict=True)):
-            yield from _differences(*pair, f"{path}[{place}]")
-    elif isinstance(one, list) and isinstance(other, list):
-        yield f"{path}: {len(one)} and {len(other)} items"
-    elif one != other:
-        yield f"{path}: {one!r} and {other!r}"
+                yield from _differences(first[key], second[key], f"{path}.{key}")
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, pair in enumerate(zip(first, second, strict=True)):
+            yield from _differences(*pair, f"{path}[{index}]")
+    elif isinstance(first, list) and isinstance(second, list):
+        yield f"{path}: {len(first)} and {len(second)} items"
+    elif first != second:
+        yield f"{path}: {first!r} and {second!r}"
 
 
-def compare(one: Path, other: Path) -> bool:
+def compare(first: Path, second: Path) -> bool:
     """Print how two records differ; return whether they are equal."""
     is_equal = True
     for name in _STUDIES:
-        records = [json.loads((place / f"{name}.json").read_text()) for place in (one, other)]
+        records = [json.loads((folder / f"{name}.json").read_text()) for folder in (first, second)]
         for line in _differences(*records, name):
             print(line)
             is_equal = False
@@ -146,12 +146,12 @@ def main() -> None:
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("record").add_argument("folder", type=Path)
     comparing = actions.add_parser("compare")
-    comparing.add_argument("one", type=Path)
-    comparing.add_argument("other", type=Path)
+    comparing.add_argument("first", type=Path)
+    comparing.add_argument("second", type=Path)
     arguments = parser.parse_args()
     if arguments.action == "record":
         record(arguments.folder)
-    elif not compare(arguments.one, arguments.other):
+    elif not compare(arguments.first, arguments.second):
         raise SystemExit(1)
 
 

@@ -72,32 +72,32 @@ def evaluate(
         StudyChanged: The storage has a study of that name that asks something else.
         StudyFailed: Nothing could be evaluated.
     """
-    asked, path = evaluation_spec(spec, overrides=overrides, trials=trials), weights_path(weights)
-    question = _question(asked, path)
-    name = f"{asked.spec.study.name}-evaluate-{question[:_DIGITS]}" if name is None else name
-    with _study(storage, name, asked, question) as study, places_here(asked.spec, 1) as places:
+    request, path = evaluation_spec(spec, overrides=overrides, trials=trials), weights_path(weights)
+    question = _question(request, path)
+    name = f"{request.spec.study.name}-evaluate-{question[:_DIGITS]}" if name is None else name
+    with _study(storage, name, request, question) as study, places_here(request.spec, 1) as places:
         with workers_of(places) as workers:
-            model = TrainedModel(asked, path, workers[0])
+            model = TrainedModel(request, path, workers[0])
             model.check()
-            _search(study, asked, model, on_progress or _say_nothing)
-            return _conclude(study, asked, model)
+            _search(study, request, model, on_progress or _say_nothing)
+            return _conclude(study, request, model)
 
 
 def _say_nothing(line: str) -> None:
     """Do nothing."""
 
 
-def _question(asked: EvaluationSpec, path: Path) -> str:
+def _question(request: EvaluationSpec, path: Path) -> str:
     """Return a hash that is equal where the same is asked of the same weights."""
-    data = asked.spec.to_json()
+    data = request.spec.to_json()
     study = [data["study"][name] for name in ("metric", "direction", "seed")]
-    sections = [data["model"], data["data"], study, asked.written_search]
+    sections = [data["model"], data["data"], study, request.written_search]
     text = json.dumps([*sections, digest_of(path)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
-def _study(storage: str, name: str, asked: EvaluationSpec, question: str) -> Any:
+def _study(storage: str, name: str, request: EvaluationSpec, question: str) -> Any:
     """Yield the Optuna study of a name, made if it is not there."""
     if is_server(storage):
         raise UsageError(
@@ -119,14 +119,14 @@ def _study(storage: str, name: str, asked: EvaluationSpec, question: str) -> Any
         raise StorageError(f"Optuna cannot use this database: {error}") from error
     try:
         study = optuna.create_study(
-            storage=rows, study_name=name, direction=asked.spec.study.direction, load_if_exists=True
+            storage=rows, study_name=name, direction=request.spec.study.direction, load_if_exists=True
         )
         before = study.user_attrs.get(_QUESTION)
         if before is None and not study.trials:
             study.set_user_attr(_QUESTION, question)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                study.set_metric_names([asked.spec.study.metric])
+                study.set_metric_names([request.spec.study.metric])
         elif before != question:
             raise StudyChanged(
                 f'The Optuna study "{name}" evaluates other weights, another model or another search. Give '
@@ -139,49 +139,49 @@ def _study(storage: str, name: str, asked: EvaluationSpec, question: str) -> Any
 
 
 def _search(
-    study: optuna.Study, asked: EvaluationSpec, model: TrainedModel, on_progress: Callable[[str], None]
+    study: optuna.Study, request: EvaluationSpec, model: TrainedModel, on_progress: Callable[[str], None]
 ) -> None:
-    for left in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+    for abandoned in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         # a program that was ended has left it
-        study.tell(left.number, state=TrialState.FAIL)
+        study.tell(abandoned.number, state=TrialState.FAIL)
     complete = [each for each in study.trials if each.state == TrialState.COMPLETE]
-    known = {_key(_parameters(trial)): trial.value for trial in complete}
+    value_by_key = {_key(_parameters(trial)): trial.value for trial in complete}
     if not any(trial.user_attrs.get(_IS_REFERENCE) for trial in complete):
-        known |= _evaluate_reference(study, asked, model)
+        value_by_key |= _evaluate_reference(study, request, model)
     number = sum(not trial.user_attrs.get(_IS_REFERENCE) for trial in complete)
     failed = 0
-    while number + failed < asked.trials:
-        seed = derive(asked.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
+    while number + failed < request.trials:
+        seed = derive(request.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
         study.sampler = make_sampler(Strategy(name="tpe"), seed=seed) or study.sampler
-        trial = study.ask(asked.distributions)
-        parameters = asked.parameters(trial.params)
+        trial = study.ask(request.distributions)
+        parameters = request.parameters(trial.params)
         trial.set_user_attr(_PARAMETERS, parameters)
         key = _key(parameters)
-        if key not in known:
+        if key not in value_by_key:
             try:
-                known[key] = model.evaluate(parameters).values.get("validate")
+                value_by_key[key] = model.evaluate(parameters).values.get("validate")
             except BaseException:
                 study.tell(trial, state=TrialState.FAIL)
                 raise
-        value = known[key]
+        value = value_by_key[key]
         if value is None:
             failed += 1
             study.tell(trial, state=TrialState.FAIL)
         else:
             number += 1
             study.tell(trial, value)
-        told = "no finite value" if value is None else f"{asked.spec.study.metric} {value:.5g}"
-        on_progress(f"evaluation {number + failed} of {asked.trials}: {told}")
+        text = "no finite value" if value is None else f"{request.spec.study.metric} {value:.5g}"
+        on_progress(f"evaluation {number + failed} of {request.trials}: {text}")
 
 
 def _evaluate_reference(
-    study: optuna.Study, asked: EvaluationSpec, model: TrainedModel
+    study: optuna.Study, request: EvaluationSpec, model: TrainedModel
 ) -> dict[str, float | None]:
-    parameters = asked.parameters({})
+    parameters = request.parameters({})
     value = model.evaluate(parameters).values.get("validate")
     if value is None:
         raise StudyFailed(
-            f"The evaluation of the spec as it stands has no finite {asked.spec.study.metric}, so there is "
+            f"The evaluation of the spec as it stands has no finite {request.spec.study.metric}, so there is "
             "nothing to compare with. Check that the weights and the data are those of this spec."
         )
     attributes = {_IS_REFERENCE: True, _PARAMETERS: parameters}
@@ -197,8 +197,8 @@ def _key(parameters: Mapping[str, Any]) -> str:
     return json.dumps(parameters, sort_keys=True)
 
 
-def _conclude(study: optuna.Study, asked: EvaluationSpec, model: TrainedModel) -> EvaluationResult:
-    direction = asked.spec.study.direction
+def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel) -> EvaluationResult:
+    direction = request.spec.study.direction
     complete = [each for each in study.trials if each.state == TrialState.COMPLETE]
     reference = next(trial for trial in complete if trial.user_attrs.get(_IS_REFERENCE))
     # the reference goes first, and stays unless another one is better
@@ -209,17 +209,17 @@ def _conclude(study: optuna.Study, asked: EvaluationSpec, model: TrainedModel) -
     is_reference = training_key(params) == training_key(_parameters(reference))
     measured["best"] = measured["reference"] if is_reference else model.evaluate(params, on_test=True)
     generation = {name: value for name, value in params.items() if name in GENERATION}
-    if asked.searches_both and not is_reference:
+    if request.searches_both and not is_reference:
         measured["generation"] = model.evaluate({**_parameters(reference), **generation}, on_test=True)
     on = "test" if all("test" in each.values for each in measured.values()) else "validate"
-    seed = derive(asked.spec.study.seed, "bootstrap")
+    seed = derive(request.spec.study.seed, "bootstrap")
 
     def gain(name: str, over: str) -> Gain:
         return _gain(measured[name], measured[over], on, direction=direction, seed=seed)
 
     return EvaluationResult(
         name=study.study_name,
-        metric=asked.spec.study.metric,
+        metric=request.spec.study.metric,
         direction=direction,
         params=params,
         reference_params=_parameters(reference),
@@ -231,14 +231,14 @@ def _conclude(study: optuna.Study, asked: EvaluationSpec, model: TrainedModel) -
         generation=gain("generation", "reference") if "generation" in measured else None,
         temperature=gain("best", "generation") if "generation" in measured else None,
         trials=len(complete),
-        left_out=asked.left_out,
+        left_out=request.left_out,
     )
 
 
-def _gain(chosen: Measured, reference: Measured, on: str, *, direction: Any, seed: int) -> Gain:
+def _gain(best: Measured, reference: Measured, on: str, *, direction: Any, seed: int) -> Gain:
     """Return what a parameter set gains over another on the same data, with its interval if there is one."""
-    value, other = chosen.values.get(on, math.nan), reference.values.get(on, math.nan)
-    one, two = chosen.units.get(on), reference.units.get(on)
+    value, reference_value = best.values.get(on, math.nan), reference.values.get(on, math.nan)
+    one, two = best.units.get(on), reference.units.get(on)
     interval: Interval | None = None
     is_paired = one is not None and two is not None and (one.kind, one.sizes) == (two.kind, two.sizes)
     if one is not None and two is not None and is_paired:
@@ -247,8 +247,8 @@ def _gain(chosen: Measured, reference: Measured, on: str, *, direction: Any, see
             (interval,) = paired_bootstrap([differences], one.sizes, seed=seed)
     return Gain(
         value=value,
-        reference_value=other,
-        gain=oriented(value - other, direction) if interval is None else interval.difference,
+        reference_value=reference_value,
+        gain=oriented(value - reference_value, direction) if interval is None else interval.difference,
         interval=interval,
         unit=None if two is None else two.kind,
         num_units=0 if two is None else len(two.values),

@@ -45,7 +45,7 @@ class Gain:
         if self.interval is None:
             return f"{self.gain:+.3g}, without an interval".replace("-", "−")
         ends = (self.gain, self.interval.low, self.interval.high)
-        gain, low, high = (rounded_in(each, *ends) for each in ends)
+        gain, low, high = (rounded_in(number, *ends) for number in ends)
         return f"{gain} ({100 * CONFIDENCE:.4g} % interval {low} to {high})"
 
     def to_json(self) -> dict[str, Any]:

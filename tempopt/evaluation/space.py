@@ -83,8 +83,10 @@ class EvaluationSpec:
         The normaliser stays that which the model was trained with, unless it is searched.
         """
         fixed = self.spec.fixed_temperatures
-        kept = {name: fixed[name] for name in NORMALISATION & fixed.keys() if name not in self.search}
-        return counted(self.search, effective({**fixed, **sampled, **kept}))
+        fixed_normalisation = {
+            name: fixed[name] for name in NORMALISATION & fixed.keys() if name not in self.search
+        }
+        return counted(self.search, effective({**fixed, **sampled, **fixed_normalisation}))
 
 
 def evaluation_spec(
@@ -119,8 +121,8 @@ def evaluation_spec(
         "compare": _REFERENCE_AND_ANOTHER,
     }
     base = StudySpec.parse(data, source=Document(source=document.source, data=data, lines=document.lines))
-    given = document.data.get("search") or DEFAULT_SEARCH
-    search = _parsed(given, base)
+    data = document.data.get("search") or DEFAULT_SEARCH
+    search = _parsed(data, base)
     left_out = tuple(name for name, domain in search.items() if not _acts(name))
     search = {name: domain for name, domain in search.items() if name not in left_out}
     count = study.get("trials", 40) if trials is None else trials
@@ -141,9 +143,9 @@ def _document(spec: StudySpec | Mapping[str, Any] | str | Path) -> Document:
     return Document(source="the study spec", data=data)
 
 
-def _parsed(given: object, base: StudySpec) -> dict[str, Domain]:
+def _parsed(data: object, base: StudySpec) -> dict[str, Domain]:
     try:
-        return parse_search(given, model_args=base.model["init_args"], temperatures=None)
+        return parse_search(data, model_args=base.model["init_args"], temperatures=None)
     except FaultsError as error:
         raise SpecError(listed("This study spec has", str(error).splitlines())) from None
 

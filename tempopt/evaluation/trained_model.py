@@ -60,16 +60,16 @@ class Measured:
     seconds: float
 
 
-def weights_path(given: str | Path) -> Path:
+def weights_path(weights: str | Path) -> Path:
     """Return where the weights lie.
 
     Raises:
         UsageError: They are not there.
     """
-    path = absolute(str(given), "--weights").resolve()
+    path = absolute(str(weights), "--weights").resolve()
     if not path.exists():
         raise UsageError(
-            f'--weights is "{given}", but there is no file {path}. Give the path of a checkpoint that '
+            f'--weights is "{weights}", but there is no file {path}. Give the path of a checkpoint that '
             "Lightning or tempopt wrote, of a state dict (torch.save or safetensors), or of a folder that "
             "save_pretrained wrote."
         )
@@ -78,30 +78,32 @@ def weights_path(given: str | Path) -> Path:
 
 def digest_of(path: Path) -> str:
     """Return a text that tells the weights of a file or folder from others."""
-    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-    found = hashlib.sha256()
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
     for file in files:
-        found.update(file.relative_to(path).as_posix().encode())
+        digest.update(file.relative_to(path).as_posix().encode())
         with file.open("rb") as opened:
             while chunk := opened.read(_CHUNK_BYTES):
-                found.update(chunk)
-    return found.hexdigest()
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 class TrainedModel:
     """The model of a spec with trained weights.
 
     Args:
-        asked: What is evaluated.
+        request: What is evaluated.
         path: Where the weights lie.
         worker: Who evaluates.
     """
 
-    def __init__(self, asked: EvaluationSpec, path: Path, worker: WorkerProcess) -> None:
-        self._asked = asked
+    def __init__(self, request: EvaluationSpec, path: Path, worker: WorkerProcess) -> None:
+        self._request = request
         self._worker = worker
-        self._program = dataclasses.replace(asked.spec.program(), weights=str(path), compile=None, start=None)
-        self._seed = derive(asked.spec.study.seed, "evaluate")
+        self._program = dataclasses.replace(
+            request.spec.program(), weights=str(path), compile=None, start=None
+        )
+        self._seed = derive(request.spec.study.seed, "evaluate")
 
     def check(self) -> None:
         """Load the weights and evaluate one batch, to find what cannot be evaluated.
@@ -110,9 +112,9 @@ class TrainedModel:
             SpecError: The weights or the spec do not fit.
             StudyFailed: The worker died over it.
         """
-        space = {name: list(domain.probes) for name, domain in self._asked.search.items()}
+        space = {name: list(domain.probes) for name, domain in self._request.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        self._run(self._asked.parameters(sampled), ["validate", "test"], rehearses=True, space=space)
+        self._run(self._request.parameters(sampled), ["validate", "test"], is_check=True, space=space)
 
     def evaluate(self, parameters: Mapping[str, Any], *, on_test: bool = False) -> Measured:
         """Return what a parameter set measures, on the validation data and, where there are any, test data.
@@ -128,7 +130,7 @@ class TrainedModel:
         units = {on: _units(finished, on) for on in data}
         return Measured(
             values={on: finished.measurements[on] for on in data if on in finished.measurements},
-            units={on: found for on, found in units.items() if found is not None},
+            units={on: unit for on, unit in units.items() if unit is not None},
             seconds=finished.seconds,
         )
 
@@ -137,7 +139,7 @@ class TrainedModel:
         parameters: Mapping[str, Any],
         data: list[On],
         *,
-        rehearses: bool = False,
+        is_check: bool = False,
         space: Mapping[str, list[Any]] | None = None,
     ) -> Finished:
         self._worker.send(
@@ -148,7 +150,7 @@ class TrainedModel:
                 parameters=dict(parameters),
                 seed=self._seed,
                 evaluations=[Evaluation(name=on, on=on) for on in data],
-                task="rehearse" if rehearses else "train",
+                task="rehearse" if is_check else "train",
                 space=dict(space or {}),
             )
         )
@@ -164,11 +166,11 @@ def _units(finished: Finished, on: On) -> Units | None:
     for kind in UNIT_KINDS:
         curve = finished.curves.get(units_name(on, kind))
         if curve:
-            values = {int(place): value for place, value in curve}
-            sizes = {int(place): size for place, size in finished.curves.get(sizes_name(on), ())}
+            values = {int(index): value for index, value in curve}
+            sizes = {int(index): size for index, size in finished.curves.get(sizes_name(on), ())}
             return Units(
                 kind=kind,
-                values=tuple(values[place] for place in sorted(values)),
-                sizes=tuple(sizes.get(place, 1.0) for place in sorted(values)),
+                values=tuple(values[index] for index in sorted(values)),
+                sizes=tuple(sizes.get(index, 1.0) for index in sorted(values)),
             )
     return None

@@ -103,7 +103,7 @@ class Dashboard:
         while not self._is_closed.is_set():
             try:
                 summaries = self._store.list_studies()
-                for summary in sorted(summaries, key=lambda each: each.study.name != self._name):
+                for summary in sorted(summaries, key=lambda summary: summary.study.name != self._name):
                     if not self._is_closed.is_set():
                         publish(self._store, self._storage, self._artifacts, summary)
             except Exception as error:

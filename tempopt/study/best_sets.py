@@ -93,10 +93,10 @@ def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] =
     sets: dict[str, Parameters] = {}
     keys: set[str] = set()
     for parameters in whole:
-        kept = {name: value for name, value in parameters.items() if name not in without}
-        key = _training_key(kept)
+        parameters_left = {name: value for name, value in parameters.items() if name not in without}
+        key = _training_key(parameters_left)
         if key not in keys and len(sets) <= top:
-            sets[BASELINE if not sets else f"best{len(sets)}"] = kept
+            sets[BASELINE if not sets else f"best{len(sets)}"] = parameters_left
             keys.add(key)
     if len(sets) < 2:
         raise StudyFailed(

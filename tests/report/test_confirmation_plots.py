@@ -196,7 +196,7 @@ def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(searchin
 def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult) -> None:
     data = plots.constant_data(tuned)
     models = data.arms["search"]
-    stays = replace(models, picked=("as trained", models.own, models.as_trained))
+    stays = replace(models, picked=("as trained", models.trained_at, models.as_trained))
     caption = replace(data, arms={**data.arms, "search": stays}).caption()
     assert "The winner's models do best at the temperature of their training." in caption
     assert "Models trained at τ = 1 do best at τ = 0.5" in caption

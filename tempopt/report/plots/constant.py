@@ -58,14 +58,14 @@ class ModelsShown:
         curves: Temperature (attention's is the empty text) and length scaling (``none``, or its name) to
             constant temperature and mean value, by temperature.
         as_trained: Mean value at their own temperature.
-        own: Their own temperature at the end of training.
+        trained_at: Their temperature at the end of training.
         winners: The winner's last temperature and the mean value under its final plan; None for the winner.
         picked: Name, temperature and mean value of the best plan.
     """
 
     curves: Mapping[tuple[str, str], Points]
     as_trained: float
-    own: float
+    trained_at: float
     winners: tuple[float, float] | None
     picked: tuple[str, float, float]
 
@@ -176,18 +176,18 @@ class ConstantAndLearned:
         rows: list[tuple[Cell, ...]] = [("trained at", "", tau, None, value) for tau, value in self.trained]
         for arm, models in self.arms.items():
             name = f"{self.name(arm)}, evaluated"
-            rows.append((name, "as trained", models.own, None, models.as_trained))
+            rows.append((name, "as trained", models.trained_at, None, models.as_trained))
             if models.winners is not None:
                 rows.append((name, "the winner's final plan", None, None, models.winners[1]))
             for (temperature, scaling), points in models.curves.items():
                 rows += [(name, temperature or scaling, tau, None, value) for tau, value in points]
         learned: list[tuple[Cell, ...]] = [
-            ("learned", path.name, path.mean[place], step, None)
+            ("learned", path.name, path.mean[index], step, None)
             for path in self.paths
-            for place, step in enumerate(self.steps)
-            if path.mean[place] == path.mean[place]
+            for index, step in enumerate(self.steps)
+            if path.mean[index] == path.mean[index]
         ]
-        rows += [learned[place] for place in evenly(len(learned), _MAX_LEARNED_ROWS)]
+        rows += [learned[index] for index in evenly(len(learned), _MAX_LEARNED_ROWS)]
         return Table(columns=("models", "what", "temperature", "step", self.metric), rows=tuple(rows))
 
 
@@ -197,13 +197,13 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
     Raises:
         NothingToPlot: There is neither.
     """
-    shown = all_shown(result)
-    steps, paths, num_learned = _learned(result, shown)
+    temperatures = all_shown(result)
+    steps, paths, num_learned = _learned(result, temperatures)
     data = ConstantAndLearned(
         metric=result.metric,
         baseline=baseline_name(result.spec),
         label=baseline_label(result.spec),
-        trained=_trained(result, shown),
+        trained=_trained(result, temperatures),
         arms=_arms(result),
         is_tested=result.spec.study.confirm_on == "test",
         steps=steps,
@@ -219,12 +219,12 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
     return data
 
 
-def _trained(result: StudyResult, shown: Sequence[Shown]) -> Points:
-    if len(shown) > 1:
+def _trained(result: StudyResult, temperatures: Sequence[Shown]) -> Points:
+    if len(temperatures) > 1:
         return ()
     return tuple(
         sorted(
-            (shown[0].levels(run.parameters, (1.0,))[0], run.value)
+            (temperatures[0].levels(run.parameters, (1.0,))[0], run.value)
             for run in result.runs
             if run.kind == "constant" and usable(run) and run.value is not None and run.parameters is not None
         )
@@ -289,14 +289,14 @@ def _models(tuned: Tuned, last: Mapping[str, float], winner: Mapping[str, object
     return ModelsShown(
         curves={key: tuple(sorted(points)) for key, points in curves.items()},
         as_trained=as_trained,
-        own=first,
+        trained_at=first,
         winners=winners,
         picked=(tuned.plan, picked_tau, tuned.curve[tuned.plan]),
     )
 
 
 def _learned(
-    result: StudyResult, shown: Sequence[Shown]
+    result: StudyResult, temperatures: Sequence[Shown]
 ) -> tuple[tuple[int, ...], tuple[LearnedPath, ...], int]:
     """Return steps, paths and number of runs of the learned temperatures that the verdict rests on."""
     runs = [run for run in confirming(result) if "learned" in arms_of(run) and usable(run)]
@@ -308,16 +308,16 @@ def _learned(
                 for step, value in curve:
                     of_name.setdefault(step, []).append(value)
     steps = sorted({step for of_name in points.values() for step in of_name})
-    by_name = {temperature.name: temperature for temperature in shown}
+    by_name = {temperature.name: temperature for temperature in temperatures}
     paths = []
     for name, of_name in points.items():
         values = [of_name.get(step, [math.nan]) for step in steps]
-        place = place_of(name)
-        temperature = by_name.get("" if place else name)
+        location = place_of(name)
+        temperature = by_name.get("" if location else name)
         progress = tuple(step / max(steps[-1], 1) for step in steps)
         paths.append(
             LearnedPath(
-                name=f"τ of {place}" if place else name,
+                name=f"τ of {location}" if location else name,
                 mean=tuple(math.exp(fmean(map(math.log, at_step))) for at_step in values),
                 neutral=1.0 if temperature is None else temperature.neutral,
                 winner=() if temperature is None else winners_levels(result, temperature, progress),
@@ -341,37 +341,39 @@ def plot_constant(data: ConstantAndLearned) -> go.Figure:
         *(["constant temperature"] if data.has_constants else []),
         *(["learned temperatures"] if data.paths else []),
     ]
-    made = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.24)
-    made.update_layout(template=TEMPLATE, height=110 + _PANEL_HEIGHT * len(titles))
-    made.update_layout(legend={"y": -0.28 / len(titles), "yanchor": "top"})
-    made.update_annotations(font={"size": 13, "color": QUIET})
+    figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.24)
+    figure.update_layout(template=TEMPLATE, height=110 + _PANEL_HEIGHT * len(titles))
+    figure.update_layout(legend={"y": -0.28 / len(titles), "yanchor": "top"})
+    figure.update_annotations(font={"size": 13, "color": QUIET})
     if data.has_constants:
-        _add_constants(made, data)
+        _add_constants(figure, data)
     if data.paths:
-        _add_learned(made, data, row=len(titles))
-    return made
+        _add_learned(figure, data, row=len(titles))
+    return figure
 
 
-def _add_constants(made: go.Figure, data: ConstantAndLearned) -> None:
+def _add_constants(figure: go.Figure, data: ConstantAndLearned) -> None:
     taus = [tau for tau, _ in data.trained]
     for models in data.arms.values():
         taus += [tau for points in models.curves.values() for tau, _ in points]
-        taus += [models.own, *(() if models.winners is None else models.winners[:1])]
+        taus += [models.trained_at, *(() if models.winners is None else models.winners[:1])]
     for arm, models in data.arms.items():
-        made.add_trace(_as_trained(arm, models, [min(taus), max(taus)], data.name(arm)), row=1, col=1)
-        for place, (curve, points) in enumerate(models.curves.items()):
-            made.add_trace(_curve(arm, data, curve, points, _DASHES[place % len(_DASHES)]), row=1, col=1)
+        figure.add_trace(_as_trained(arm, models, [min(taus), max(taus)], data.name(arm)), row=1, col=1)
+        for index, (curve, points) in enumerate(models.curves.items()):
+            figure.add_trace(_curve(arm, data, curve, points, _DASHES[index % len(_DASHES)]), row=1, col=1)
     if data.trained:
-        made.add_trace(_marks(data.trained, "trained at", CONSTANT, "square", 9, is_named=True), row=1, col=1)
+        figure.add_trace(
+            _marks(data.trained, "trained at", CONSTANT, "square", 9, is_named=True), row=1, col=1
+        )
     for arm, models in data.arms.items():
         if models.winners is not None:
             text = f"{data.name(arm)}, {plan_text(WINNERS_PLAN)}"
-            made.add_trace(_marks([models.winners], text, _COLOURS[arm], "diamond-open", 10), row=1, col=1)
+            figure.add_trace(_marks([models.winners], text, _COLOURS[arm], "diamond-open", 10), row=1, col=1)
         plan, tau, value = models.picked
         text = f"{data.name(arm)}, picked: {plan_text(plan)}"
-        made.add_trace(_marks([(tau, value)], text, _COLOURS[arm], "star", 15), row=1, col=1)
-    made.update_xaxes(title={"text": "temperature"}, **temperature_axis(taus), row=1, col=1)
-    made.update_yaxes(title={"text": plain(data.metric)}, row=1, col=1)
+        figure.add_trace(_marks([(tau, value)], text, _COLOURS[arm], "star", 15), row=1, col=1)
+    figure.update_xaxes(title={"text": "temperature"}, **temperature_axis(taus), row=1, col=1)
+    figure.update_yaxes(title={"text": plain(data.metric)}, row=1, col=1)
 
 
 def _as_trained(arm: str, models: ModelsShown, ends: list[float], name: str) -> go.Scatter:
@@ -426,7 +428,7 @@ def _marks(
     )
 
 
-def _add_learned(made: go.Figure, data: ConstantAndLearned, *, row: int) -> None:
+def _add_learned(figure: go.Figure, data: ConstantAndLearned, *, row: int) -> None:
     paths = [data.paths[index] for index in evenly(len(data.paths), _MAX_PATHS)]
     values: list[float] = []
     is_relative = any(path.neutral != 1.0 for path in paths)
@@ -437,10 +439,10 @@ def _add_learned(made: go.Figure, data: ConstantAndLearned, *, row: int) -> None
             (path.winner, INK, "dash", f"winner, {path.name}" if is_relative else "winner"),
         ):
             # layers share the schedule of attention
-            if levels and not (dash == "dash" and levels in [other.winner for other in paths[:index]]):
+            if levels and not (dash == "dash" and levels in [earlier.winner for earlier in paths[:index]]):
                 scaled = [level / path.neutral for level in levels]
                 values += [level for level in scaled if level == level]
-                made.add_trace(
+                figure.add_trace(
                     go.Scatter(
                         x=list(data.steps),
                         y=scaled,
@@ -453,6 +455,6 @@ def _add_learned(made: go.Figure, data: ConstantAndLearned, *, row: int) -> None
                     row=row,
                     col=1,
                 )
-    made.update_xaxes(title={"text": "training step"}, row=row, col=1)
+    figure.update_xaxes(title={"text": "training step"}, row=row, col=1)
     title = "temperature / baseline" if is_relative else "temperature"
-    made.update_yaxes(title={"text": title}, **temperature_axis(values), row=row, col=1)
+    figure.update_yaxes(title={"text": title}, **temperature_axis(values), row=row, col=1)
