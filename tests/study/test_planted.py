@@ -153,12 +153,12 @@ def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_th
     find: Find,
 ) -> None:
     calibrated = find("output_temperature", "classify", 1.0)
-    assert calibrated.params["output_temperature"] == pytest.approx(1.0, rel=0.1)
+    # The best set may be the spec as it stands, which does not name the parameter.
+    best = calibrated.params.get("output_temperature", 1.0)
+    assert best == pytest.approx(1.0, rel=0.1)
     for factor in FACTORS:
         scaled = find("output_temperature", "classify", factor)
-        assert scaled.params["output_temperature"] == pytest.approx(
-            factor * calibrated.params["output_temperature"], rel=0.1
-        )
+        assert scaled.params["output_temperature"] == pytest.approx(factor * best, rel=0.1)
         assert scaled.chosen_value == pytest.approx(calibrated.chosen_value, rel=5e-3)
 
 
