@@ -104,11 +104,11 @@ def test_every_run_of_a_study_is_the_training_by_hand_from_the_weights() -> None
 def begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study that was begun, and of which nothing is trained yet."""
 
-    def nothing(*args: Any, **given: Any) -> bool:
-        return True
+    def train_nothing(*args: Any) -> None:
+        pass
 
     with monkeypatch.context() as patch:
-        patch.setattr("tempopt.agent.runner.StudyRunner._worked", nothing)
+        patch.setattr("tempopt.agent.runner.StudyRunner._train", train_nothing)
         api.search(spec(), storage=URL, workers=1)
     assert {row.state for row in tickets()} == {"waiting"}
 
