@@ -56,6 +56,7 @@ def test_ruff_would_format_nothing() -> None:
 
 
 @pytest.mark.static
+@pytest.mark.timeout(1200)
 def test_types_hold() -> None:
     assert "no issues found" in _tool("mypy")
 
