@@ -104,8 +104,8 @@ def record(folder: Path) -> None:
     """Write the record of each study into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in _STUDIES:
-        with tempfile.TemporaryDirectory() as folder:
-            text = json.dumps(_study(name, Path(folder)), indent=1, sort_keys=True)
+        with tempfile.TemporaryDirectory() as workdir:
+            text = json.dumps(_study(name, Path(workdir)), indent=1, sort_keys=True)
         (folder / f"{name}.json").write_text(f"{text}\n")
         print(name, flush=True)
 
