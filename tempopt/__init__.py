@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
     from tempopt.training.load_callback import LoadCallback as LoadCallback
     from tempopt.training.module import TemperedModule as TemperedModule
-    from tempopt.training.start_callback import StartCallback as StartCallback
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
 _HOME = {
@@ -59,7 +58,6 @@ _HOME = {
     "LoadCallback": "tempopt.training.load_callback",
     "Server": "tempopt.python.server",
     "SpecError": "tempopt.errors",
-    "StartCallback": "tempopt.training.start_callback",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",
     "StudyFailed": "tempopt.errors",

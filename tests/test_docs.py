@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
+import torch
 from markdown_it import MarkdownIt
 
 import tempopt
@@ -34,6 +35,7 @@ from tempopt.spec.lightning_sections import GOVERNED
 from tempopt.spec.resources import Resources
 from tempopt.spec.study_section import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
+from tempopt.training.build import build
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -173,13 +175,9 @@ def _laid_over(rest: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 def _keys(section: type[settings.Section], path: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{path}{name}"
-        inner = next((each for each in get_args(field.annotation) if _is_section(each)), field.annotation)
+        inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, settings.Section) and inner is not settings.Strategy:
             yield from _keys(inner, f"{path}{name}.")
-
-
-def _is_section(each: object) -> bool:
-    return isinstance(each, type) and issubclass(each, settings.Section)
 
 
 SPECS = (DOCS / "specs.md").read_text(encoding="utf-8")
@@ -226,6 +224,21 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
                 assert ROWS[f"{path}{name}"].startswith(_told(field.default)), name
             if isinstance(field.default, settings.Strategy):
                 assert ROWS[f"{path}{name}"].startswith(f"{field.default.name} |"), name
+
+
+def test_the_module_that_is_fine_tuned_starts_from_its_weights(folder: Path) -> None:
+    page = BLOCKS[DOCS / "own-model.md"]
+    for block in page:
+        if block.title is not None:
+            (folder / block.title).write_text(block.text, encoding="utf-8")
+    (text,) = [block.text for block in page if block.language == "yaml" and "weights:" in block.text]
+    given = _laid_over(_REST, yaml_source.parse(text, source="own-model.md").data)
+    state = importlib.import_module("finder").Finder().state_dict()
+    torch.save({"state_dict": state}, folder / "pretrained.ckpt")
+    program = spec.StudySpec.parse({**given, "attach": {"layers": "auto"}}, source="own-model.md").program()
+    found = build(program, {"temperature_init": 0.5}).module.state_dict()
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], each) for name, each in state.items())
 
 
 def test_every_name_that_may_be_chosen_is_on_the_page() -> None:

@@ -17,7 +17,6 @@ from tempopt.agent.beginning import stand
 from tempopt.agent.dry_run import checked, rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
-from tempopt.agent.start_weights import with_weights
 from tempopt.agent.ticket_client import TicketClient
 from tempopt.agent.turn import Turn
 from tempopt.errors import SpecError, UsageError
@@ -100,16 +99,12 @@ class StudyRunner:
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             try:
-                if self._study is not None or spec.start_at is None:
-                    spec = self._with_weights(spec, folder)
                 if self._study is None:
                     spec, _ = rehearse(spec, workers[0], task="rehearse", told=self._rehearsed)
                 else:
                     spec = checked(spec, workers[0], again=self._turn is None)
             except SpecError as error:
                 raise SpecError(f"{error}{self._where_begun(str(error))}") from error
-            # what is refused has written nothing there
-            spec = self._with_weights(spec, folder)
             self._spec, program = spec, spec.program()
             study = stand(
                 store,
@@ -120,10 +115,6 @@ class StudyRunner:
                 told=self._observer.note,
             )
             self._train(study, program, workers, folder)
-
-    def _with_weights(self, spec: StudySpec, folder: Path) -> StudySpec:
-        earlier = None if self._study is None else self._study.checkpoints
-        return with_weights(spec, [self._checkpoints, *([earlier] if earlier else [])], folder)
 
     def _train(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> None:
         """Work on a study until nothing is left to do."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from tempopt.agent.runner import places_here, workers_asked, writable_folder
 from tempopt.agent.server_client import ServerClient
 from tempopt.agent.server_line import ServerLine
 from tempopt.agent.signals import terminable
-from tempopt.agent.start_weights import with_weights_fetched
 from tempopt.agent.store_connection import while_busy
 from tempopt.agent.turn import Turn
 from tempopt.records.rows import StudyRow, StudyState
 from tempopt.remote.connection import ServerConnection
-from tempopt.remote.filesystem import SERVER, get_weights
-from tempopt.remote.paths import study_path
+from tempopt.remote.filesystem import SERVER
 from tempopt.remote.protocol import Joined
 from tempopt.remote.wire import from_plain
 from tempopt.spec.own_schedules import import_schedules
@@ -76,8 +73,6 @@ def work_behind(
         places_here(spec, asked) as places,
         workers_of(places) as here,
     ):
-        get = partial(get_weights, connection, study_path(name, "weights"))
-        spec = with_weights_fetched(spec, place, get)
         spec = checked(spec, here[0], again=turn is None)
         return _worked(connection, spec, here, place, observer, turn)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
-from tempopt.agent.start_weights import starting
 from tempopt.cli import DONE
 from tempopt.cli.jobs import launch_options
 from tempopt.cli.search import elsewhere, to_verdict
@@ -34,28 +33,26 @@ Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
     """Create or continue the study of a spec, with agents that a launcher starts."""
     api.refuse_comparison(spec)
-    with starting(spec) as spec:
 
-        def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
-            trials = arguments.trials
-            return ordered(
-                store,
-                spec,
-                trials=trials.whole,
-                more=trials.more,
-                enqueue=enqueue,
-                told=print,
-            )
+    def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
+        trials = arguments.trials
+        return ordered(
+            store,
+            spec,
+            trials=trials.whole,
+            more=trials.more,
+            enqueue=enqueue,
+            told=print,
+        )
 
-        return _launch(arguments, spec, order)
+    return _launch(arguments, spec, order)
 
 
 def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
     """Create or continue a comparison, with agents that a launcher starts."""
-    with starting(spec) as spec:
-        import_schedules(spec)
-        check_comparison(spec, arguments.max_runs or MAX_RUNS)
-        return _launch(arguments, spec, lambda store: ordered(store, spec))
+    import_schedules(spec)
+    check_comparison(spec, arguments.max_runs or MAX_RUNS)
+    return _launch(arguments, spec, lambda store: ordered(store, spec))
 
 
 def _launch(

@@ -32,7 +32,7 @@ from tempopt.study.progress import LABELS, number
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone"),
-    *("codes", "start_from", "heads", "ledger", "earlier_verdicts"),
+    *("codes", "heads", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.
@@ -98,8 +98,6 @@ def show(arguments: argparse.Namespace) -> int:
         print(json.dumps(told, indent=2, allow_nan=False))
         return DONE
     print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
-    if (start := result.spec.study.start_from) is not None:
-        print(f"runs start from: {start.path}, SHA-256 {start.sha256}")
     codes = run_codes(run.code for run in result.runs)
     for code, count in codes if len(codes) > 1 else ():
         print(shown(f"mixture of code: {count} runs by {code.words}"))

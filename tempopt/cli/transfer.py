@@ -19,11 +19,6 @@ def dump(arguments: argparse.Namespace) -> int:
         f"{path} holds the study {done.study}: {done.tickets} tickets, {done.measurements} measurements, "
         f"{done.file / 1000:.0f} kB. Read it anywhere: tempopt load {shlex.quote(str(path))}"
     )
-    if done.no_weights:
-        print(
-            f"The weights that its runs start from are not in the file ({done.no_weights}). Where it is to "
-            "go on, have the same file at the same path, or in the bucket of the checkpoints."
-        )
     return DONE
 
 
@@ -35,6 +30,4 @@ def load(arguments: argparse.Namespace) -> int:
         f"The study {done.study} is loaded: {done.tickets} tickets, {done.measurements} measurements.\n"
         f"Look at it: tempopt show {where}\nGo on:      tempopt resume {where}"
     )
-    if done.no_weights:
-        print(f"It cannot go on yet. {done.no_weights}")
     return DONE

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tempopt.agent.observer import Observer
 from tempopt.agent.runner import workers_asked
-from tempopt.agent.start_weights import keep_weights
 from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.records.rows import StudyRow
@@ -108,8 +107,6 @@ class Launch:
             environment=environment(),
             grace=self._grace,
         )
-        if spec is not None:
-            keep_weights(spec, place)
         split = self._launcher.split(self._need, self.workers)
         rested = study is not None and self._store.load_study(self._name).state == "paused"
         if study is not None and rested:

@@ -17,7 +17,6 @@ from tempopt.agent.beginning import stand
 from tempopt.agent.continuation import find
 from tempopt.agent.observer import Unobserved
 from tempopt.agent.runner import optimizers
-from tempopt.agent.start_weights import keep_weights, starting
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import AccessDenied, StorageError, StudyFailed, UsageError
 from tempopt.launch.launching import PROGRAM, Launch
@@ -137,25 +136,23 @@ class Session:
         """
         self._check_token(spec.study.name)
         notes = Notes()
-        with starting(spec) as spec:
-            import_schedules(spec)
-            if spec.compare is not None:
-                check_comparison(spec, max_runs)
-            optimizers(spec)
-            with self._beginning:
-                study = find(self.store, spec.study.name)
-                if study is not None:
-                    self._go_on(spec, study, notes)
-                else:
-                    self._begin_new(spec, notes)
+        import_schedules(spec)
+        if spec.compare is not None:
+            check_comparison(spec, max_runs)
+        optimizers(spec)
+        with self._beginning:
+            study = find(self.store, spec.study.name)
+            if study is not None:
+                self._go_on(spec, study, notes)
+            else:
+                self._begin_new(spec, notes)
         return notes.lines
 
     def plan(self, spec: StudySpec) -> StudyForecast:
         """Return what a study takes and what it can show; arguments as for :meth:`begin`."""
-        with starting(spec) as spec:
-            import_schedules(spec)
-            optimizers(spec)
-            return forecast(spec, storage=self.store.url)
+        import_schedules(spec)
+        optimizers(spec)
+        return forecast(spec, storage=self.store.url)
 
     def refusal(self, spec: StudySpec, found: StudyForecast) -> str | None:
         """Return why a study could not be begun by this session, given its forecast; None: it could."""
@@ -197,7 +194,6 @@ class Session:
         spec, _ = ordered(self.store, spec)
         spec = remote.rehearsed(spec, notes)
         place = checkpoints.location(checkpoints.DEFAULT_FOLDER)
-        keep_weights(spec, place)
         stand(self.store, spec, None, checkpoints=place, owner=self.user, told=notes.note)
 
     def _settle(self, spec: StudySpec) -> None:

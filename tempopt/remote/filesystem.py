@@ -88,12 +88,12 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
             where = _where(server, "put", study, run, file, size)
             if not where["url"]:
                 path = f"/api/checkpoints/{study}/{run}/{file}"
-                self.put_pieces(server, path, source, int(where["piece"]))
+                self._put_pieces(server, path, source, int(where["piece"]))
                 return
             urls = _urls(where, lambda: _where(server, "put", study, run, file, size))
             _told(lambda: _put_signed(next(urls), source, size), self._url)
 
-    def put_pieces(self, server: ServerConnection, path: str, file: Path, piece: int = PIECE) -> None:
+    def _put_pieces(self, server: ServerConnection, path: str, file: Path, piece: int) -> None:
         """Put a file in its place through the server, whole or not at all.
 
         Args:
@@ -170,46 +170,6 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         """Refuse: nobody lists what others keep."""
         raise PermissionError("Checkpoints behind a server are not listed.")
-
-
-def put_weights(server: ServerConnection, path: str, file: Path) -> None:
-    """Send the weights that a study starts from, unless the server has them.
-
-    Args:
-        server: The server.
-        path: Path of its REST under which they are taken.
-        file: The file.
-
-    Raises:
-        UsageError: The server refuses them, or cannot be reached.
-    """
-    try:
-        asked = partial(_asked, server, "GET", f"{path}/uploads/{secrets.token_hex(8)}")
-        if not _told(asked, server.url)["whole"]:
-            ServerFileSystem(server.url).put_pieces(server, path, file)
-    except OSError as error:
-        raise UsageError(f"The weights {file} cannot be sent: {error}") from error
-
-
-def get_weights(server: ServerConnection, path: str, target: Path) -> None:
-    """Fetch the weights that a study starts from; what is broken off goes on where it was.
-
-    Args:
-        server: The server.
-        path: Path of its REST under which they are.
-        target: The file to write.
-
-    Raises:
-        UsageError: The server refuses them or cannot be reached, or the file cannot be written.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            _told(lambda: _fetch(server.client, path, file), server.url)
-    except OSError as error:
-        raise UsageError(
-            f"The weights that the study starts from cannot be fetched from {server.url}: {error}"
-        ) from error
 
 
 class _AgainError(Exception):

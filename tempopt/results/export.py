@@ -16,13 +16,11 @@ from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.export_notes import (
     ATTACH,
-    START,
     VALUE,
     comment,
     constants,
     has,
     in_weights,
-    start_note,
 )
 from tempopt.results.python_code import Code, Verbatim
 from tempopt.results.recommendation_text import HEAD, recommendation_text
@@ -102,7 +100,6 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     if callbacks := _callbacks(result, wanted, attaching):
         given = _listed(config["trainer"].get("callbacks"))
         config["trainer"]["callbacks"] = [*given, *callbacks]
-    notes += start_note(callbacks)
     does = "training" if wanted.weights is None else "evaluating"
     if attaching is not None:
         notes += [
@@ -164,12 +161,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
     body += _saving(attaching, callbacks)
-    notes = [
-        *wanted.header,
-        *_left_out(result),
-        *start_note(callbacks),
-        *constants(callbacks),
-    ]
+    notes = [*wanted.header, *_left_out(result), *constants(callbacks)]
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
 
 
@@ -198,8 +190,6 @@ def _callbacks(
     found: list[dict[str, Any]] = []
     if wanted.weights is not None:
         found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
-    elif (start := result.spec.study.start_from) is not None:
-        found.append({"class_path": START, "init_args": start.model_dump()})
     if attaching is not None:
         found.append({"class_path": ATTACH, "init_args": dict(attaching)})
     for name, value in result.spec.temperatures.items():

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 ATTACH = "tempopt.AttachCallback"
 VALUE = "tempopt.ValueCallback"
-START = "tempopt.StartCallback"
 
 _LONGEST = 110
 _MOMENTS = 20
@@ -40,16 +39,6 @@ def in_weights(callbacks: Sequence[Mapping[str, Any]]) -> str:
         f"Checkpoints have attention's temperature in their weights. A Python number that {VALUE} sets is "
         "beside them: tempopt.load_checkpoint(model, path) sets it."
     )
-
-
-def start_note(callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what loads the weights that the training starts from; empty: it starts from none."""
-    if not has(callbacks, START):
-        return []
-    return [
-        f"{START} loads the weights that the runs of the study started from, so training needs tempopt. "
-        "Change its path if the file lies elsewhere."
-    ]
 
 
 def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -202,7 +202,6 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "codes": run_codes_json(run.code for run in self.runs),
-            "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
             "ledger": ledger_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],

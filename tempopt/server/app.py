@@ -14,7 +14,6 @@ from tempopt.server import (
     studies,
     study_writes,
     token_routes,
-    weights,
 )
 from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server.app_state import State
@@ -65,7 +64,6 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         specs,
         studies,
         study_writes,
-        weights,
     ):
         app.include_router(each.router)
     app.state.study_list = StudyList(store)

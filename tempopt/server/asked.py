@@ -49,15 +49,6 @@ def _seen(
     return _study(name, principal, shared, study)
 
 
-def _worked(
-    name: Name,
-    principal: Annotated[Principal, Depends(require("agent"))],
-    shared: Shared,
-    study: Known = None,
-) -> StudyRow:
-    return _study(name, principal, shared, study)
-
-
 def _meant(
     name: Name, principal: Annotated[Principal, Depends(SUBMIT)], shared: Shared, study: Known = None
 ) -> StudyRow:
@@ -66,7 +57,5 @@ def _meant(
 
 Seen = Annotated[StudyRow, Depends(_seen)]
 """The study in the path, for whoever may see it."""
-Worked = Annotated[StudyRow, Depends(_worked)]
-"""The study in the path, for whoever may work on it alone."""
 Meant = Annotated[StudyRow, Depends(_meant)]
 """The study in the path, for whoever may have something done to it."""

@@ -29,7 +29,7 @@ from tempopt.server.uploads import (
 from tempopt.store.checkpoints import is_local, local_path
 
 LARGEST = 64 * 1024**3
-"""Bytes of a file."""
+"""Bytes of a checkpoint."""
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _MEDIA = "application/octet-stream"
 
@@ -37,14 +37,14 @@ Upload = Annotated[str, Query(pattern=rf"^{UPLOAD.pattern}$")]
 Bytes = Annotated[int, Query(ge=0, le=2**53)]
 
 
-def check_size(size: int, what: str = "A checkpoint") -> None:
-    """Refuse a file that is larger than one may be.
+def check_size(size: int) -> None:
+    """Refuse a checkpoint that is larger than one may be.
 
     Raises:
         ApiError: It is.
     """
     if size > LARGEST:
-        text = f"{what} of {size} bytes is too large: at most {LARGEST} are taken here."
+        text = f"A checkpoint of {size} bytes is too large: at most {LARGEST} are taken here."
         raise ApiError(413, "too_large", text)
 
 

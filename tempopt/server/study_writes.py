@@ -18,7 +18,6 @@ from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import AccessDenied, SpecError, UsageError, not_text
 from tempopt.records.rows import StudyState
 from tempopt.remote.protocol import Body
-from tempopt.server import weights
 from tempopt.server.app_state import State
 from tempopt.server.asked import LARGEST, SUBMIT, Meant, Shared
 from tempopt.server.auth import Principal, about
@@ -210,7 +209,6 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
     """Do what a submission asks for, of whoever may submit."""
     spec = _checked(body, principal)
     about(request, study=spec.study.name)
-    weights.refuse_missing(spec, shared)
     if spec.study.priority > 0 and "admin" not in principal.scopes:
         raise AccessDenied(
             f"study.priority is {spec.study.priority}, and one above 0 takes a token with the scope admin. "

@@ -28,11 +28,7 @@ UPLOAD = re.compile(r"[0-9a-f]{8,32}")
 MOST_KEPT = 4
 """Unfinished uploads, and files that are not recorded, of one run that are kept."""
 _FILE = re.compile(r"step-([0-9]+)-([0-9]+)\.ckpt")
-# Weights that runs start from come in pieces, too.
-_PART = re.compile(
-    rf"(?:step-[0-9]+-[0-9]+\.ckpt|[0-9a-f]{{64}}\.ckpt)\.({UPLOAD.pattern})"
-    r"(?:\.([0-9]+))?\.writing"
-)
+_PART = re.compile(rf"step-[0-9]+-[0-9]+\.ckpt\.({UPLOAD.pattern})(?:\.([0-9]+))?\.writing")
 _CHUNK = 4 * 1024 * 1024
 # A client does without an answer for longer than this.
 _JOIN_SECONDS = 20.0

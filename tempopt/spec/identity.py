@@ -58,11 +58,6 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
     for name in ("name", *_CARE):
         del data["study"][name]
     del data["study"]["not_learned"]
-    if data["study"]["start_from"] is None:
-        del data["study"]["start_from"]
-    if (start := data["study"].get("start_from")) and start["sha256"] is not None:
-        # the same weights, wherever they lie
-        del start["path"]
     for each in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it
         del each["as_found"], each["evaluated"], each["trained"]

@@ -187,42 +187,6 @@ class Strategy(Section):
         return {"name": self.name, **self.options}
 
 
-class StartFrom(Section):
-    """The key ``study.start_from``: trained weights that each run begins from, in place of random ones.
-
-    Args:
-        path: Path of the file on the machine that begins the study, or its URL in an object store.
-        strict: Whether the weights of the file and of the module, or of its part, have to have the same
-            names. If not, what the file lacks begins as initialised, and what the module lacks is left out.
-            Shapes have to agree either way.
-        prefix: Beginning of the names of the part that is loaded, as in ``model.``; empty: all is loaded. A
-            file of that part alone, whose names lack the prefix, is loaded into that part of the module, and
-            a part of the file into a module whose names lack it.
-        sha256: SHA-256 of the file, by which a study is told from one that starts from other weights; None
-            before the study is begun.
-    """
-
-    path: Annotated[str, Field(min_length=1, max_length=4000, description="the path or URL of a checkpoint")]
-    strict: Annotated[bool, Field(description="true or false")] = True
-    prefix: Annotated[
-        str, Field(max_length=1000, description="the beginning of names of weights, as in model.")
-    ] = ""
-    sha256: Annotated[
-        str | None, Field(pattern=r"^[0-9a-f]{64}$", description="the SHA-256 of the file, or null")
-    ] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _flat(cls, given: object) -> object:
-        if isinstance(given, str):
-            return {"path": given}
-        if isinstance(given, Mapping) and "path" in given:
-            return given
-        raise ValueError(
-            f"given {given!r}. Give the path of a checkpoint, or {{path: ..., strict: false, prefix: ...}}."
-        )
-
-
 class AttachSection(Section):
     """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered, and how.
 

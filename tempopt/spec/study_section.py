@@ -20,7 +20,6 @@ from tempopt.spec.sections import (
     Limits,
     Section,
     Seeds,
-    StartFrom,
     Strategy,
 )
 from tempopt.spec.yaml_source import FaultsError
@@ -88,7 +87,6 @@ class StudySection(Section):
         all_pairs: Whether a comparison of parameter sets compares each two of them, in place of each with the
             first.
         priority: Agents of every study (``tempopt agent --any``) serve studies with a higher one first.
-        start_from: Trained weights that each run begins from; None: those of the module's ``__init__``.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -153,7 +151,6 @@ class StudySection(Section):
         float | None,
         Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
     ] = None
-    start_from: Annotated[StartFrom | None, Field(description="the path of a checkpoint, or null")] = None
     compile: str | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000, description="a whole number from -1000 to 1000")] = 0
     learned: Annotated[Learns, Field(description="true, false or per_head")] = True

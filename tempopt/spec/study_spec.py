@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -37,7 +36,6 @@ from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import parse_class, parse_trainer
-from tempopt.spec.program import program_of
 from tempopt.spec.resources import Resources
 from tempopt.spec.search_checks import notes_on
 from tempopt.spec.search_space import (
@@ -100,8 +98,6 @@ class StudySpec(Section):
 
     # Overrides of this machine: they are in force here, and are neither stored nor compared.
     _local: tuple[Override, ...] = PrivateAttr(default=())
-    # Where the weights of study.start_from lie on this machine, once that is known.
-    _start_at: Path | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -235,18 +231,7 @@ class StudySpec(Section):
 
     def _with(self, spec: StudySpec) -> StudySpec:
         copy = spec.model_copy()
-        copy._local, copy._start_at = self._local, self._start_at
-        return copy
-
-    @property
-    def start_at(self) -> Path | None:
-        """File of this machine that holds the weights of ``study.start_from``; None: not known yet."""
-        return self._start_at
-
-    def starting_at(self, path: Path) -> StudySpec:
-        """Return the spec with the place where the weights of ``study.start_from`` lie on this machine."""
-        copy = self._with(self)
-        copy._start_at = path
+        copy._local = self._local
         return copy
 
     def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
@@ -294,7 +279,7 @@ class StudySpec(Section):
             SpecError: A set is wrong, or the spec has sets of its own.
         """
         spec = self.parse(with_sets(self.to_json(), sets), source="the study spec")
-        spec._local, spec._start_at = self._local, self._start_at
+        spec._local = self._local
         return spec
 
     def with_overrides(self, overrides: Sequence[str]) -> Self:
@@ -311,7 +296,6 @@ class StudySpec(Section):
         written = stored.with_settings([each for each in parsed if not each.local])
         spec = self.parse(written.data, source=written)
         spec._local = (*self._local, *(each for each in parsed if each.local))
-        spec._start_at = self._start_at
         spec._in_force()
         return spec
 
@@ -337,17 +321,29 @@ class StudySpec(Section):
         data = self._in_force().to_json()
         for section in ("model", "data", "trainer"):
             data[section] = document.resolve(data[section], path=section)
-        data["study"]["start_from"] = document.resolve(data["study"]["start_from"], path="study.start_from")
         return self.parse(data, source="the study spec with the environment's values")
 
     def program(self, *overrides: str) -> Program:
         """Return what a trainer on this machine needs to know.
 
         Raises:
-            SpecError: As in :meth:`with_overrides` and :meth:`resolved`; or a checkpoint is not there.
+            SpecError: As in :meth:`with_overrides` and :meth:`resolved`.
         """
         here = (self.with_overrides(overrides) if overrides else self).resolved()
-        return program_of(here, identity=self.identity(), start_at=self._start_at)
+        return Program(
+            model=here.model,
+            data=here.data,
+            trainer=here.trainer,
+            attach=None if here.attach is None else here.attach.model_dump(),
+            metric_reads_temperature=here.study.metric_reads_temperature,
+            values={name: each.model_dump() for name, each in here.temperatures.items()},
+            metric=here.study.metric,
+            validate_at=here.study.validate_at,
+            data_seed=here.study.seed,
+            identity=self.identity(),
+            compared=here.compare is not None,
+            compile=here.study.compile,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.records.liveness import at_work, machine, shown
 from tempopt.records.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
-from tempopt.store import checkpoints, urls, weights
+from tempopt.store import checkpoints, urls
 from tempopt.store.store import Store, behind_server
 from tempopt.workers.messages import LOG
 
@@ -189,7 +189,7 @@ def _cleared(folder: str) -> checkpoints.Removed:
         return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
     own = [url for url in lying if _is_own(*_place(folder, url))]
     removed = checkpoints.remove(own)
-    runs = [each for each in folders if checkpoints.RUN.fullmatch(each.name) or each.name == weights.FOLDER]
+    runs = [each for each in folders if checkpoints.RUN.fullmatch(each.name)]
     for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
         # one that holds something else stays
         with contextlib.suppress(OSError):
@@ -212,8 +212,6 @@ def _place(folder: str, url: str) -> tuple[str, str]:
 
 def _is_own(name: str, rest: str) -> bool:
     """Return whether tempopt wrote a file of a study's folder, given its place in it."""
-    if name == weights.FOLDER and weights.FILE.fullmatch(rest):
-        return True
     if not rest:
         return _UNDELIVERED.fullmatch(name) is not None
     is_file = rest == LOG or checkpoints.CHECKPOINT.fullmatch(rest) is not None

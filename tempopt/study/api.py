@@ -14,7 +14,6 @@ from tempopt.agent.continuation import find, same_question
 from tempopt.agent.dry_run import class_faults, rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
-from tempopt.agent.start_weights import keep_weights, starting
 from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
@@ -59,26 +58,25 @@ def search(
     """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
     spec, seen = _loaded(spec), observer or Unobserved()
     refuse_comparison(spec)
-    with starting(spec) as spec:
-        import_schedules(spec)
-        with opened(storage, create=True) as store:
-            if server := behind_server(store):
-                refuse_place(checkpoints)
-                remote.submit(
-                    server,
-                    spec,
-                    trials=trials,
-                    more=more,
-                    enqueue=enqueue,
-                    workers=workers,
-                    observer=seen,
-                )
-                return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
-            spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, told=seen.note)
-            if submit:
-                return _submit(store, spec, study, checkpoints, seen)
-            runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
-            return runner.carry_out()
+    import_schedules(spec)
+    with opened(storage, create=True) as store:
+        if server := behind_server(store):
+            refuse_place(checkpoints)
+            remote.submit(
+                server,
+                spec,
+                trials=trials,
+                more=more,
+                enqueue=enqueue,
+                workers=workers,
+                observer=seen,
+            )
+            return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
+        spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, told=seen.note)
+        if submit:
+            return _submit(store, spec, study, checkpoints, seen)
+        runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
+        return runner.carry_out()
 
 
 def _submit(
@@ -97,7 +95,6 @@ def _submit(
     kept = None if study is None else study.checkpoints
     place = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
     place = kept if kept and checkpoints is None else place
-    keep_weights(spec, place)
     row = stand(
         store,
         spec,
@@ -127,16 +124,15 @@ def compare(
     """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
     spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
     seen = observer or Unobserved()
-    with starting(spec) as spec:
-        import_schedules(spec)
-        check_comparison(spec, max_runs)
-        with opened(storage, create=True) as store:
-            if server := behind_server(store):
-                refuse_place(checkpoints)
-                remote.submit(server, spec, workers=workers, observer=seen)
-                return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
-            spec, study = ordered(store, spec)
-            return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
+    import_schedules(spec)
+    check_comparison(spec, max_runs)
+    with opened(storage, create=True) as store:
+        if server := behind_server(store):
+            refuse_place(checkpoints)
+            remote.submit(server, spec, workers=workers, observer=seen)
+            return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
+        spec, study = ordered(store, spec)
+        return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
 
 
 def refuse_place(checkpoints: str | Path | None) -> None:
@@ -296,10 +292,7 @@ def check(
     if spec.compare is not None:
         check_comparison(spec)
     optimizers(spec)
-    with (
-        starting(spec) as spec,
-        workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers,
-    ):
+    with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
         spec, started = rehearse(
             spec,
             workers[0],
@@ -345,10 +338,9 @@ def plan(
     spec = _loaded(spec)
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
-    with starting(spec) as spec:
-        import_schedules(spec)
-        optimizers(spec)
-        return forecast(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
+    import_schedules(spec)
+    optimizers(spec)
+    return forecast(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
 
 
 def _added(spec: StudySpec, more: int) -> str:

@@ -19,11 +19,6 @@ from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
 from tempopt.workers.secrets import refuse_secrets
 
-_NOT_SENT = (
-    "a server reads no file of yours. Begin the study where the file is, with tempopt search SPEC, which "
-    "sends it."
-)
-
 MaySee = Callable[[str], bool]
 """Whether whoever asks may see a study of this name; there is none of another name for them."""
 
@@ -129,9 +124,7 @@ def _check_sets(spec: StudySpec) -> None:
 
 def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
     """Return path and message of what a dry run finds in a module, and a study cannot begin without."""
-    start = spec.study.start_from
-    weights = [] if start is None or start.sha256 is not None else [("study.start_from", _NOT_SENT)]
-    return weights + [
+    return [
         (
             f"temperatures.{name}",
             "as_found is missing: the temperature that the module has there, to which searched ones are "

@@ -17,10 +17,8 @@ from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import optimizers, places_here
 from tempopt.agent.server_runner import work_behind
-from tempopt.agent.start_weights import weights_of
 from tempopt.errors import AccessDenied
-from tempopt.remote.filesystem import put_weights
-from tempopt.remote.paths import STUDIES, study_path
+from tempopt.remote.paths import STUDIES
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -69,8 +67,6 @@ def submit(
         same_question(study, spec)
     if study is not None and (more or enqueue):
         asked["version"] = study.version
-    if spec.start_at is not None and (file := weights_of(spec)) is not None:
-        put_weights(store.server, study_path(spec.study.name, "weights", file), spec.start_at)
     _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **asked}), seen)
 
 

@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tempopt.agent.start_weights import with_weights
 from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, not_text, without_passwords
 from tempopt.records.rows import LogRow, StudyRow, TicketRow
 from tempopt.remote.wire import from_plain, measurements_from_plain, measurements_to_plain, to_plain
 from tempopt.sampling.optuna_study import trial_params
 from tempopt.spec.own_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, location
+from tempopt.store.checkpoints import is_local
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store, behind_server
 from tempopt.store.transfer import WholeStudy
@@ -43,22 +42,18 @@ class Dumped:
         tickets: Number of its tickets.
         measurements: Number of its measurements.
         file: Size of the file in bytes.
-        no_weights: Why the weights that its runs start from are not to be had; of a file that was written,
-            which they are. Empty: they are to be had, or it starts from none.
     """
 
     study: str
     tickets: int
     measurements: int
     file: int
-    no_weights: str = ""
 
 
 def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) -> Dumped:
     """Write a study into a file: spec, tickets, measurements, logs and maps, without passwords and tokens.
 
     Runs in progress are written as waiting. Checkpoints are not in the file; those in a bucket are named.
-    Nor are the weights that runs start from, of which it has the hash.
 
     Args:
         storage: The store or its URL, that of a server too.
@@ -86,14 +81,7 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     size = path.stat().st_size
-    start = StudySpec.stored(study).study.start_from
-    return Dumped(
-        study=name,
-        tickets=counts[0],
-        measurements=counts[1],
-        file=size,
-        no_weights="" if start is None else f"{start.path}, SHA-256 {start.sha256}",
-    )
+    return Dumped(study=name, tickets=counts[0], measurements=counts[1], file=size)
 
 
 def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
@@ -176,8 +164,6 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
                 f'The store {store.url_shown} has a study "{study.name}" already. Load it under another '
                 "name: --name NAME"
             )
-        study, no_weights = _started(study, spec)
-        whole = dataclasses.replace(whole, study=study)
         section = spec.study
         make_study(store.url, name=study.name, direction=section.direction, metric=section.metric)
         store.write_whole(whole)
@@ -186,20 +172,7 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
             tickets=len(whole.tickets),
             measurements=len(whole.measurements),
             file=path.stat().st_size,
-            no_weights=no_weights,
         )
-
-
-def _started(study: StudyRow, spec: StudySpec) -> tuple[StudyRow, str]:
-    """Return a study with the place of the weights that it starts from, and why they are not to be had."""
-    if spec.study.start_from is None:
-        return study, ""
-    try:
-        place = location(DEFAULT_FOLDER) if study.checkpoints is None else study.checkpoints
-        with_weights(spec, [place], Path(DEFAULT_FOLDER).absolute() / study.name)
-    except UsageError as error:
-        return study, str(error)
-    return dataclasses.replace(study, checkpoints=place), ""
 
 
 def read(path: Path, *, name: str | None = None) -> WholeStudy:

@@ -341,8 +341,7 @@ def build(
         before: Called before the data and before the module are made, to seed the generators for each.
 
     Raises:
-        SpecError: A class, an argument or a parameter is wrong, with a line for each; or the weights that the
-            training begins from do not fit the module.
+        SpecError: A class, an argument or a parameter is wrong, with a line for each.
     """
     prepared = prepare(program)
     temperature = prepared.temperature(parameters)
@@ -350,10 +349,6 @@ def build(
     datamodule = prepared.datamodule(parameters)
     before("model")
     module = prepared.module(parameters)
-    if program.start is not None:
-        from tempopt.training.start_weights import load_start
-
-        load_start(module, program.start)
     return Built(
         datamodule=datamodule,
         module=module,

@@ -44,7 +44,6 @@ from tempopt.training.named_values import NamedValues, other_temperatures
 from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
-from tempopt.training.start_weights import fit_text, load_start, refuse_unfit
 from tempopt.training.steps import step_of
 from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
 
@@ -136,23 +135,6 @@ def _ends(request: RunRequest) -> list[dict[str, Any]]:
     ]
 
 
-def _refuse_unfit(request: RunRequest, stages: _Stages) -> None:
-    """Refuse weights to begin from that do not fit the module at a value that is searched."""
-
-    def made() -> Iterator[tuple[str, Any, L.LightningModule]]:
-        for each in _ends(request):
-            ((name, value),) = each.items()
-            seed_generators(request.seed, "model")
-            yield name, value, prepared.module({**request.parameters, **each})
-
-    prepared = prepare(request.program)
-    start = request.program.start or {}
-    refuse_unfit(start, made())
-    seed_generators(request.seed, "model")
-    loaded = fit_text(prepared.module(request.parameters), start)
-    stages.over(f"fitted the weights that runs start from ({loaded})")
-
-
 def _found(request: RunRequest) -> dict[str, float]:
     """Return the named temperatures that a new module has, whatever else of it is searched or compared.
 
@@ -167,9 +149,6 @@ def _found(request: RunRequest) -> dict[str, float]:
     for each in ({}, *_ends(request)):
         seed_generators(request.seed, "model")
         module = prepared.module({**request.parameters, **each})
-        if program.start is not None:
-            # a temperature may be among the weights
-            load_start(module, program.start)
         known = {
             name: {**value, AS_FOUND: first.get(name, value[AS_FOUND])}
             for name, value in program.values.items()
@@ -192,8 +171,6 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     stages.over("checked classes and arguments")
     if request.program.weights is not None:
         return _evaluated(request, channel, ranks, stages)
-    if request.program.start is not None:
-        _refuse_unfit(request, stages)
     # what is looked into is no function that could be compiled
     eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager, _Unheard(), ranks, **_SHORT)

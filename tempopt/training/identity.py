@@ -128,10 +128,6 @@ def run_identity(request: RunRequest) -> str:
     # younger than the first checkpoints: where they say nothing, those are still of this run
     for name in ("memory_share", "observe", "label", "learns"):
         del fields[name]
-    for name in ("compile", "start"):
-        if fields["program"][name] is None:
-            del fields["program"][name]
-    if (start := fields["program"].get("start")) and start["sha256"] is not None:
-        # the same weights, wherever they lie
-        del start["path"]
+    if fields["program"]["compile"] is None:
+        del fields["program"]["compile"]
     return hashlib.blake2b(json.dumps(fields).encode(), digest_size=16).hexdigest()

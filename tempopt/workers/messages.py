@@ -41,8 +41,6 @@ class Program:
             a random split is the same split in every run.
         identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
         weights: Checkpoint of a model that is evaluated and not trained (``tempopt evaluate``), else None.
-        start: Weights that training begins from, with the keys ``path`` (a file of this machine),
-            ``strict``, ``prefix`` and ``sha256`` of ``study.start_from``; None: those of ``__init__``.
         compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
         compared: Whether given parameter sets are compared, so that there need be no temperature.
     """
@@ -56,7 +54,6 @@ class Program:
     data_seed: int
     identity: str | None = None
     weights: str | None = None
-    start: dict[str, Any] | None = None
     compile: str | None = None
     compared: bool = False
     values: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -77,12 +77,12 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     write(URL, replace(made, row=replace(made.row, spec=StudySpec.parse(spec, source="a row").to_json())))
     own = World(trials=4, confirmed=False, layers=0).spec().to_json()
-    own["study"] = {**own["study"], "name": "own", "start_from": "/named-by-a-row/${A_SECRET}.ckpt"}
+    own["study"] = {**own["study"], "name": "own"}
     own["search"] = {"temperature_init": {"low": 0.5, "high": 2.0}}
     with Store.open(URL) as store:
         study = store.create_study("own", StudySpec.parse(own, source="a row").to_json(), "0")
         own["search"] = {"schedule": ["innocent:Schedule"]}
-        own["study"] |= {"name": "scheduled", "start_from": None}
+        own["study"] |= {"name": "scheduled"}
         store.create_study("scheduled", own, "0")
         store.set_checkpoints(store.load_study("pairs").id, "http://127.0.0.1:9/runs")
         store.add_jobs("pairs", "innocent:Launcher", {}, ["1"])

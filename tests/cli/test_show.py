@@ -181,7 +181,6 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "cost",
         "alone",
         "codes",
-        "start_from",
         "heads",
         *("ledger", "earlier_verdicts"),
         *("jobs", "agents_at_work"),

@@ -94,7 +94,6 @@ DOCUMENTED: dict[str, Any] = {
     "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
     "alone": None,
     "codes": None,
-    "start_from": None,
     "heads": None,
     "ledger": None,
     "earlier_verdicts": None,

@@ -118,7 +118,7 @@ def test_nothing_of_a_spec_is_imported_and_no_file_is_read(
     (tmp_path / "trap.py").write_text(TRAP.format(path=str(mark)))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "hunter2")
-    spec = toy_spec(start_from="${SECRET_OF_THE_SERVER}/etc/passwd")
+    spec = toy_spec()
     spec["model"]["class_path"] = "trap.Model"
     spec["data"] = {"class_path": "trap.Model", "init_args": {"root": "${SECRET_OF_THE_SERVER}"}}
     spec["trainer"]["callbacks"] = [{"class_path": "trap.Model"}]

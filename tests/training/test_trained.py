@@ -180,12 +180,11 @@ def test_state_dicts_of_torch_and_safetensors_load_with_what_they_tie(tmp_path: 
     torch.manual_seed(0)
     model = Pair()
     torch.save(model.state_dict(), tmp_path / "pair.pt")
-    # safetensors keeps one of two names that share a weight
-    save_file(
-        {n: v for n, v in model.state_dict().items() if n != "second.weight"}, tmp_path / "pair.safetensors"
-    )
+    # safetensors keeps one of two names that share a weight, and is known by its content
+    for name in ("pair.safetensors", "pair.bin"):
+        save_file({n: v for n, v in model.state_dict().items() if n != "second.weight"}, tmp_path / name)
     torch.save({"state_dict": model.state_dict(), "epoch": 3}, tmp_path / "pair.ckpt")
-    for name in ("pair.pt", "pair.safetensors", "pair.ckpt"):
+    for name in ("pair.pt", "pair.safetensors", "pair.bin", "pair.ckpt"):
         for load in (load_as_trained, load_checkpoint):
             other = Pair()
             load(other, tmp_path / name)
@@ -221,12 +220,15 @@ def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None
     (tmp_path / "notes.ckpt").write_text("no checkpoint")
     (tmp_path / "notes.safetensors").write_text("no checkpoint")
     (tmp_path / "empty").mkdir()
-    torch.save({"epoch": 3}, tmp_path / "numbers.pt")
+    for name, content in (("numbers", {"epoch": 3}), ("list", [torch.ones(2)]), ("module", Pair())):
+        torch.save(content, tmp_path / f"{name}.pt")
     for name, message in (
         ("notes.ckpt", "cannot be loaded as data"),
         ("notes.safetensors", "cannot be loaded as data"),
         ("empty", "a folder without a config.json"),
         ("numbers.pt", "holds no weights by name"),
+        ("list.pt", "holds no weights by name"),
+        ("module.pt", r"cannot be loaded as data \(UnpicklingError\)"),
         ("nowhere.pt", "There is no checkpoint"),
     ):
         with pytest.raises(UsageError, match=rf"{message}.*save_pretrained wrote"):

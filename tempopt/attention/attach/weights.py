@@ -53,7 +53,7 @@ def kind_of(path: Path) -> Kind:
 
 def _begins_safe(path: Path) -> bool:
     """Return whether a file begins as safetensors writes it: a size, and a mapping in JSON of that size."""
-    # a study's weights are kept under a name of their own, and may be given by an environment variable
+    # caches keep files under names of their own
     with contextlib.suppress(OSError), path.open("rb") as file:
         size, begin = int.from_bytes(file.read(8), "little"), file.read(2)
         return begin == b'{"' and 2 < size <= path.stat().st_size - 8
@@ -111,7 +111,7 @@ def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
     missing = [name for name in own if name not in state and id(own[name]) not in shared]
     others = [name for name in state if name not in own]
     shapes = [
-        f"{name} ({shape_text(state[name])}, in the model {shape_text(own[name])})"
+        f"{name} ({_shape_text(state[name])}, in the model {_shape_text(own[name])})"
         for name in state
         if isinstance(own.get(name), Tensor)
         and isinstance(state[name], Tensor)
@@ -126,7 +126,7 @@ def _tied(own: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     return any(name not in state for name in own)
 
 
-def shape_text(value: Any) -> str:
+def _shape_text(value: Any) -> str:
     """Return the shape of a tensor as messages give it."""
     return " x ".join(map(str, value.shape)) or "a number"
 
@@ -135,7 +135,7 @@ def _refuse(
     path: Path, called: str, missing: Sequence[str], others: Sequence[str], shapes: Sequence[str]
 ) -> None:
     found = {"it does not have": missing, "it has what the model does not": others, "other shapes": shapes}
-    told = "; ".join(f"{what}: {few(names)}" for what, names in found.items() if names)
+    told = "; ".join(f"{what}: {_few(names)}" for what, names in found.items() if names)
     if told:
         raise UsageError(
             f"{path} is of another model than {called}: {told}. Build the model with the arguments that it "
@@ -143,7 +143,7 @@ def _refuse(
         )
 
 
-def few(names: Sequence[str]) -> str:
+def _few(names: Sequence[str]) -> str:
     """Return the first names of a list as messages give them, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join([*names[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
@@ -169,7 +169,7 @@ def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
     if outside:
         raise UsageError(
             f"{folder} has the weights of {cls.__name__} alone, and {type(model).__name__} has others, which "
-            f"would stay as they were initialised: {few(outside)}. Give a state dict of the whole module: "
+            f"would stay as they were initialised: {_few(outside)}. Give a state dict of the whole module: "
             "torch.save(model.state_dict(), path)."
         )
     try:

@@ -249,8 +249,6 @@ def environment_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
         yield "trained by", f"{code.words} ({count} runs)"
     if len(codes) > 1:
         yield "mixture", f"runs were trained by {len(codes)} versions of the code or its packages"
-    if (start := result.spec.study.start_from) is not None:
-        yield "weights that runs start from", f"{start.path}, SHA-256 {start.sha256}"
     devices = Counter(run.device for run in result.runs if run.device is not None)
     if devices:
         yield "devices", ", ".join(f"{device} ({count} runs)" for device, count in devices.most_common(8))
