@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 # The last version with the hole (or each, where single ones were tampered with), and what it was.
 HOLES = {
+    "filelock": ("3.20.2", "CVE-2025-68146, CVE-2026-22701: a link in place of the lock file is followed"),
     "fsspec": ("2026.5.0", "CVE-2026-104851: a reference file system runs what its file says"),
     "s3fs": ("2026.5.0", "goes with the fsspec of the same version"),
     "torch": ("2.9.1", "CVE-2026-24747: weights_only loads more than data"),

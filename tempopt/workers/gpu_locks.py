@@ -1,20 +1,20 @@
-"""Which cards of this machine the agents of one person hold, so that no two of them pack the same card.
+"""Which GPUs of this machine the agents of one user hold, so that no two of them train on the same one.
 
-A card is held by a lock on a file of its own, which the kernel lets go of when the agent ends, however it
-does: nothing is left behind to be found out about. Other people's agents are not known.
+A GPU is held by a lock on a file, which the kernel releases when the agent ends, however it does. The agents
+of other users are not known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from tempopt.errors import UsageError
 from tempopt.workers.machine import Machine
@@ -23,82 +23,76 @@ from tempopt.workers.placement import Placement
 
 @contextlib.contextmanager
 def claimed(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> Iterator[list[Placement]]:
-    """Hold the cards of places that are dealt on those that are free, until the end of the context.
+    """Lock the GPUs of the placements that ``dealt`` returns, until the end of the context.
 
     Args:
-        machine: This machine. If somebody has said which cards are for this process, they are not claimed:
-            whoever did has dealt them.
-        dealt: Given the machine with its free cards, returns the places.
+        machine: This machine. GPUs that were assigned to this process are not locked: whoever assigned them
+            has shared them out.
+        dealt: Called with the machine and its free GPUs, returns the placements.
 
     Raises:
-        UsageError: What ``dealt`` raises, or the folder with the locks is not this person's own.
+        UsageError: What ``dealt`` raises, or the folder with the locks belongs to another user.
     """
     if machine.dealt or not machine.cards:
         yield dealt(machine)
         return
     folder = _folder()
-    with contextlib.ExitStack() as held:
-        # one at a time, or two that need two cards each would hold one each and both find too few
-        with (folder / "lock").open("a") as door:
-            fcntl.flock(door, fcntl.LOCK_EX)
-            free: dict[str, IO[str]] = {}
+    with contextlib.ExitStack() as stack:
+        # one at a time, or two that need two GPUs each would lock one each and both have too few
+        with FileLock(folder / "lock"):
+            locks: dict[str, FileLock] = {}
             busy: list[tuple[str, int]] = []
             for card in machine.cards:
-                file: IO[str] = held.enter_context((folder / card.replace("/", "+")).open("a+"))
-                if _locked(file):
-                    free[card] = file
+                # any thread may end the context
+                lock = FileLock(folder / card.replace("/", "+"), timeout=0, thread_local=False)
+                try:
+                    locks[card] = stack.enter_context(lock)
+                except Timeout:
+                    busy.append((card, _holder(lock)))
+            placements = dealt(dataclasses.replace(machine, cards=tuple(locks), busy=tuple(busy)))
+            used = {card for placement in placements for card in placement.gpus or ()}
+            for card, lock in locks.items():
+                if card in used:
+                    _pid_file(lock).write_text(str(os.getpid()))
                 else:
-                    busy.append((card, _holder(file)))
-                    file.close()
-            places = dealt(dataclasses.replace(machine, cards=tuple(free), busy=tuple(busy)))
-            taken = {card for place in places for card in place.gpus or ()}
-            for card, file in free.items():
-                if card in taken:
-                    file.truncate(0)
-                    file.write(str(os.getpid()))
-                    file.flush()
-                else:
-                    file.close()
-        yield places
+                    lock.release()
+        yield placements
 
 
 def free(machine: Machine) -> Machine:
-    """Return the machine as an agent would find it that begins now: without the cards that others hold."""
-    found: list[Machine] = []
+    """Return the machine as an agent that begins now would see it: without the GPUs that others hold."""
+    views: list[Machine] = []
 
-    def look(there: Machine) -> list[Placement]:
-        found.append(there)
+    def look(view: Machine) -> list[Placement]:
+        views.append(view)
         return []
 
     with claimed(machine, look):
-        return found[0]
+        return views[0]
 
 
-def _locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _pid_file(lock: FileLock) -> Path:
+    """Return the file with the process that holds a lock: some versions of filelock empty the lock file."""
+    return Path(lock.lock_file).with_suffix(".pid")
 
 
-def _holder(file: IO[str]) -> int:
-    """Return the process that holds a card, 0 if it has not said so yet."""
-    file.seek(0)
-    text = file.read()
-    return int(text) if text.isdecimal() else 0
+def _holder(lock: FileLock) -> int:
+    """Return the process that holds a lock, 0 if it is not known."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(_pid_file(lock).read_text())
+    return 0
 
 
 def _folder() -> Path:
-    """Return the folder with the locks, which nobody else can write to.
+    """Return the folder with the locks, which no other user can write to.
 
-    Not in XDG_RUNTIME_DIR: that goes with the last login of a person, whose agents may stay.
+    Not in XDG_RUNTIME_DIR: that is removed with the last login of a user, whose agents may go on.
     """
     folder = Path(tempfile.gettempdir()) / f"tempopt-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise UsageError(
             f"{folder}, where agents note which GPUs they use, belongs to another user. Remove it, or give "
             "another folder for temporary files with TMPDIR."
