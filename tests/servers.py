@@ -34,8 +34,6 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from tempopt.workers.messages import TITLE
-
 # A recovery after SIGKILL on a slow, busy machine is still far from this.
 PATIENCE = 180.0
 LOOPBACK = "127.0.0.1"
@@ -43,6 +41,11 @@ LOOPBACK = "127.0.0.1"
 
 def descendants(pid: int) -> list[int]:
     """Return the processes that a process started, and those that they started (Linux only)."""
+    return [child for child, _ in _family(pid)]
+
+
+def _family(pid: int) -> list[tuple[int, int]]:
+    """Return the descendants of a process, with the parent of each."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -50,21 +53,27 @@ def descendants(pid: int) -> list[int]:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except (OSError, IndexError):
             continue
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
+    family = [(pid, 0)]
+    for ancestor, _ in family:
+        family += [(child, parent) for child, parent in parents.items() if parent == ancestor]
+    return family[1:]
 
 
 def worker_pids(agent: int) -> list[int]:
     """Return the process ids of the workers of an agent, which may be one of this process (Linux only)."""
-    found = []
-    for pid in descendants(agent):
+    pids = []
+    lineage = set()
+    for pid, parent in _family(agent):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if TITLE.encode() in words and os.getpgid(pid) == pid:
-                found.append(pid)
-    return found
+            # a forked worker has the command line of its zygote, which is its parent
+            if b"tempopt.training.zygote" in words:
+                lineage.add(pid)
+            forked = pid in lineage and parent in lineage
+            # what a worker has started is of its group
+            if (forked or b"tempopt.training.worker" in words) and os.getpgid(pid) == pid:
+                pids.append(pid)
+    return pids
 
 
 def strike(pid: int, blow: signal.Signals) -> bool:

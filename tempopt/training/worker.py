@@ -19,12 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from setproctitle import setproctitle
-
 from tempopt.errors import UsageError
 from tempopt.workers.class_paths import find_modules_in
 from tempopt.workers.messages import (
-    TITLE,
     Failed,
     Finished,
     Message,
@@ -155,7 +152,6 @@ def main(descriptor: int, store: Path | None) -> None:
         store: A file at which to meet the other ranks (``RANK`` and ``WORLD_SIZE`` say who they are); None
             for a worker of one process.
     """
-    setproctitle(TITLE)
     find_modules_in(str(Path.cwd()))
     # a whole process group gets these; what becomes of the run is the agent's to decide
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -23,8 +23,6 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from setproctitle import setproctitle
-
 from tempopt.workers.class_paths import find_modules_in
 from tempopt.workers.zygote import NUMBER
 
@@ -196,7 +194,6 @@ def main(descriptor: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    setproctitle("tempopt zygote")
     _prepare()
     Zygote(socket.socket(fileno=descriptor)).serve()
 

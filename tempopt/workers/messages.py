@@ -17,9 +17,6 @@ ValidateAt = Literal["final", "current"]
 LOG = "log.txt"
 """What a run printed, in the run's folder."""
 
-TITLE = "tempopt worker"
-"""Title of a worker's processes, for ``ps``, ``top`` and ``nvidia-smi``."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:

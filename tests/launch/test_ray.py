@@ -20,13 +20,12 @@ from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Job, Task, tasks
 from tempopt.launch.launching import PROGRAM
 from tempopt.testing import LauncherTests
-from tempopt.workers.messages import TITLE
 from tempopt.workers.placement import Need
 from tests.cluster import conftest as cluster_fixtures
 from tests.cluster import ray_cluster, studies
 from tests.cluster.crew import wait_until
 from tests.cluster.ray_cluster import CPUS, GPUS, RayCluster
-from tests.servers import descendants, find_or_start, strike
+from tests.servers import descendants, find_or_start, strike, worker_pids
 
 if TYPE_CHECKING:
     from tempopt.launch.ray import RayLauncher
@@ -37,7 +36,6 @@ pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MI
 TICKETS = 8
 _PASSWORD = "geheim4711"
 _WATCHED = PROGRAM[-1].encode()
-_TRAINS = TITLE.encode()
 _KEEPER = b"ray::Keeper"
 
 undisturbed = cluster_fixtures.undisturbed
@@ -136,6 +134,10 @@ def _running(node: Any, program: bytes) -> list[int]:
     return found
 
 
+def _workers(node: Any) -> list[int]:
+    return worker_pids(ray_cluster.raylet(node))
+
+
 def _shell(home: Path, **more: str) -> dict[str, str]:
     """Return the environment of somebody's shell, in which this program's connection has set nothing."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
@@ -171,7 +173,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
         wait_until(lambda there=lost: not _there(there), "the end of all that ran on the lost node")  # type: ignore[misc]
         wait_until(lambda: "waiting" in _states(launcher, ids), "the news that an agent is lost")
         cluster.other = cluster.add()
-        wait_until(lambda: bool(_running(cluster.other, _TRAINS)), "an agent on the node that is new")
+        wait_until(lambda: bool(_workers(cluster.other)), "an agent on the node that is new")
     _set_pace(tmp_path, 0.0)
     assert [job.state for job in _ended(launcher, ids)] == ["done", "done"]
     assert not studies.read(url, TICKETS).differences(undisturbed(TICKETS))
@@ -222,7 +224,8 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
         lambda: sum(row.state == "running" for row in studies.seen(url)) == 2, "two trials side by side"
     )
     assert before - ray.available_resources()["GPU"] == 1.0
-    workers, agents = running(_TRAINS), running(_WATCHED)
+    workers = [*_workers(cluster.head), *_workers(cluster.other)]
+    agents = running(_WATCHED)
     assert len(workers) == 2
     assert [ray_cluster.variable(pid, "CUDA_VISIBLE_DEVICES") in ("0", "1") for pid in agents] == [True]
     assert strike(ray_cluster.parent(agents[0]), signal.SIGKILL)
