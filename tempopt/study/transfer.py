@@ -65,12 +65,14 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
         StudyNotFound: There is no study of that name.
         UsageError: The file is there, or cannot be written.
     """
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} is there already and is left as it is. Remove it, or give another name.")
     temporary = path.with_name(path.name + ".writing")
     try:
         with opened(storage) as store:
             study = store.load_study(name)
+            if path.exists() and not overwrite:
+                raise UsageError(
+                    f"{path} is there already and is left as it is. Remove it, or give another name."
+                )
             counts = _write(store, study, temporary)
         temporary.replace(path)
     except OSError as error:

@@ -27,8 +27,10 @@ from hypothesis import strategies as st
 import tempopt.cli.init
 import tempopt.cli.launch
 import tempopt.cli.login
+import tempopt.mcp_server.serving
 import tempopt.remote.connection
-import tempopt.report.dashboard  # noqa: F401
+import tempopt.report.dashboard
+import tempopt.server.serving  # noqa: F401
 from tempopt import cli
 from tests.cli.test_bad_input import SPEC
 from tests.report.made_study import World, make, write
@@ -48,7 +50,8 @@ FUZZED = 3000
 LATER = (
     *("study.api.StudyRunner.carry_out", "study.api.workers_of", "study.api.forecast"),
     *("cli.init._inspected", "cli.login._me", "remote.connection.ServerConnection.request"),
-    *("cli.launch.make_launcher", "report.dashboard.Dashboard.__enter__"),
+    "cli.launch.make_launcher",
+    *("server.serving._Server.run", "mcp_server.serving.serve"),
 )
 
 
@@ -84,6 +87,9 @@ def _answered(words: list[str], tried: Tried) -> None:
     except SystemExit as ended:
         # argparse prints help and ends so
         code = ended.code or 0
+    except pytest.fail.Exception:
+        # the time of the whole test is up
+        raise
     except BaseException as error:
         code = repr(error)
     finally:
@@ -110,6 +116,7 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
     monkeypatch.chdir(tmp_path)
     for place in LATER:
         monkeypatch.setattr(f"tempopt.{place}", _interrupted)
+    monkeypatch.setattr("tempopt.report.dashboard.Dashboard.__enter__", _closed)
     # a study that was paused by what was typed before is watched for good
     monkeypatch.setattr("tempopt.cli.watch.time", SimpleNamespace(sleep=_interrupted))
     # classes of a wrong spec are looked into by a worker
@@ -124,6 +131,12 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
 
 
 def _interrupted(*words: Any, **more: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def _closed(dashboard: Any) -> Any:
+    dashboard._server.server_close()
+    dashboard._store.close()
     raise KeyboardInterrupt
 
 
