@@ -127,7 +127,7 @@ def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_t
         assert all(0.0 < value <= 1.0 for _, value in points)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     undisturbed_fake: Ended, tmp_path: Path, blow: signal.Signals
