@@ -20,7 +20,9 @@ from tempopt.errors import UsageError
 from tempopt.remote.address import is_server, server_url
 from tempopt.remote.connection import ServerConnection
 from tempopt.remote.credentials import token_for
+from tempopt.store.schema import refuse_missing_file
 from tempopt.store.store import Store
+from tempopt.store.urls import parse
 from tempopt.study import api
 from tempopt.study.progress import observing
 
@@ -89,7 +91,9 @@ def _serve_any(arguments: argparse.Namespace) -> int:
             shown = connection.url
             studies = ServerStudies(connection=connection, workers=arguments.workers, token_file=file)
         else:
-            store = stack.enter_context(Store.open(arguments.url, create=False))
+            # the first study may be submitted later; a file that is not there is rather a typing mistake
+            refuse_missing_file(parse(arguments.url))
+            store = stack.enter_context(Store.open(arguments.url))
             shown = store.url_shown
             studies = DatabaseStudies(
                 store=store, workers=arguments.workers, checkpoints=arguments.checkpoints

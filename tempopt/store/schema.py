@@ -12,7 +12,7 @@ from sqlalchemy.dialects.mysql.base import MySQLDialect
 from tempopt.errors import StorageError, StoreNotBegun
 from tempopt.store.database import Database
 from tempopt.store.models import STUDY
-from tempopt.store.urls import parse
+from tempopt.store.urls import Address, parse
 
 if TYPE_CHECKING:
     # Alembic is loaded only when there is something to migrate: opening a store stays quick.
@@ -64,7 +64,7 @@ def upgrade(url: str) -> str:
     """Bring the tables at a URL to this program's version and return it; StorageError if they are newer."""
     database = Database(parse(url))
     try:
-        _refuse_missing_file(database)
+        refuse_missing_file(database.address)
         version, _ = database.read(_look)
         if version is None:
             raise StorageError(f"The database {database.address.shown} holds no tempopt studies to upgrade.")
@@ -80,7 +80,7 @@ def connect(url: str, *, create: bool) -> Database:
     database = Database(parse(url))
     try:
         if not create:
-            _refuse_missing_file(database)
+            refuse_missing_file(database.address)
         database.read(_refuse_old_server)
         _prepare(database, create=create)
     except BaseException:
@@ -89,9 +89,10 @@ def connect(url: str, *, create: bool) -> Database:
     return database
 
 
-def _refuse_missing_file(database: Database) -> None:
-    path = database.address.url.database
-    if database.dialect == "sqlite" and path is not None and not Path(path).exists():
+def refuse_missing_file(address: Address) -> None:
+    """Refuse the address of an SQLite file that does not exist; StoreNotBegun."""
+    path = address.url.database
+    if address.url.get_backend_name() == "sqlite" and path is not None and not Path(path).exists():
         raise StoreNotBegun(
             f"There is no file {path}. Go to the folder where the study was begun, "
             "or give its URL: --storage sqlite:///PATH"

@@ -47,6 +47,15 @@ def test_it_ends_well_when_no_study_is_unfinished(capsys: pytest.CaptureFixture[
     assert "Serves every study of sqlite:///" in serves and "No run is left to begin." in end
 
 
+def test_an_empty_database_has_no_study_yet_and_a_missing_file_is_refused(folder: Path) -> None:
+    command = ["agent", "--any", "--until-idle", "0.2", "--storage", "sqlite:///first.db"]
+    assert cli.main(command) == cli.USAGE and not (folder / "first.db").exists()
+    (folder / "first.db").touch()
+    assert cli.main(command) == cli.DONE
+    with Store.open("sqlite:///first.db", create=False) as store:
+        assert store.list_studies() == []
+
+
 def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
