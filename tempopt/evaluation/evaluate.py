@@ -61,7 +61,8 @@ def evaluate(
             its ``search:`` has that acts in training alone is left out.
         weights: A checkpoint, a state dict or a folder that ``save_pretrained`` wrote.
         storage: URL of the database.
-        trials: How many parameter sets are evaluated in all; None: ``study.trials``.
+        trials: How many parameter sets are evaluated in all, the first as the spec stands; None:
+            ``study.trials``.
         name: Name of the Optuna study; None: the spec's with a short hash of spec and weights.
         overrides: Settings ``a.b=c`` that go over the spec's.
         on_progress: Called with a line on each evaluation; None: it is not told.
@@ -146,10 +147,16 @@ def _search(
         study.tell(abandoned.number, state=TrialState.FAIL)
     complete = [each for each in study.trials if each.state == TrialState.COMPLETE]
     value_by_key = {_key(_parameters(trial)): trial.value for trial in complete}
+    number, failed = len(complete), 0
+
+    def tell(value: float | None, about: str = "") -> None:
+        text = "no finite value" if value is None else f"{request.spec.study.metric} {value:.5g}"
+        on_progress(f"evaluation {number + failed} of {request.trials}{about}: {text}")
+
     if not any(trial.user_attrs.get(_IS_REFERENCE) for trial in complete):
         value_by_key |= _evaluate_reference(study, request, model)
-    number = sum(not trial.user_attrs.get(_IS_REFERENCE) for trial in complete)
-    failed = 0
+        number += 1
+        tell(value_by_key[_key(request.parameters({}))], " (the spec as it stands)")
     while number + failed < request.trials:
         seed = derive(request.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
         study.sampler = make_sampler(Strategy(name="tpe"), seed=seed) or study.sampler
@@ -170,8 +177,7 @@ def _search(
         else:
             number += 1
             study.tell(trial, value)
-        text = "no finite value" if value is None else f"{request.spec.study.metric} {value:.5g}"
-        on_progress(f"evaluation {number + failed} of {request.trials}: {text}")
+        tell(value)
 
 
 def _evaluate_reference(

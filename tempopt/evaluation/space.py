@@ -38,6 +38,7 @@ _IN_TRAINING |= GROUPS["entropy"] | GROUPS["control"]
 _OPTIMISER = re.compile(
     r"(^|[._])(lr|learning_rate|weight_decay|momentum|betas?\d?|label_smoothing|warmup(_steps)?|(\w+_)?dropout(_\w+)?)$"
 )
+_FEWEST = 2
 _UNREAD = ("search", "compare", "temperatures")
 _STUDY_KEYS = ("name", "metric", "direction", "seed", "metric_reads_temperature")
 _REFERENCE_AND_ANOTHER = [
@@ -54,7 +55,7 @@ class EvaluationSpec:
         spec: The study spec, with model, data and trainer; it searches nothing.
         search: The searched names that act in an evaluation.
         left_out: The searched names of the spec that do not.
-        trials: How many parameter sets are evaluated, that of the spec as it stands apart.
+        trials: How many parameter sets are evaluated, the first that of the spec as it stands.
     """
 
     spec: StudySpec
@@ -126,8 +127,11 @@ def evaluation_spec(
     left_out = tuple(name for name, domain in search.items() if not _acts(name))
     search = {name: domain for name, domain in search.items() if name not in left_out}
     count = study.get("trials", 40) if trials is None else trials
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise SpecError(f"study.trials: given {count!r}. Give a whole number of at least 1.")
+    if isinstance(count, bool) or not isinstance(count, int) or count < _FEWEST:
+        raise SpecError(
+            f"study.trials: given {count!r}. Give a whole number of at least {_FEWEST}: the first evaluation "
+            "is of the spec as it stands."
+        )
     return EvaluationSpec(
         spec=base,
         search=search or _parsed(DEFAULT_SEARCH, base),

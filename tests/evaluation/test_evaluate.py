@@ -61,8 +61,8 @@ def test_a_spec_of_a_search_needs_no_length_and_no_other_key() -> None:
     asked = evaluation_spec(spec, trials=7, overrides=["study.seed=3"])
     assert asked.trials == 7 and asked.spec.study.seed == 3
     assert "loss.temperature_init" in asked.left_out
-    with pytest.raises(SpecError, match="study.trials: given 0"):
-        evaluation_spec(spec, trials=0)
+    with pytest.raises(SpecError, match="study.trials: given 1"):
+        evaluation_spec(spec, trials=1)
     with pytest.raises(SpecError, match="search.temperature_init: .*low"):
         evaluation_spec(toy_spec(space={"temperature_init": {"low": 2.0}}))
 
@@ -95,15 +95,17 @@ def test_evaluations_are_trials_that_optuna_shows_and_the_same_command_goes_on(
         "--json",
     ]
     assert main([*command, "--trials", "2"]) == 0
-    assert json.loads(capsys.readouterr().out)["trials"] == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["trials"] == 2
+    assert re.findall(r"evaluation (\d) of 2", captured.err) == ["1", "2"]
     assert main([*command, "--trials", "4"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert found["trials"] == 5 and found["left_out"] == ["lr"]
+    assert found["trials"] == 4 and found["left_out"] == ["lr"]
     assert "evaluation 4 of 4: val_loss" in captured.err and "evaluation 2 of 4" not in captured.err
     study = optuna.load_study(study_name="tuned", storage=URL)
     values = [trial.value for trial in study.trials]
-    assert len(values) == 5 and found["validate"]["value"] == min(value or 0.0 for value in values)
+    assert len(values) == 4 and found["validate"]["value"] == min(value or 0.0 for value in values)
     assert found["validate"]["reference_value"] == values[0] and study.trials[0].params == {}
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
     table = page.partition("### The evaluation as JSON\n")[2].partition("\n## ")[0]
@@ -114,14 +116,14 @@ def test_evaluations_are_trials_that_optuna_shows_and_the_same_command_goes_on(
 
 def test_what_cannot_be_evaluated_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*words: str) -> str:
-        assert main(["evaluate", "toy.yaml", *words, "--trials", "1", "--storage", URL]) == 2
+        assert main(["evaluate", "toy.yaml", *words, "--trials", "2", "--storage", URL]) == 2
         return capsys.readouterr().err
 
     assert f"there is no file {folder / 'other.pt'}" in refused("--weights", "other.pt")
     assert "works on a database" in _of_server(capsys)
     torch.save({"weight": torch.ones(2)}, "other.pt")
     assert "other.pt is of another model than" in refused("--weights", "other.pt")
-    assert main(["evaluate", "toy.yaml", "--weights", "trained.pt", "--trials", "1", "--name", "a"]) == 0
+    assert main(["evaluate", "toy.yaml", "--weights", "trained.pt", "--trials", "2", "--name", "a"]) == 0
     capsys.readouterr()
     message = refused("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
     assert 'The Optuna study "a" evaluates other weights' in message
