@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 
-from tempopt.cli import DONE
+from tempopt.cli import DONE, INTERRUPTED
+from tempopt.cli.storage import storage_option
 from tempopt.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.store.urls import shown
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate trained weights, or continue to, and print what was found."""
-    result = evaluate_weights(
-        arguments.spec,
-        arguments.weights,
-        storage=arguments.url,
-        trials=arguments.trials,
-        name=arguments.name,
-        overrides=arguments.set,
-        on_progress=lambda line: print(line, file=sys.stderr),
-    )
+    try:
+        result = evaluate_weights(
+            arguments.spec,
+            arguments.weights,
+            storage=arguments.url,
+            trials=arguments.trials,
+            name=arguments.name,
+            overrides=arguments.set,
+            on_progress=lambda line: print(line, file=sys.stderr),
+        )
+    except KeyboardInterrupt:
+        print(
+            f"\nInterrupted. Every evaluation that ended is saved. To go on:\n  {_command(arguments)}",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
     if arguments.json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return DONE
     print("", *result.lines(), "", sep="\n")
     print(f'The evaluations are the trials of the Optuna study "{result.name}" in {shown(arguments.url)}.')
     return DONE
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Return the command that continues the evaluations."""
+    words = ["tempopt", "evaluate", arguments.spec, "--weights", arguments.weights]
+    given = {"--trials": arguments.trials, "--name": arguments.name}
+    for option, value in given.items():
+        words += [] if value is None else [option, str(value)]
+    for setting in arguments.set:
+        words += ["--set", setting]
+    return shlex.join([*words, *(["--json"] if arguments.json else [])]) + storage_option(arguments)

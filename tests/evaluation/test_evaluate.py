@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,20 @@ def test_what_cannot_be_evaluated_is_refused(folder: Path, capsys: pytest.Captur
     capsys.readouterr()
     message = refused("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
     assert 'The Optuna study "a" evaluates other weights' in message
+
+
+def test_an_interrupted_command_says_how_to_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    words = ["evaluate", "toy.yaml", "--weights", "a b.pt", "--trials", "9", "--set", "study.seed=4", "--json"]
+    with monkeypatch.context() as patch:
+        patch.setattr("tempopt.cli.evaluate.evaluate_weights", interrupted)
+        assert main([*words, "--storage", "sqlite:///other.db"]) == 130
+    command = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert command[1:-2] == words and command[-2:] == ["--storage", "sqlite:///other.db"]
 
 
 def _of_server(capsys: pytest.CaptureFixture[str]) -> str:
