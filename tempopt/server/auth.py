@@ -78,6 +78,16 @@ class Principal:
         if not self.may_see(study):
             raise ApiError(404, "study_not_found", f'There is no study "{study}".')
 
+    def check_new(self, study: str) -> None:
+        """Refuse a study that they may not begin, whether there is one of that name or not."""
+        if not self.may_see(study):
+            raise ApiError(
+                403,
+                "forbidden",
+                f'The token {self.name} may begin studies whose names begin with "{self.studies}" alone, not '
+                f'"{study}". Give another name, as in --name {self.studies}NAME',
+            )
+
 
 @dataclass(slots=True)
 class _Known:

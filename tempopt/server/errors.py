@@ -144,4 +144,8 @@ def install(app: FastAPI) -> None:
 def _faults(error: RequestValidationError) -> str:
     found: list[Any] = list(error.errors())
     lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found[:5]]
-    return "The request is not as documented under /docs. " + "; ".join(lines)
+    # what came as something else was not read as JSON
+    header = (
+        " Send it with the header Content-Type: application/json." if isinstance(error.body, bytes) else ""
+    )
+    return f"The request is not as documented in /openapi.json. {'; '.join(lines)}.{header}"

@@ -167,7 +167,8 @@ def _checked(body: Submission, principal: Principal) -> StudySpec:
         raise SpecError(
             f"{error}\nThis server is tempopt {__version__}: keys of another version are unknown to it."
         ) from None
-    for name in (spec.study.name, *spec.study.warm_start):
+    principal.check_new(spec.study.name)
+    for name in spec.study.warm_start:
         principal.check(name)
     check_schedules(spec)
     optimizers(spec)

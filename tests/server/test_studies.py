@@ -233,13 +233,33 @@ def test_what_a_token_may_not_see_is_not_there_for_it(served: Served, client: ht
         answers += [other.get("/api/studies/toy/jobs"), other.get("/api/studies/mine-2")]
         answers += [other.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES[:1]]
         answers += [other.post("/api/studies/toy/resume", json={}), other.delete("/api/studies/toy")]
-        answers += [other.post("/api/studies", json={"spec": toy_spec()})]
         answers += [other.post("/api/studies", json={"spec": toy_spec(name="mine-3", warm_start=["toy"])})]
     for answer in answers:
         assert (answer.status_code, code(answer)) == (404, "study_not_found"), answer.request.url
         assert '"toy"' not in answer.text or "toy" in str(answer.request.url) + str(answer.request.content)
     assert "Known: mine-1." in answers[0].json()["error"]["message"]
     assert served.store.load_study("toy").state == "running"
+
+
+def test_a_token_of_some_studies_begins_no_other_and_is_told_which(
+    served: Served, client: httpx.Client
+) -> None:
+    begun(client)
+    with asking(served, served.new_token("submit", studies="mine-")) as other:
+        there, nowhere = (
+            other.post("/api/studies", json={"spec": toy_spec(name=name)}) for name in ("toy", "new")
+        )
+    assert (there.status_code, code(there)) == (nowhere.status_code, code(nowhere)) == (403, "forbidden")
+    assert there.text.replace('\\"toy\\"', '\\"new\\"') == nowhere.text
+    assert "--name mine-" in there.text
+
+
+def test_a_body_without_its_header_is_refused_with_the_header(client: httpx.Client) -> None:
+    answer = client.post("/api/studies", content=b'{"spec": {}}')
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert "Content-Type: application/json" in answer.text and "/openapi.json" in answer.text
+    other = client.post("/api/studies", json={"spec": 1})
+    assert other.status_code == 422 and "Content-Type" not in other.text
 
 
 def test_who_may_look_may_not_change(served: Served, client: httpx.Client) -> None:
