@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from dataclasses import asdict
 
@@ -37,6 +38,7 @@ _KEYS = (
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.
 _NAMED = 8
+_WIDE = 10_000
 
 
 def list_studies(arguments: argparse.Namespace) -> int:
@@ -189,4 +191,5 @@ def _table(*columns: str) -> Table:
 
 
 def _print(table: Table) -> None:
-    Console().print(table)
+    # in a pipe a line is a row, however long
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
