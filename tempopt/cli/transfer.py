@@ -28,6 +28,8 @@ def load(arguments: argparse.Namespace) -> int:
     where = f"{shlex.quote(done.study)}{storage_option(arguments)}"
     print(
         f"The study {done.study} is loaded: {done.tickets} tickets, {done.measurements} measurements.\n"
-        f"Look at it: tempopt show {where}\nGo on:      tempopt resume {where}"
+        f"Look at it: tempopt show {where}"
     )
+    if not done.is_done:
+        print(f"Go on:      tempopt resume {where}")
     return DONE

@@ -42,12 +42,14 @@ class Dumped:
         tickets: Number of its tickets.
         measurements: Number of its measurements.
         file: Size of the file in bytes.
+        is_done: Whether the study is done.
     """
 
     study: str
     tickets: int
     measurements: int
     file: int
+    is_done: bool
 
 
 def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) -> Dumped:
@@ -83,7 +85,8 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     size = path.stat().st_size
-    return Dumped(study=name, tickets=counts[0], measurements=counts[1], file=size)
+    is_done = study.state == "done"
+    return Dumped(study=name, tickets=counts[0], measurements=counts[1], file=size, is_done=is_done)
 
 
 def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
@@ -149,13 +152,14 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
         UsageError: The file is none of a study, is damaged, or was written by a later version.
         StorageError: The database has a study of that name.
     """
+    # before the database, which a damaged file does not create
+    whole = read(path, name=name)
     with opened(storage, create=True) as store:
         if behind_server(store):
             raise UsageError(
                 "A study is loaded into a database itself. Type this where the database is reached, with its "
                 "URL as --storage."
             )
-        whole = read(path, name=name)
         study, spec = whole.study, StudySpec.stored(whole.study)
         try:
             store.load_study(study.name)
@@ -174,6 +178,7 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
             tickets=len(whole.tickets),
             measurements=len(whole.measurements),
             file=path.stat().st_size,
+            is_done=study.state == "done",
         )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import optuna
 import pytest
 
+from tempopt.cli import main
 from tempopt.errors import StorageError, StudyNotFound, UsageError
 from tempopt.store.store import Store
 from tempopt.study import transfer
@@ -103,6 +105,19 @@ def test_a_study_is_loaded_under_another_name_and_beside_no_other(tmp_path: Path
     assert load_study(URL, "toy").state != "done"
 
 
+@pytest.mark.parametrize("state", ["paused", "done"])
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_is_done_is_not_to_be_resumed(
+    state: Literal["paused", "done"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(toy_spec(), URL, searched(1))
+    with Store.open(URL) as store:
+        store.set_state(store.load_study("toy").id, state)
+    transfer.dump(URL, "toy", FILE)
+    assert main(["load", str(FILE), "--storage", "sqlite:///there.db"]) == 0
+    assert ("tempopt resume" in capsys.readouterr().out) == (state == "paused")
+
+
 @pytest.mark.usefixtures("fake_workers")
 def test_no_secret_is_in_the_file() -> None:
     begun(toy_spec(), URL, searched(1))
@@ -157,5 +172,4 @@ def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
     there = f"sqlite:///{tmp_path / 'there.db'}"
     with pytest.raises(UsageError, match=told):
         transfer.load(there, FILE)
-    with Store.open(there) as store:
-        assert store.list_studies() == []
+    assert not (tmp_path / "there.db").exists()
