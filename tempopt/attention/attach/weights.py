@@ -95,8 +95,10 @@ def _read_safe(path: Path) -> dict[str, Tensor]:
 def _unreadable(path: Path, error: Exception) -> str:
     kind = type(error).__name__
     # what torch and safetensors raise for a file that ends too early or has no content of theirs
-    damaged = "" if kind == "UnpicklingError" else ": it is damaged, incomplete or no file of weights"
-    return f"{path} cannot be loaded as data ({kind}){damaged}. {REMEDY}"
+    damaged = "it is damaged, incomplete or no file of weights"
+    if kind == "UnpicklingError":
+        damaged = "a pickle of objects, such as a whole module, can run code and is refused"
+    return f"{path} cannot be loaded as data ({kind}): {damaged}. {REMEDY}"
 
 
 def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
