@@ -136,7 +136,17 @@ def test_an_interrupted_command_says_how_to_go_on(
     def interrupted(*given: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    words = ["evaluate", "toy.yaml", "--weights", "a b.pt", "--trials", "9", "--set", "study.seed=4", "--json"]
+    words = [
+        "evaluate",
+        "toy.yaml",
+        "--weights",
+        "a b.pt",
+        "--trials",
+        "9",
+        "--set",
+        "study.seed=4",
+        "--json",
+    ]
     with monkeypatch.context() as patch:
         patch.setattr("tempopt.cli.evaluate.evaluate_weights", interrupted)
         assert main([*words, "--storage", "sqlite:///other.db"]) == 130
