@@ -13,9 +13,12 @@ from tempopt.errors import UsageError, unknown
 from tempopt.spec.study_section import direction_of
 from tempopt.spec.yaml_source import BLANK
 from tempopt.study.scenarios import SCENARIOS, UNSPECIFIED, Scenario
+from tempopt.temperature.generation import GENERATION
 from tempopt.training.describe import Argument, ModuleInfo, inspect_module
 
 __all__ = ["Argument", "ModuleInfo", "inspect_module", "render"]
+
+_MARK = "<-- fill in"
 
 _TEMPLATE = """\
 # Which temperature should {short} have been trained with?
@@ -90,6 +93,8 @@ _TEMPERED = """\
   # control_level: {low: 0.2, high: 0.9}  # ... and its level, as a share of ln(number of keys)
 """
 
+_LACKING = f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
+
 _ATTACH = """\
 # The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
 # tempopt check THIS_FILE --dry-run lists them, and refuses a module without any.
@@ -136,7 +141,7 @@ def render(info: ModuleInfo, scenario: str | None = None) -> str:
         data=_data(info),
         attach="" if info.tempered or advice.named else _ATTACH,
     )
-    filled = 'Fill in what is marked "<-- fill in". Then:' if BLANK in text else "It can be run as it is:"
+    filled = f'Fill in what is marked "{_MARK}". Then:' if _MARK in text else "It can be run as it is:"
     return text.replace("{blanks}", filled)
 
 
@@ -182,7 +187,10 @@ def _temperatures(scenario: str) -> str:
 
 def _search(info: ModuleInfo, advice: Scenario) -> str:
     domains = advice.search(tempered=info.tempered)
-    lines = "".join(f"  {name}: {domain}\n" for name, domain in domains.items())
+    lines = ""
+    for name, domain in domains.items():
+        lacks = name in GENERATION and not info.tempered and name not in info.temperature_arguments
+        lines += f"  {name}: {domain}{_LACKING if lacks else ''}\n"
     if not advice.named:
         suggestions = _ATTENTION + (_TEMPERED if info.tempered else "")
         lines += "".join(

@@ -8,7 +8,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
@@ -49,6 +49,7 @@ class ModuleInfo:
         data_arguments: Init arguments of that.
         other_data: Import paths of the other data modules there.
         loaders: Which of ``train``, ``val`` and ``test`` dataloaders there are, on either.
+        temperature_arguments: Temperature parameters that are init arguments of the module.
     """
 
     class_path: str
@@ -59,6 +60,7 @@ class ModuleInfo:
     data_arguments: list[Argument]
     other_data: list[str]
     loaders: list[str]
+    temperature_arguments: list[str] = field(default_factory=list)
 
 
 def inspect_module(import_path: str) -> ModuleInfo:
@@ -98,6 +100,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
         data_arguments=_described(data) if data else [],
         other_data=[_path(each) for each in beside[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
+        temperature_arguments=[each for each in Arguments.names_of(cls) if each in TEMPERATURE_PARAMETERS],
     )
 
 

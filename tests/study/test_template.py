@@ -23,7 +23,7 @@ from typing import Any
 from tempopt.training.module import TemperedModule
 
 class Classifier(L.LightningModule):
-    def __init__(self, classes: int, width: int = 8, lr: float = 0.02, sizes=(1, 2), act=print):
+    def __init__(self, classes: int, width: int = 8, lr: float = 0.02, sizes=(1, 2), act=print, top_p=1.0):
         super().__init__()
 
     def training_step(self, batch, batch_idx):
@@ -95,6 +95,7 @@ def test_a_module_is_seen_from_outside() -> None:
         Argument(name="sizes", annotation="", required=False, default=[1, 2]),
         Argument(name="act", annotation="", required=False, default=repr(print)),
     ]
+    assert found.temperature_arguments == ["top_p"]
     assert found.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
     assert found.data == "their_classes.ClassifierData"
     assert [each.name for each in found.data_arguments] == ["root", "batch_size"]
@@ -196,3 +197,17 @@ def test_an_unknown_scenario_is_refused_with_those_that_there_are(info: Callable
     with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as caught:
         render(info(), "pretrain")
     assert all(scenario in str(caught.value) for scenario in SCENARIOS)
+
+
+def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them(
+    info: Callable[..., ModuleInfo],
+) -> None:
+    text = render(info(tempered=False, temperature_arguments=["top_p"]), "generation")
+    marked = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
+    assert marked == ["sampling_temperature", "min_p"]
+    assert "It can be run as it is" not in text
+    for module in (
+        info(),
+        info(tempered=False, temperature_arguments=["sampling_temperature", "top_p", "min_p"]),
+    ):
+        assert "It can be run as it is" in render(module, "generation")
