@@ -180,8 +180,9 @@ def _enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
 def _temperatures(scenario: str) -> str:
     return (
         "temperatures:\n"
-        f"  {scenario}: {{value: {BLANK}}}  # <-- fill in: path of the number, as in criterion.temperature;\n"
-        "    # with transform: inverse it is a scale\n"
+        f"  {scenario}:\n"
+        f"    value: {BLANK}  # {_MARK}: path of the number, as in criterion.temperature\n"
+        "    # transform: inverse  # where the number is a scale\n"
     )
 
 

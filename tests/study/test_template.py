@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError, UsageError
+from tempopt.spec.remaining_faults import all_faults
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.spec.yaml_source import BLANK, parse
 from tempopt.study.scenarios import SCENARIOS
 from tempopt.study.template import Argument, ModuleInfo, inspect_module, render
@@ -211,3 +213,14 @@ def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_la
         info(tempered=False, temperature_arguments=["sampling_temperature", "top_p", "min_p"]),
     ):
         assert "It can be run as it is" in render(module, "generation")
+
+
+@pytest.mark.parametrize("scenario", ["contrast", "distillation"])
+def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
+    info: Callable[..., ModuleInfo], scenario: str
+) -> None:
+    text = render(info(), scenario)
+    with pytest.raises(FaultySpecError) as caught:
+        _load(text.replace("trials: 40", "trials: many"))
+    paths = sorted(path for path, _ in all_faults(caught.value))
+    assert paths == ["study.trials", f"temperatures.{scenario}.value"]
