@@ -95,6 +95,8 @@ _TEMPERED = """\
 
 _LACKING = f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
 
+_UNTEMPERED = "  # takes a TemperedModule, or attach.way: attention_interface"
+
 _ATTACH = """\
 # The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
 # tempopt check THIS_FILE --dry-run lists them, and refuses a module without any.
@@ -192,6 +194,8 @@ def _search(info: ModuleInfo, advice: Scenario) -> str:
     for name, domain in domains.items():
         lacks = name in GENERATION and not info.tempered and name not in info.temperature_arguments
         lines += f"  {name}: {domain}{_LACKING if lacks else ''}\n"
+    if not info.tempered:
+        lines += "".join(f"  # {name}: {domain}{_UNTEMPERED}\n" for name, domain in advice.tempered.items())
     if not advice.named:
         suggestions = _ATTENTION + (_TEMPERED if info.tempered else "")
         lines += "".join(

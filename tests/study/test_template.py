@@ -192,6 +192,8 @@ def test_a_scenario_writes_ranges_and_a_first_set(
     assert spec.study.enqueue == [{name: value for name, value in advice.enqueue.items() if name in domains}]
     assert list(spec.temperatures) == ([scenario] if advice.named else [])
     assert (spec.attach is None) == (tempered or advice.named)
+    for name in advice.tempered if not tempered else ():
+        assert re.search(rf"(?m)^  # {name}: .*attach\.way: attention_interface", text)
     assert spec.notes == []
 
 
