@@ -17,7 +17,7 @@ from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.study import api
-from tempopt.study.best_sets import comparison_from
+from tempopt.study.best_sets import comparison_from, naming_the_way_out
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -37,14 +37,15 @@ def compare(arguments: argparse.Namespace) -> int:
         return launch.compare(arguments, spec)
 
     def carry_out(observer: Observer) -> StudyResult:
-        return api.compare(
-            spec,
-            storage=arguments.url,
-            workers=arguments.workers,
-            checkpoints=arguments.checkpoints,
-            max_runs=arguments.max_runs or MAX_RUNS,
-            observer=observer,
-        )
+        with naming_the_way_out(arguments.from_study):
+            return api.compare(
+                spec,
+                storage=arguments.url,
+                workers=arguments.workers,
+                checkpoints=arguments.checkpoints,
+                max_runs=arguments.max_runs or MAX_RUNS,
+                observer=observer,
+            )
 
     return to_verdict(spec.study.name, carry_out, arguments)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +56,22 @@ def comparison_from(
     with opened(storage) as store:
         result = load(store, study, whole=True)
     sets = best_sets(result, top=TOP if top is None else top, without=without)
-    try:
+    with naming_the_way_out(study):
         return comparison_spec(spec, sets, all_pairs=all_pairs, name=name, pairs=pairs, overrides=overrides)
+
+
+@contextmanager
+def naming_the_way_out(study: str | None) -> Iterator[None]:
+    """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
+    try:
+        yield
     except SpecError as error:
-        if "compare." not in str(error):
+        if study is None or "compare." not in str(error):
             raise
+        names = dict.fromkeys(re.findall(r"compare\.(\S+): Unknown argument", str(error))) or ["NAME"]
         raise SpecError(
             f"{error}\nThe parameter sets are those of the study {study}. Leave a parameter that this spec "
-            "does not accept out of all of them by --without NAME."
+            f"does not accept out of all of them by {' '.join(f'--without {each}' for each in names)}."
         ) from error
 
 

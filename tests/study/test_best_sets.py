@@ -15,6 +15,7 @@ from tempopt.errors import SpecError, StudyFailed, StudyNotFound, UsageError
 from tempopt.results.study_result import StudyResult
 from tempopt.study import best_sets as module
 from tempopt.study.best_sets import best_sets
+from tempopt.workers.messages import Failed, RunRequest
 from tests import fake_worker
 from tests.toy_study import URL, toy_spec, work_in
 
@@ -90,6 +91,23 @@ def test_a_parameter_that_the_other_spec_does_not_accept_is_named(
     monkeypatch.setattr(module, "best_sets", lambda *_, **__: sets)
     with pytest.raises(SpecError, match=r"compare\.best1\.contrast(.|\n)*--without NAME"):
         tempopt.compare(big(), from_study="toy", storage=URL)
+
+
+def test_a_parameter_that_the_other_model_lacks_is_named_with_the_way_out(
+    result: StudyResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacks(self: Any, request: RunRequest) -> None:
+        fault = 'compare.lr: Unknown argument of big.Big "lr".'
+        self._say(Failed(ticket=request.ticket, attempt=request.attempt, kind="usage", message=fault))
+
+    fake_worker.install(monkeypatch, pace=0.0)
+    monkeypatch.setattr(fake_worker.FakeWorker, "_answer", lacks)
+    with pytest.raises(SpecError, match=r"compare\.lr: (.|\n)*--without lr"):
+        tempopt.compare(big(), from_study="toy", storage=URL, workers=1)
+    Path("big.yaml").write_text(yaml.safe_dump(big()))
+    command = ["compare", "big.yaml", "--from", "toy", "--no-report", "--storage", URL, "--workers", "1"]
+    assert main(command) == 2
+    assert "--without lr" in capsys.readouterr().err
 
 
 def test_the_command_compares_them_at_the_other_size(
