@@ -92,11 +92,13 @@ class Document:
         return self.lines.get(path, 0), self.columns.get(path, 0)
 
     def where(self, path: str) -> str:
-        """Return ``file:line`` of the key, the file if no line is known, or the ``--set`` that wrote it."""
+        """Return ``file:line`` of the key, the file if no line is known, or what is not from the file."""
         above = f"{path}."
         for key, typed in self.settings.items():
             if above.startswith(f"{key}."):
                 return f"--set {typed}"
+        if self.lines and "compare" not in self.lines and above.startswith("compare."):
+            return "the parameter sets to compare"
         line = self.line(path)
         inside = [typed for key, typed in self.settings.items() if key.startswith(above)]
         return f"{self.source}{f':{line}' * bool(line)}{''.join(f', --set {each}' for each in inside)}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.spec.compared_sets import named_sets, parse_vary
@@ -216,7 +217,8 @@ def test_each_combination_of_values_is_a_set_named_by_them() -> None:
         (["lr=1,2", "lr=3"], "gives lr twice"),
         (["lr=1,{"], "is not valid YAML"),
         (["lr=1"], "given 1 parameter set"),
-        (["study.seed=1,2"], 'prefix "study"'),
+        (["study.seed=1,2"], "vary: study.seed is no parameter of a run"),
+        (["lr=1,2,1"], "vary: lr was given 1 more than once"),
         (
             [f"lr={','.join(map(str, range(40)))}", f"dropout={','.join(map(str, range(40)))}"],
             "40 × 40 = 1600",
@@ -226,6 +228,14 @@ def test_each_combination_of_values_is_a_set_named_by_them() -> None:
 def test_values_that_make_no_comparison_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises((SpecError, UsageError), match=message):
         varied(*texts)
+
+
+def test_a_fault_of_a_varied_value_is_not_laid_on_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(changed()), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"compare\.temperature_init=-1") as caught:
+        comparison_spec(path, vary={"temperature_init": [1, -1]})
+    assert "mine.yaml" not in str(caught.value)
 
 
 def test_sets_and_values_to_vary_exclude_each_other() -> None:
