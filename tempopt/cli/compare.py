@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 from tempopt.agent.observer import Observer
@@ -64,7 +65,7 @@ def _spec(arguments: argparse.Namespace) -> StudySpec:
         )
     if arguments.sets or arguments.vary:
         raise UsageError("--from takes the parameter sets from a study. Give no SET and no --vary with it.")
-    return comparison_from(
+    spec = comparison_from(
         arguments.from_study,
         arguments.from_storage or arguments.url,
         arguments.spec,
@@ -75,6 +76,13 @@ def _spec(arguments: argparse.Namespace) -> StudySpec:
         pairs=arguments.pairs,
         overrides=arguments.set,
     )
+    if len(spec.compare or ()) <= (arguments.top or 0):
+        print(
+            f"--top {arguments.top}: {arguments.from_study} has {len(spec.compare or ()) - 1} different sets "
+            "beside the baseline, which are all compared.",
+            file=sys.stderr,
+        )
+    return spec
 
 
 def _refuse_options_of_from(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,12 @@ def test_the_command_compares_them_at_the_other_size(
     command = ["compare", "big.yaml", "--from", "toy", "--top", "2", "--no-report", "--storage"]
     other = f"sqlite:///{tmp_path / 'other.db'}"
     assert main([*command, other, "--from-storage", URL, "--name", "scaled", "--workers", "1"]) in (0, 3, 4)
-    assert "baseline, the reference: " in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "baseline, the reference: " in said.out and "--top" not in said.err
     scaled = tempopt.load_study(other, "scaled")
     assert scaled.comparison is not None
     assert list(scaled.comparison.params_by_name) == ["baseline", "best1", "best2"]
+    assert main([*command[:5], "500", *command[6:], other, "--from-storage", URL, "--max-runs", "2"]) == 2
+    assert re.search(r"--top 500: toy has \d+ different sets beside", capsys.readouterr().err)
     assert main(["compare", "big.yaml", "--top", "2", "--storage", URL]) == 2
     assert "--top: give the study as well, as in --from STUDY." in capsys.readouterr().err
