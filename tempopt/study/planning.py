@@ -22,7 +22,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
 from tempopt.workers.machine import Machine, this_machine
-from tempopt.workers.placement import Placement, count_workers, deal
+from tempopt.workers.placement import Placement, count_workers, deal, room
 
 _HOUR = 3600.0
 
@@ -160,18 +160,21 @@ def forecast(
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
     asked = workers_asked(workers, spec, None)
+    machine = this_machine()
     try:
         store = Store.open(storage, create=False)
     except StoreNotBegun:
         if earlier is not None or spec.study.warm_start:
             raise
-        found = _foretold(spec, _given(spec, run_hours, asked), None, None)
+        found = _foretold(spec, _given(spec, run_hours, asked, machine), None, None)
     else:
         with store:
             if earlier is None and find(store, spec.study.name) is None:
                 # search would refuse what cannot be learned from; better seen now
                 load_prior_runs(store, spec)
-            found = forecast_in(spec, store, workers=asked, earlier=earlier, run_hours=run_hours)
+            found = forecast_in(
+                spec, store, workers=asked, earlier=earlier, run_hours=run_hours, machine=machine
+            )
     return (
         found
         if found.run.seconds is not None
@@ -186,15 +189,17 @@ def forecast_in(
     workers: int | None = None,
     earlier: str | None = None,
     run_hours: float | None = None,
+    machine: Machine,
 ) -> StudyForecast:
     """Return what a study takes and what it can show by what a store tells; nothing is trained.
 
     Args:
         spec: Its spec.
         store: Where earlier runs are looked up.
-        workers: Runs side by side; None: as the spec says, else one.
+        workers: Runs side by side; None: as the spec says, else as many as fit on the machine.
         earlier: As for :func:`forecast`.
         run_hours: As for :func:`forecast`.
+        machine: Where runs train.
 
     Raises:
         StudyNotFound: There is no study ``earlier``.
@@ -213,7 +218,7 @@ def forecast_in(
             "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
             "--earlier out."
         )
-    run = _given(spec, run_hours, workers)
+    run = _given(spec, run_hours, workers, machine)
     if run_hours is None:
         run = next((time for row in rows if (time := _measured(row, store, run.workers))), run)
     return _foretold(spec, run, known, known_from)
@@ -237,14 +242,15 @@ def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[Stu
             )
 
 
-def _given(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
-    told = spec.resources_here.workers
-    count = workers or (told if isinstance(told, int) else 1)
+def _given(spec: StudySpec, run_hours: float | None, workers: int | None, machine: Machine) -> RunTime:
+    told, need = spec.resources_here.workers, spec.need(gpus=machine.has_gpus)
+    fitting = max(1, min(room(need, machine), spec.study.parallel))
+    count = workers or (told if isinstance(told, int) else fitting)
     seconds = None if run_hours is None else run_hours * _HOUR
     text = "How long a run takes is not known: no run is complete. Give --run-hours, or let a dry run tell."
     if seconds is not None:
         text = f"{lasting(seconds)} a run, as given."
-    return RunTime(seconds=seconds, gpus=spec.need(gpus=True).gpus, workers=count, text=text)
+    return RunTime(seconds=seconds, gpus=need.gpus, workers=count, text=text)
 
 
 def _measured(row: StudyRow, store: Store, workers: int) -> RunTime | None:

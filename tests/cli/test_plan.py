@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tempopt import cli
+from tempopt.workers.machine import Machine
 from tests.toy_study import toy_spec
 
 pytestmark = pytest.mark.usefixtures("fake_workers")
@@ -66,6 +67,32 @@ def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
     assert (found["power"]["pairs"], found["run_seconds"], found["workers"]) == (5, 7200.0, 4)
     for name in ("no_gain", "gain"):
         assert found["hours"][name]["max"] == pytest.approx(2 * found["runs"][name]["max"] / 4)
+
+
+@pytest.mark.parametrize(
+    ("cards", "words", "where", "hours"),
+    [
+        ((), [], "2 workers", False),
+        (("0",), [], "one GPU", True),
+        ((), ["--set", "resources.gpus=1"], "one GPU", True),
+    ],
+)
+def test_hours_that_are_given_are_on_gpus_only_where_the_machine_or_the_spec_has_some(
+    cards: tuple[str, ...],
+    words: list[str],
+    where: str,
+    hours: bool,
+    spec: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    machine = Machine(cores=2, memory=None, cards=cards, dealt=False, why="")
+    monkeypatch.setattr("tempopt.study.planning.this_machine", lambda: machine)
+    accelerator = ["--set", "trainer.accelerator=auto"]
+    assert cli.main(["plan", spec, "--run-hours", "0.01", *accelerator, *words]) == 0
+    out = capsys.readouterr().out
+    assert f" on {where}\n" in out
+    assert ("GPU-hours" in out) == hours
 
 
 @pytest.mark.parametrize(
