@@ -36,9 +36,9 @@ def comparison_lines(result: StudyResult) -> list[str]:
     if found.pairs:
         return [comparison_headline(result), *(f"  {line}" for line in _lines_of_pairs(result, found))]
     several = len(found.variants) > 1
-    lines = [comparison_headline(result), f"  {found.reference}, the reference: {_set_text(result, 0)}"]
+    lines = [comparison_headline(result), f"  {_called(result, 0, found.reference, ', the reference')}"]
     for place, each in enumerate(found.variants, start=1):
-        text = f"  {each.name}: {_set_text(result, place)}"
+        text = f"  {_called(result, place, each.name)}"
         lines += [f"{text}: {_of_variant(each)}." if several else text]
     lines += [f"  {line}" for line in _notes(found)]
     for each in found.variants:
@@ -114,9 +114,9 @@ def loss_line(result: StudyResult, found: Comparison) -> str:
     """Return what may be lost by taking the set that a comparison of each two names."""
     sure = f"{100 * (1 - found.alpha):.4g} % confidence, upper end of the simultaneous intervals"
     if math.isinf(found.max_loss):
-        return (
-            f"what {found.taken} may lose against the best set is not bounded: too few seeds (add --pairs)."
-        )
+        is_equal = any(pair.answer.paired.equal for pair in found.pairs if pair.answer is not None)
+        why = "differences are equal" if is_equal else "too few seeds"
+        return f"what {found.taken} may lose against the best set is not bounded: {why} (add --pairs)."
     if not found.max_loss:
         return f"nothing is lost by taking {found.taken}: it is shown to be the best of the sets ({sure})."
     return (
@@ -132,7 +132,9 @@ def _lines_of_pairs(result: StudyResult, found: Comparison) -> list[str]:
         mean = f"mean {found.means[name]:.5g}" if name in found.means else "no complete run"
         fails = f"; failed on {failed[name]} of {found.variants[0].runs} seeds" if failed[name] else ""
         beaten = "" if name in found.unbeaten else "; another set is shown to beat it"
-        lines.append(f"{name} ({_set_text(result, place)}): {mean}{fails}{beaten}.")
+        text = _set_text(result, place)
+        called = name if _names_itself(name, text) else f"{name} ({text})"
+        lines.append(f"{called}: {mean}{fails}{beaten}.")
     if result.direction == "minimize":
         lines.append(f"a gain with + is better: a lower {result.metric}.")
     for pair in found.pairs:
@@ -245,7 +247,8 @@ def _caveats(variant: Variant, reference: str) -> list[str]:
             f"{answer.dropped}."
         )
     if math.isinf(test.ci_low):
-        lines.append(f"too few seeds for a finite interval of {variant.name}; give more (--pairs).")
+        why = "the differences are equal" if test.equal else "too few seeds"
+        lines.append(f"{why}: no finite interval of {variant.name}; give more seeds (--pairs).")
     return lines
 
 
@@ -300,6 +303,16 @@ def _set_text(result: StudyResult, place: int) -> str:
     assert result.spec.compare is not None
     given: dict[str, Any] = result.spec.compare[place].parameters
     return parameters_text(given) if given else "the spec as it stands"
+
+
+def _called(result: StudyResult, place: int, name: str, role: str = "") -> str:
+    """Return a set's name, and its parameters unless the name has them."""
+    text = _set_text(result, place)
+    return f"{name}{role}" if _names_itself(name, text) else f"{name}{role}: {text}"
+
+
+def _names_itself(name: str, text: str) -> bool:
+    return text.replace(", ", ",") == name
 
 
 def _are(names: list[str]) -> str:

@@ -87,7 +87,8 @@ def guard_json(guard: Guard) -> dict[str, Any]:
         "diverged": guard.diverged,
         "reference_diverged": guard.reference_diverged,
         "why": guard.why,
-        "headroom": test and {name: _finite(value) for name, value in asdict(test).items()},
+        "headroom": test
+        and {name: _finite(value) for name, value in asdict(test).items() if name != "equal"},
     }
 
 

@@ -26,10 +26,16 @@ def make_result(run_ticket: Any, result_of: Any) -> Any:
     """Return a maker of comparisons that are over: sets, and what each is worth on a pair."""
 
     def make(
-        worth: Any, *sets: Any, waiting: bool = False, all_pairs: bool = False, **settings: Any
+        worth: Any,
+        *sets: Any,
+        waiting: bool = False,
+        all_pairs: bool = False,
+        vary: Any = None,
+        **settings: Any,
     ) -> StudyResult:
         given = {"study__seeds": {"confirm": 4}, **settings}
-        spec = comparison_spec(changed(**given), sets or [{}, {"lr": 0.1}], name="gate", all_pairs=all_pairs)
+        compared = () if vary else sets or [{}, {"lr": 0.1}]
+        spec = comparison_spec(changed(**given), compared, vary=vary, name="gate", all_pairs=all_pairs)
         rows: list[TicketRow] = []
         new = first_tickets(spec)
         while new:
@@ -201,3 +207,21 @@ def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
         lambda arm, pair: 0.5 + hash((arm, pair)) % 7 / 70, {"lr": 0.1}, {"lr": 0.2}, all_pairs=True
     )
     assert verdict_lines(result)[0].startswith("No difference shown: take A, the first set that none")
+
+
+@pytest.mark.parametrize("all_pairs", [True, False])
+def test_a_name_that_has_the_parameters_stands_for_them(make_result: Any, all_pairs: bool) -> None:
+    vary = {"lr": [0.1, 0.3, 0.5], "dropout": [0.2]}
+    text = "\n".join(verdict_lines(make_result(gaining(), vary=vary, all_pairs=all_pairs)))
+    assert "lr=0.3,dropout=0.2: " in text and "lr=0.3, dropout=0.2" not in text
+
+
+@pytest.mark.parametrize("all_pairs", [True, False])
+def test_equal_differences_are_said_to_be_equal(make_result: Any, all_pairs: bool) -> None:
+    def worth(arm: str, pair: int) -> float:
+        return 0.5 + pair / 8 + (arm == "B") / 4
+
+    sets = [{}, {"lr": 0.1}]
+    lines = verdict_lines(make_result(worth, *sets, study__seeds={"confirm": 2}, all_pairs=all_pairs))
+    assert "differences are equal" in "\n".join(lines)
+    assert "too few seeds" not in "\n".join(lines)
