@@ -160,21 +160,18 @@ def forecast(
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
     asked = workers_asked(workers, spec, None)
-    machine = this_machine()
     try:
         store = Store.open(storage, create=False)
     except StoreNotBegun:
         if earlier is not None or spec.study.warm_start:
             raise
-        found = _foretold(spec, _given(spec, run_hours, asked, machine), None, None)
+        found = _foretold(spec, _given(spec, run_hours, asked), None, None)
     else:
         with store:
             if earlier is None and find(store, spec.study.name) is None:
                 # search would refuse what cannot be learned from; better seen now
                 load_prior_runs(store, spec)
-            found = forecast_in(
-                spec, store, workers=asked, earlier=earlier, run_hours=run_hours, machine=machine
-            )
+            found = forecast_in(spec, store, workers=asked, earlier=earlier, run_hours=run_hours)
     return (
         found
         if found.run.seconds is not None
@@ -189,17 +186,15 @@ def forecast_in(
     workers: int | None = None,
     earlier: str | None = None,
     run_hours: float | None = None,
-    machine: Machine,
 ) -> StudyForecast:
     """Return what a study takes and what it can show by what a store tells; nothing is trained.
 
     Args:
         spec: Its spec.
         store: Where earlier runs are looked up.
-        workers: Runs side by side; None: as the spec says, else as many as fit on the machine.
+        workers: Runs side by side; None: as the spec says, else as many as fit on this machine.
         earlier: As for :func:`forecast`.
         run_hours: As for :func:`forecast`.
-        machine: Where runs train.
 
     Raises:
         StudyNotFound: There is no study ``earlier``.
@@ -218,7 +213,7 @@ def forecast_in(
             "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
             "--earlier out."
         )
-    run = _given(spec, run_hours, workers, machine)
+    run = _given(spec, run_hours, workers)
     if run_hours is None:
         run = next((time for row in rows if (time := _measured(row, store, run.workers))), run)
     return _foretold(spec, run, known, known_from)
@@ -242,7 +237,8 @@ def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[Stu
             )
 
 
-def _given(spec: StudySpec, run_hours: float | None, workers: int | None, machine: Machine) -> RunTime:
+def _given(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
+    machine = this_machine()
     told, need = spec.resources_here.workers, spec.need(gpus=machine.has_gpus)
     fitting = max(1, min(room(need, machine), spec.study.parallel))
     count = workers or (told if isinstance(told, int) else fitting)
