@@ -91,6 +91,7 @@ def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]) == 1
 
 
+@pytest.mark.usefixtures("begun")
 def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture[str]) -> None:
     _begin("far:1:2:3", lease=-1.0)
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
