@@ -37,7 +37,11 @@ from tests.report.made_study import World, make, write
 from tests.spec.test_spec_fuzz import anything, fuzzed
 
 # A driver leaves a socket open where it cannot connect.
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 CORPUS = (Path(__file__).parent / "typed.txt").read_text(encoding="utf-8").splitlines()
 CODES = (0, 1, 2, 3, 4, 130)
