@@ -18,7 +18,7 @@ from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.study import api
-from tempopt.study.best_sets import comparison_from, naming_the_way_out
+from tempopt.study.best_sets import advise_without, comparison_from
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -38,7 +38,7 @@ def compare(arguments: argparse.Namespace) -> int:
         return launch.compare(arguments, spec)
 
     def carry_out(observer: Observer) -> StudyResult:
-        with naming_the_way_out(arguments.from_study):
+        with advise_without(arguments.from_study):
             return api.compare(
                 spec,
                 storage=arguments.url,
@@ -76,9 +76,11 @@ def _spec(arguments: argparse.Namespace) -> StudySpec:
         pairs=arguments.pairs,
         overrides=arguments.set,
     )
-    if len(spec.compare or ()) <= (arguments.top or 0):
+    # the first one is the baseline
+    num_sets = len(spec.compare or ()) - 1
+    if arguments.top is not None and num_sets < arguments.top:
         print(
-            f"--top {arguments.top}: {arguments.from_study} has {len(spec.compare or ()) - 1} different sets "
+            f"--top {arguments.top}: {arguments.from_study} has {num_sets} different sets "
             "beside the baseline, which are all compared.",
             file=sys.stderr,
         )

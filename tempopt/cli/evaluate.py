@@ -42,8 +42,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _command(arguments: argparse.Namespace) -> str:
     """Return the command that continues the evaluations."""
     words = ["tempopt", "evaluate", arguments.spec, "--weights", arguments.weights]
-    given = {"--trials": arguments.trials, "--name": arguments.name}
-    for option, value in given.items():
+    options = {"--trials": arguments.trials, "--name": arguments.name}
+    for option, value in options.items():
         words += [] if value is None else [option, str(value)]
     for setting in arguments.set:
         words += ["--set", setting]

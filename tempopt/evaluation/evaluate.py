@@ -149,14 +149,14 @@ def _search(
     value_by_key = {_key(_parameters(trial)): trial.value for trial in complete}
     number, failed = len(complete), 0
 
-    def tell(value: float | None, about: str = "") -> None:
+    def report_value(value: float | None, about: str = "") -> None:
         text = "no finite value" if value is None else f"{request.spec.study.metric} {value:.5g}"
         on_progress(f"evaluation {number + failed} of {request.trials}{about}: {text}")
 
     if not any(trial.user_attrs.get(_IS_REFERENCE) for trial in complete):
         value_by_key |= _evaluate_reference(study, request, model)
         number += 1
-        tell(value_by_key[_key(request.parameters({}))], " (the spec as it stands)")
+        report_value(value_by_key[_key(request.parameters({}))], " (the spec as it stands)")
     while number + failed < request.trials:
         seed = derive(request.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
         study.sampler = make_sampler(Strategy(name="tpe"), seed=seed) or study.sampler
@@ -177,7 +177,7 @@ def _search(
         else:
             number += 1
             study.tell(trial, value)
-        tell(value)
+        report_value(value)
 
 
 def _evaluate_reference(

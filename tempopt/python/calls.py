@@ -27,7 +27,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store import urls
 from tempopt.store.store import Store
 from tempopt.study import admin, api
-from tempopt.study.best_sets import comparison_from, naming_the_way_out
+from tempopt.study.best_sets import advise_without, comparison_from
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import watching
@@ -235,7 +235,7 @@ def compare(
         check_comparison(asked, max_runs)
         return _begun(lambda store: ordered(store, asked), storage, workers=workers, checkpoints=checkpoints)
     with (
-        naming_the_way_out(from_study),
+        advise_without(from_study),
         _shown(asked.study.name, storage, progress, observer) as seen,
     ):
         return api.compare(

@@ -114,7 +114,7 @@ def loss_line(result: StudyResult, found: Comparison) -> str:
     """Return what may be lost by taking the set that a comparison of each two names."""
     sure = f"{100 * (1 - found.alpha):.4g} % confidence, upper end of the simultaneous intervals"
     if math.isinf(found.max_loss):
-        is_equal = any(pair.answer.paired.equal for pair in found.pairs if pair.answer is not None)
+        is_equal = any(pair.answer.paired.is_equal for pair in found.pairs if pair.answer is not None)
         why = "differences are equal" if is_equal else "too few seeds"
         return f"what {found.taken} may lose against the best set is not bounded: {why} (add --pairs)."
     if not found.max_loss:
@@ -247,7 +247,7 @@ def _caveats(variant: Variant, reference: str) -> list[str]:
             f"{answer.dropped}."
         )
     if math.isinf(test.ci_low):
-        why = "the differences are equal" if test.equal else "too few seeds"
+        why = "the differences are equal" if test.is_equal else "too few seeds"
         lines.append(f"{why}: no finite interval of {variant.name}; give more seeds (--pairs).")
     return lines
 

@@ -88,7 +88,7 @@ def guard_json(guard: Guard) -> dict[str, Any]:
         "reference_diverged": guard.reference_diverged,
         "why": guard.why,
         "headroom": test
-        and {name: _finite(value) for name, value in asdict(test).items() if name != "equal"},
+        and {name: _finite(value) for name, value in asdict(test).items() if name != "is_equal"},
     }
 
 

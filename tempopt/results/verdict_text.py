@@ -309,7 +309,7 @@ def _caveats(verdict: Verdict, baseline: str) -> list[str]:
     if total.dropped:
         lines.append(f"  seeds left out, a run of theirs having failed on every attempt: {total.dropped}.")
     if math.isinf(total.paired.ci_low):
-        why = "the differences are equal" if total.paired.equal else "too few seeds"
+        why = "the differences are equal" if total.paired.is_equal else "too few seeds"
         lines.append(f"  {why}: no finite interval; give study.seeds.confirm more.")
     return lines
 

@@ -42,7 +42,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 _VARIED_NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,99}"
 _NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 # Sections whose keys no parameter set holds.
-_OF_NO_RUN = ("study", "search", "compare", "attach", "temperatures", "resources")
+_STUDY_SECTIONS = ("study", "search", "compare", "attach", "temperatures", "resources")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TYPICAL = "{temperature_init: 2, lr: 0.001}"
 # What a search alone reads of the section study:.
@@ -277,14 +277,14 @@ def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     for key, values in vary.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise UsageError(f"vary: {key} was given {values!r}. Give a list of values, as in [1, 2, 4].")
-        if key.partition(".")[0] in _OF_NO_RUN and not split_name(key)[0]:
+        if key.partition(".")[0] in _STUDY_SECTIONS and not split_name(key)[0]:
             raise UsageError(
                 f"vary: {key} is no parameter of a run. Give an init argument of the model, data.x, "
                 "trainer.x or a temperature parameter."
             )
         texts = [_value_text(value) for value in values]
-        if twice := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
-            raise UsageError(f"vary: {key} was given {', '.join(twice)} more than once. Give it once.")
+        if repeated := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
+            raise UsageError(f"vary: {key} was given {', '.join(repeated)} more than once. Give it once.")
     num_sets = math.prod(len(values) for values in vary.values())
     if num_sets > _MAX_SETS:
         factors = " × ".join(str(len(values)) for values in vary.values())

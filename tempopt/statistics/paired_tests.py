@@ -61,7 +61,7 @@ class PairedTest:
         p_value: Two-sided, and scaled to the level that could be spent: below 0.05 it is significant.
         n_pairs: Number of pairs, those of earlier stages included.
         confidence: Coverage of the interval.
-        equal: Whether two differences or more are all equal, which tells nothing of the noise.
+        is_equal: Whether two differences or more are all equal, which tells nothing of the noise.
     """
 
     gain: float
@@ -70,7 +70,7 @@ class PairedTest:
     p_value: float
     n_pairs: int
     confidence: float
-    equal: bool = False
+    is_equal: bool = False
 
     @property
     def significant(self) -> bool:
@@ -155,7 +155,8 @@ def paired(
         p_value=p if alpha == ALPHA else min(1.0, p * ALPHA / alpha),
         n_pairs=len(gains),
         confidence=1 - alpha,
-        equal=len(gains) > 1 and max(gains) - min(gains) <= max(_NOTHING, _ROUNDING * max(map(abs, gains))),
+        is_equal=len(gains) > 1
+        and max(gains) - min(gains) <= max(_NOTHING, _ROUNDING * max(map(abs, gains))),
     )
 
 

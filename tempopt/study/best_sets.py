@@ -56,12 +56,12 @@ def comparison_from(
     with opened(storage) as store:
         result = load(store, study, whole=True)
     sets = best_sets(result, top=TOP if top is None else top, without=without)
-    with naming_the_way_out(study):
+    with advise_without(study):
         return comparison_spec(spec, sets, all_pairs=all_pairs, name=name, pairs=pairs, overrides=overrides)
 
 
 @contextmanager
-def naming_the_way_out(study: str | None) -> Iterator[None]:
+def advise_without(study: str | None) -> Iterator[None]:
     """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
     try:
         yield

@@ -239,9 +239,9 @@ def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[Stu
 
 def _given(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
     machine = this_machine()
-    told, need = spec.resources_here.workers, spec.need(gpus=machine.has_gpus)
-    fitting = max(1, min(room(need, machine), spec.study.parallel))
-    count = workers or (told if isinstance(told, int) else fitting)
+    num_workers, need = spec.resources_here.workers, spec.need(gpus=machine.has_gpus)
+    room_here = max(1, min(room(need, machine), spec.study.parallel))
+    count = workers or (num_workers if isinstance(num_workers, int) else room_here)
     seconds = None if run_hours is None else run_hours * _HOUR
     text = "How long a run takes is not known: no run is complete. Give --run-hours, or let a dry run tell."
     if seconds is not None:

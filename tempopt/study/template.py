@@ -93,7 +93,9 @@ _TEMPERED = """\
   # control_level: {low: 0.2, high: 0.9}  # ... and its level, as a share of ln(number of keys)
 """
 
-_LACKING = f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
+_MISSING_ARGUMENT = (
+    f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
+)
 
 _UNTEMPERED = "  # takes a TemperedModule, or attach.way: attention_interface"
 
@@ -143,8 +145,8 @@ def render(info: ModuleInfo, scenario: str | None = None) -> str:
         data=_data(info),
         attach="" if info.tempered or advice.named else _ATTACH,
     )
-    filled = f'Fill in what is marked "{_MARK}". Then:' if _MARK in text else "It can be run as it is:"
-    return text.replace("{blanks}", filled)
+    instruction = f'Fill in what is marked "{_MARK}". Then:' if _MARK in text else "It can be run as it is:"
+    return text.replace("{blanks}", instruction)
 
 
 def _likeliest(metrics: Iterable[str]) -> str | None:
@@ -192,8 +194,8 @@ def _search(info: ModuleInfo, advice: Scenario) -> str:
     domains = advice.search(tempered=info.tempered)
     lines = ""
     for name, domain in domains.items():
-        lacks = name in GENERATION and not info.tempered and name not in info.temperature_arguments
-        lines += f"  {name}: {domain}{_LACKING if lacks else ''}\n"
+        is_missing = name in GENERATION and not info.tempered and name not in info.temperature_arguments
+        lines += f"  {name}: {domain}{_MISSING_ARGUMENT if is_missing else ''}\n"
     if not info.tempered:
         lines += "".join(f"  # {name}: {domain}{_UNTEMPERED}\n" for name, domain in advice.tempered.items())
     if not advice.named:

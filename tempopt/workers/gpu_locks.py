@@ -73,7 +73,7 @@ def free(machine: Machine) -> Machine:
 
 def _pid_file(lock: FileLock) -> Path:
     """Return the file with the process that holds a lock: some versions of filelock empty the lock file."""
-    return Path(lock.lock_file).with_suffix(".pid")
+    return Path(f"{lock.lock_file}.pid")
 
 
 def _holder(lock: FileLock) -> int:

@@ -137,15 +137,15 @@ def _refuse(
     path: Path, called: str, missing: Sequence[str], others: Sequence[str], shapes: Sequence[str]
 ) -> None:
     found = {"it does not have": missing, "it has what the model does not": others, "other shapes": shapes}
-    told = "; ".join(f"{what}: {_few(names)}" for what, names in found.items() if names)
-    if told:
+    differences = "; ".join(f"{what}: {_format_names(names)}" for what, names in found.items() if names)
+    if differences:
         raise UsageError(
-            f"{path} is of another model than {called}: {told}. Build the model with the arguments that it "
-            "was trained with, or give the checkpoint that belongs to it."
+            f"{path} is of another model than {called}: {differences}. Build the model with the "
+            "arguments that it was trained with, or give the checkpoint that belongs to it."
         )
 
 
-def _few(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     """Return the first names of a list as messages give them, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join([*names[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
@@ -171,8 +171,8 @@ def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
     if outside:
         raise UsageError(
             f"{folder} has the weights of {cls.__name__} alone, and {type(model).__name__} has others, which "
-            f"would stay as they were initialised: {_few(outside)}. Give a state dict of the whole module: "
-            "torch.save(model.state_dict(), path)."
+            f"would stay as they were initialised: {_format_names(outside)}. "
+            "Give a state dict of the whole module: torch.save(model.state_dict(), path)."
         )
     try:
         loaded, found = cls.from_pretrained(
