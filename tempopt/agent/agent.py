@@ -15,9 +15,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from tempopt.agent.disk_watch import DiskWatch
-from tempopt.agent.observer import Observer
+from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.outcomes import ended, lost, returned
-from tempopt.agent.outlook import Outlook
 from tempopt.agent.signals import Interrupt, interruptible
 from tempopt.agent.store_connection import StoreAway
 from tempopt.agent.study_client import THOROUGH_SECONDS, Listeners, StudyClient
@@ -26,6 +25,8 @@ from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, first_lease
 from tempopt.confirmation.evaluations import value_of
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound, masked
+from tempopt.forecast.runs import planned_runs
+from tempopt.forecast.words import runs_text
 from tempopt.records.changes import Began
 from tempopt.records.liveness import host
 from tempopt.records.rows import Checkpoint, Measurement, Outcome, TicketRow
@@ -80,7 +81,9 @@ class Agent:
     ) -> None:
         self._spec = spec
         self._turn = turn
-        self._outlook = Outlook(spec, observer, new=new)
+        if new and not isinstance(observer, Unobserved):
+            runs = runs_text(planned_runs(spec))
+            observer.note(f"{spec.study.name}: {spec.study.direction} {spec.study.metric}; {runs}")
         self._pool = WorkerPool(workers)
         self._folder = folder
         self._observer = observer
@@ -464,4 +467,3 @@ class Agent:
         elapsed = time.monotonic() - self._clock
         now = self._client.snapshot([work.view() for work in self._pool.all], elapsed)
         self._observer.update(now)
-        self._outlook.look(now, lambda: list(self._client.known().values()))

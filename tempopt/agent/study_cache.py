@@ -19,6 +19,7 @@ from tempopt.records.liveness import is_dead
 from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
 from tempopt.records.tickets import oriented, usable
 from tempopt.sampling.arms import Arms, by_guard, by_step
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -174,8 +175,8 @@ class StudyCache:
                 bounds[kind] = self._last_beside(kind)
             else:
                 bounds[kind] = None
-        if self._spec.study.weighs_guards and "baseline" in bounds:
-            # what a search trial is weighed against does not depend on who is faster
+        if self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and {"baseline", "constant"} & bounds.keys():
+            # what the search learns from its first design does not depend on who is faster
             bounds.pop("search", None)
         return bounds
 

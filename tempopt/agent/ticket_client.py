@@ -30,6 +30,8 @@ from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, 
 from tempopt.records.liveness import agent_name, leave
 from tempopt.records.rows import SEARCHING, Checkpoint, StudyRow, StudyState, TicketRow, to_go_on_from
 from tempopt.records.tickets import over
+from tempopt.results.decision import decide
+from tempopt.results.study_result import load
 from tempopt.sampling.arms import by_guard, by_step
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import checkpoints
@@ -461,11 +463,21 @@ class TicketClient:
         id, version = self._study.id, self.cache.version
         new = next_tickets(list(self.cache.tickets.values()), self._spec, self.cache.arms.recommend)
         if not new and self._connection.attempt(lambda: self._store.set_state(id, "done", version=version)):
+            self._connection.attempt(self._write_recommendation)
             return True
         if new:
             self._connection.attempt(lambda: self._store.add_tickets(id, new, version=version))
         self._read()
         return False
+
+    def _write_recommendation(self) -> None:
+        """Have Optuna's study say what the verdict recommends."""
+        result = load(self._store, self._study.name)
+        decision = decide(result)
+        if decision is not None and result.recommendation is not None:
+            advice = result.recommendation
+            text = {"action": advice.now, "params": advice.parameters, "at_inference": advice.at_inference}
+            self._store.set_recommendation(self._study.name, {"headline": decision.headline, **text})
 
     def _read(self) -> None:
         """Read all tickets anew, with what is still to be told told first."""

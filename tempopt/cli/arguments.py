@@ -128,4 +128,5 @@ SET = argument(
 )
 OUTPUT = argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
 NO_REPORT = argument("--no-report", action="store_false", dest="report", help="write no report at the end")
+VERBOSE = argument("--verbose", action="store_true", help="print a line for every training")
 JSON = argument("--json", action="store_true", help="print JSON, for programs")

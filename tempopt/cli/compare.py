@@ -14,7 +14,7 @@ from tempopt.cli.search import by_launcher, to_verdict
 from tempopt.cli.storage import storage_option
 from tempopt.confirmation.compare import Outcome
 from tempopt.errors import UsageError
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.decision import screen_lines
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.study import api
@@ -111,12 +111,12 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
     if getattr(arguments, "json", False):
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
     else:
-        print("", *verdict_lines(result, storage_option(arguments)), "", sep="\n")
+        print("", *screen_lines(result, storage_option(arguments)), "", sep="\n")
         if report:
             print(f"Read the report:  {report}")
         print(f"Look again:       tempopt show {where}")
         if found is not None and found.taken is not None:
             print(f"Take {found.taken}:{' ' * max(1, 12 - len(found.taken))}tempopt export {where}")
-    if found is None or all(each.answer is None and not each.fails for each in found.variants):
+    if found is None or all(each.answer is None and not each.fails_more for each in found.variants):
         return FAILED
     return _CODES[found.outcome]

@@ -79,6 +79,7 @@ def resume(arguments: argparse.Namespace) -> int:
                 more=arguments.trials.more,
                 pairs=arguments.pairs,
                 retry_failed=arguments.retry_failed,
+                explain=getattr(arguments, "explain", False),
                 told=print,
             )
             return changed, study

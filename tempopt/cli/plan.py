@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tempopt.cli import DONE
+from tempopt.forecast.power import LARGE_GAIN
 from tempopt.forecast.runs import Span
 from tempopt.forecast.words import lasting, on, runs_text
 from tempopt.spec.load import load_spec
@@ -33,11 +34,8 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found.to_json(), indent=2))
         return DONE
-    runs = found.runs.all()
     where = on(found.run.workers, found.run.gpus or 0.0)
-    hours = found.hours(runs)
-    time = "" if hours is None else f": {lasting(hours.typical * _HOUR)} on {where}"
-    print(f"{found.name}: {runs_text(runs)}{time}\n")
+    print(f"{found.name}: {runs_text(found.runs)}\n")
     Console(file=sys.stdout, width=max(Console().width, 76)).print(_table(found, where))
     print("", found.run.text, *_lines(found), sep="\n")
     return DONE
@@ -46,12 +44,12 @@ def plan(arguments: argparse.Namespace) -> int:
 def _table(found: StudyForecast, where: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True)
-    for name in ("no gain: min", "typical", "max", "gain: min", "typical", "max"):
+    for name in (f"gain of {LARGE_GAIN:g} sd: min", "typical", "max", "no gain: min", "typical", "max"):
         table.add_column(name, justify="right", no_wrap=True)
     for kind, span in found.runs.gain.items():
         no_gain = found.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
-        table.add_row(LABELS[kind], *_cells(no_gain), *_cells(span))
-    totals = [found.runs.total(gain=gain) for gain in (False, True)]
+        table.add_row(LABELS[kind], *_cells(span), *_cells(no_gain))
+    totals = [found.runs.total(gain=gain) for gain in (True, False)]
     table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
     hours = [known for total in totals if (known := found.hours(total))]
     if hours:

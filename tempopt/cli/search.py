@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.storage import storage_option
+from tempopt.cli.values import Trials
 from tempopt.errors import UsageError
 from tempopt.remote.address import is_server
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.decision import screen_lines
 from tempopt.spec.load import load_spec
 from tempopt.spec.yaml_source import read_sets
 from tempopt.study import admin, api
@@ -83,10 +84,18 @@ def resume(arguments: argparse.Namespace) -> int:
             more=arguments.trials.more,
             pairs=arguments.pairs,
             retry_failed=arguments.retry_failed,
+            explain=getattr(arguments, "explain", False),
             observer=observer,
         )
 
     return to_verdict(arguments.name, carry_out, arguments)
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Explain the verdict of a study by further trainings."""
+    arguments.trials, arguments.pairs, arguments.retry_failed = Trials(), 0, False
+    arguments.explain = True
+    return resume(arguments)
 
 
 def by_launcher(arguments: argparse.Namespace) -> bool:
@@ -117,7 +126,7 @@ def to_verdict(
     # what a program reads is the result alone
     stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
     try:
-        with observing(stream) as observer:
+        with observing(stream, verbose=getattr(arguments, "verbose", False)) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
         how = interrupted() if interrupted is not None else how_to_go_on(name, arguments, "resume")
@@ -137,15 +146,9 @@ def to_verdict(
         from tempopt.cli.compare import over
 
         return over(result, arguments, published(arguments, name))
-    where = f"{shlex.quote(name)}{storage_option(arguments)}"
-    print("", *verdict_lines(result, storage_option(arguments)), "", sep="\n")
-    if path := published(arguments, name):
-        print(f"Read the report:  {path}")
-    print(f"Look again:       tempopt show {where}")
-    if result.best is None:
-        return FAILED
-    print(f"Export as code:   tempopt export {where}")
-    return DONE
+    report = published(arguments, name) or ""
+    print("", *screen_lines(result, storage_option(arguments), report), sep="\n")
+    return FAILED if result.best is None else DONE
 
 
 def published(arguments: argparse.Namespace, name: str) -> str | None:

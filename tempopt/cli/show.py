@@ -22,10 +22,11 @@ from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.records.run_code import run_codes
 from tempopt.results import export as exports
 from tempopt.results import study_result
+from tempopt.results.decision import screen_lines
+from tempopt.results.findings import find, render_lines
 from tempopt.results.heads_text import map_lines
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.summary import summary_json
-from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
 from tempopt.study.progress import LABELS, number
 
@@ -99,17 +100,20 @@ def show(arguments: argparse.Namespace) -> int:
         told = {**result.to_json(), "jobs": [asdict(job) for job in jobs], "agents_at_work": at_work}
         print(json.dumps(told, indent=2, allow_nan=False))
         return DONE
+    option = storage_option(arguments)
     print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
     codes = run_codes(run.code for run in result.runs)
     for code, count in codes if len(codes) > 1 else ():
         print(shown(f"mixture of code: {count} runs by {code.words}"))
     _print_jobs(jobs)
     print()
-    _print(_tickets(result))
-    print()
-    if result.baseline is not None:
+    if arguments.full or result.verdict is None:
+        _print(_tickets(result))
+        print()
+    if arguments.full and result.baseline is not None:
         print(shown(_baseline_line(result.baseline)))
-    for line in verdict_lines(result, storage_option(arguments)):
+    lines = render_lines(find(result, option)) if arguments.full else screen_lines(result, option)
+    for line in lines:
         print(shown(line))
     return DONE
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.confirmation.comparisons import Answer, Evidence, Runs, gains_of
+from tempopt.confirmation.comparisons import Answer, Evidence, Runs, gains_of, paired_failures
 from tempopt.confirmation.guards import Guard, judged_guards
 from tempopt.errors import SpecError, UsageError
 from tempopt.records.rows import Measurement, NewTicket, Parameters, TicketRow
@@ -40,6 +40,7 @@ from tempopt.seeds import derive
 from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
 from tempopt.spec.sections import Pairs
 from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.failure_rates import FailureRates
 from tempopt.temperature import TEMPERATURE_PARAMETERS, training_key
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Variant:
         params: Its whole parameter set, effective values.
         answer: It against the reference; None if no pair of their runs is left.
         runs: Seeds that it was trained on, as was the reference.
-        failed: Of these, those on which its run diverged, or failed on every attempt.
-        reference_failed: The same of the reference.
+        failures: How often both diverged, on the seeds of which no run was lost; None if neither did.
+        fails_more: Whether it is shown to diverge more often.
         guards: What is said of each guard of ``study.guards``.
     """
 
@@ -70,25 +71,30 @@ class Variant:
     params: Parameters
     answer: Answer | None
     runs: int = 0
-    failed: int = 0
-    reference_failed: int = 0
+    failures: FailureRates | None = None
+    fails_more: bool = False
     guards: tuple[Guard, ...] = ()
 
     @property
-    def fails(self) -> bool:
-        """Whether it fails on more seeds than the reference: that may be the set's doing."""
-        return self.failed > self.reference_failed
+    def failed(self) -> int:
+        """Seeds on which it diverged."""
+        return 0 if self.failures is None else self.failures.arm.failed
+
+    @property
+    def reference_failed(self) -> int:
+        """Seeds on which the reference diverged."""
+        return 0 if self.failures is None else self.failures.reference.failed
 
     @property
     def better(self) -> bool:
-        """Whether it is shown to be better than the reference, and does not fail on more seeds."""
-        return self.answer is not None and self.answer.significant and not self.fails
+        """Whether it is shown to be better than the reference, and does not diverge on more seeds."""
+        return self.answer is not None and self.answer.significant
 
     @property
     def worse(self) -> bool:
-        """Whether it is shown to be worse than the reference, fails on more seeds, or breaks a guard."""
-        shown = self.answer is not None and self.answer.worse
-        return shown or self.fails or any(guard.state == "broken" for guard in self.guards)
+        """Whether it is shown to be worse than the reference, to diverge more often, or to break a guard."""
+        is_worse = self.answer is not None and self.answer.worse
+        return is_worse or self.fails_more or any(guard.state == "broken" for guard in self.guards)
 
     @property
     def keeps_guards(self) -> bool:
@@ -103,7 +109,7 @@ class SetPair:
     Args:
         name: The later one.
         reference: The earlier one.
-        answer: The later one against the earlier, with Holm's p; None if no pair of their runs is left.
+        answer: The later one against the earlier, at its share of the level; None if no pair is left.
     """
 
     name: str
@@ -189,14 +195,14 @@ class Comparison:
     def taken(self) -> str | None:
         """The set to take: the best variant; of compared pairs the first that none is shown to beat.
 
-        A set that fails on more seeds than another one that none is shown to beat is passed over.
+        A set that diverges on more seeds than another one that none is shown to beat is passed over.
         """
         if not self.pairs:
             return None if self.best is None else self.best.name
         if all(pair.answer is None for pair in self.pairs):
             return None
         failed = {self.reference: self.variants[0].reference_failed}
-        failed |= {each.name: each.failed for each in self.variants}
+        failed |= {variant.name: variant.failed for variant in self.variants}
         return min(self.unbeaten, key=lambda name: failed[name], default=None)
 
     @property
@@ -370,24 +376,14 @@ def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     """Return each two sets, the later one against the earlier: all of them have runs on the same seeds."""
     assert spec.compare is not None
     names = [each.name for each in spec.compare]
-    num_pairs = math.comb(len(names), 2)
-
-    def compare(pair: tuple[str, str], num_open: int) -> Answer | None:
-        evidence = Evidence(tickets, spec, of_round, share=1.0 / num_open)
-        reference, name = pair
-        return evidence.compare(evidence.runs(name), evidence.runs(reference))
-
-    answers = {pair: compare(pair, num_pairs) for pair in combinations(names, 2)}
-    p_values = {pair: answer.paired.p_value for pair, answer in answers.items() if answer is not None}
-    p_so_far = 0.0
-    for num_before, pair in enumerate(sorted(p_values, key=lambda pair: p_values[pair])):
-        answer, stepped = answers[pair], compare(pair, num_pairs - num_before)
-        assert answer is not None and stepped is not None
-        p_so_far = max(p_so_far, stepped.paired.p_value)
-        answers[pair] = replace(answer, paired=replace(answer.paired, p_value=p_so_far))
+    evidence = Evidence(tickets, spec, of_round, share=1.0 / math.comb(len(names), 2))
     return tuple(
-        SetPair(name=name, reference=reference, answer=answer)
-        for (reference, name), answer in answers.items()
+        SetPair(
+            name=name,
+            reference=reference,
+            answer=evidence.compare(evidence.runs(name), evidence.runs(reference)),
+        )
+        for reference, name in combinations(names, 2)
     )
 
 
@@ -400,17 +396,20 @@ def _variant(
     of_reference: Mapping[str, Answer | None],
 ) -> Variant:
     evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
-    own, other = (
-        [t for each in evidence.rounds for t in evidence.tickets("confirm", arm, each)]
-        for arm in (name, reference)
-    )
+    own = [t for of in evidence.rounds for t in evidence.tickets("confirm", name, of)]
+    failures = paired_failures(evidence.runs(name), evidence.runs(reference), alpha=evidence.alpha)
+    is_over = evidence.planned(of_round) >= spec.study.seeds.confirm.max or len(evidence.rounds) > 1
     return Variant(
         name=name,
         params=parameters_of(own, name) or {},
         answer=of_reference[name] if of_reference else _answer(tickets, spec, of_round, name),
         runs=len(own),
-        failed=sum(not usable(ticket) for ticket in own),
-        reference_failed=sum(not usable(ticket) for ticket in other),
+        failures=failures,
+        # it is tested once, on all pairs
+        fails_more=failures is not None
+        and is_over
+        and failures.p_value < evidence.alpha
+        and failures.arm.failed > failures.reference.failed,
         guards=judged_guards(evidence, measurements, arm=name, reference=reference),
     )
 

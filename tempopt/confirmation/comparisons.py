@@ -22,11 +22,16 @@ from typing import TYPE_CHECKING
 from tempopt.records.rows import Kind, TicketRow
 from tempopt.records.tickets import added_pairs, of_kind, oriented, pairs_of, rounds_behind, usable, verdicts
 from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.failure_rates import FailureRates, failure_rates
 from tempopt.statistics.group_sequential import Look, spent
-from tempopt.statistics.paired_tests import ALPHA, Direction, PairedTest, Stage, paired
+from tempopt.statistics.paired_tests import Direction, PairedTest, Stage, paired, skewness
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
+
+
+_SKEWED = 2.0
+"""Standard errors of the skewness from which differences count as skewed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class Answer:
         reference_diverged: Pairs on which the reference diverged.
         each: The comparisons of which this is the more cautious; empty if it is one itself.
         lost: References of which no run is left to compare with; nothing is shown without them.
+        skewness: Sample skewness of the differences in standard errors of that of a normal distribution; None
+            with fewer than six pairs, or where no two differ.
     """
 
     paired: PairedTest
@@ -48,6 +55,14 @@ class Answer:
     reference_diverged: int = 0
     each: tuple[Answer, ...] = ()
     lost: int = 0
+    skewness: float | None = None
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the differences are visibly skewed: the tests take them to spread alike to both sides."""
+        if self.each:
+            return any(answer.is_skewed for answer in self.each)
+        return self.skewness is not None and abs(self.skewness) > _SKEWED
 
     @property
     def significant(self) -> bool:
@@ -59,11 +74,18 @@ class Answer:
         return self.paired.significant and self.diverged <= self.reference_diverged
 
     @property
+    def fails_less(self) -> bool:
+        """Whether the arm diverges on fewer pairs than the reference; of several, than each of them."""
+        if self.each:
+            return all(answer.fails_less for answer in self.each)
+        return self.diverged < self.reference_diverged
+
+    @property
     def worse(self) -> bool:
         """Whether the arm is significantly worse; of several references, than each of them."""
         if self.each:
             return all(answer.worse for answer in self.each)
-        return self.paired.p_value < ALPHA and self.paired.gain < 0
+        return self.paired.is_worse
 
 
 def cautious(answers: Sequence[Answer | None]) -> Answer | None:
@@ -87,7 +109,7 @@ def cautious(answers: Sequence[Answer | None]) -> Answer | None:
             ci_high=max(test.ci_high for test in tests),
             p_value=max(test.p_value for test in tests) if one_sign else 1.0,
             n_pairs=min(test.n_pairs for test in tests),
-            confidence=least.paired.confidence,
+            alpha=least.paired.alpha,
         ),
         dropped=max(answer.dropped for answer in found),
         diverged=least.diverged,
@@ -175,6 +197,7 @@ class Evidence:
             dropped=planned - len(counted),
             diverged=_common(arm, differences),
             reference_diverged=_common(reference, differences),
+            skewness=skewness([value for found in differences for value in found.values()]),
         )
 
     def tested(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
@@ -310,6 +333,34 @@ def gains_of(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
     }
 
 
+def paired_failures(
+    arm: Sequence[Runs],
+    reference: Sequence[Runs],
+    *,
+    alpha: float,
+    has_failed: Callable[[float], bool] | None = None,
+) -> FailureRates | None:
+    """Return how often two arms failed on the same seeds; None if neither did.
+
+    Runs fail by diverging; what the infrastructure lost is left out.
+
+    Args:
+        arm: Its runs, round by round.
+        reference: The same of what it is compared with.
+        alpha: Level of the intervals.
+        has_failed: Returns whether a run that ends with this value counts as failed, too; None: none does.
+    """
+    failed: list[list[bool]] = [[], []]
+    for both in zip(arm, reference, strict=True):
+        for pair in sorted(both[0].pairs & both[1].pairs):
+            for found, runs in zip(failed, both, strict=True):
+                value = runs.values.get(pair)
+                found.append(value is None or (has_failed is not None and has_failed(value)))
+    if not any(map(any, failed)):
+        return None
+    return failure_rates(*failed, alpha=alpha)
+
+
 def gain(evidence: Evidence) -> Answer | None:
     """Return what the winner gains over τ = 1: over baseline and twin, each; None: no pair is left.
 
@@ -330,10 +381,13 @@ def is_decided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     """Return whether a round's confirmation, all of whose tickets are over, gets no more pairs.
 
     It has all of its pairs, a gain is shown, or none is in sight. To stop where the winner is behind is not
-    binding: the level holds whether or not it is done.
+    binding: the level holds whether or not it is done. A winner that fails less often than what it is
+    compared with gets all of its pairs, on which that is tested.
     """
     pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
     if added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
         return True
     answer = gain(Evidence(tickets, spec, of_round))
-    return answer is not None and (answer.significant or answer.paired.gain <= 0)
+    if answer is None or answer.significant:
+        return answer is not None
+    return answer.paired.gain <= 0 and not answer.fails_less

@@ -19,7 +19,7 @@ from tempopt.records.rows import Kind, Measurement
 from tempopt.records.tickets import usable
 from tempopt.spec.guards import GuardSpec
 from tempopt.statistics.non_inferiority import headroom
-from tempopt.statistics.paired_tests import ALPHA, PairedTest
+from tempopt.statistics.paired_tests import PairedTest
 from tempopt.workers.messages import guard_name
 
 State = Literal["kept", "broken", "not_shown", "not_measured"]
@@ -191,7 +191,7 @@ def _judged(
     state: State = "not_shown"
     if answer.significant and diverged <= reference_diverged:
         state = "kept"
-    elif answer.p_value < ALPHA and answer.gain < 0:
+    elif answer.is_worse:
         state = "broken"
     return replace(
         _without_test(spec, state, why=""),

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tempopt.confirmation.comparisons import Answer, Evidence
+from tempopt.confirmation.explanation import LEARNED_ARM
 from tempopt.confirmation.inference import share_of
 from tempopt.confirmation.measured_ends import Ends, measured_ends
 from tempopt.records.rows import Measurement, Parameters
@@ -45,17 +46,17 @@ class Learned:
 
 
 def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answer) -> Learned | None:
-    """Return what learned temperatures come to; None if none were confirmed, or no pair of theirs is left.
+    """Return what learned temperatures come to; None if none were trained, or no pair of theirs is left.
 
     Args:
         evidence: The pairs of the verdict's round.
-        measurements: What the confirm runs measured.
+        measurements: What the runs measured.
         total: The winner's gain over τ = 1.
     """
-    params = parameters_of(evidence.tickets("confirm", "learned", evidence.rounds[-1]), "learned")
+    params = parameters_of(evidence.tickets("ablation", LEARNED_ARM, evidence.rounds[-1]), LEARNED_ARM)
     if params is None:
         return None
-    runs, baseline = evidence.runs("learned"), evidence.runs("baseline")
+    runs, baseline = evidence.runs(LEARNED_ARM, "ablation"), evidence.runs("baseline")
     answer = evidence.compare(runs, baseline)
     if answer is None:
         return None
@@ -64,5 +65,5 @@ def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answ
         answer=answer,
         winner=evidence.compare(evidence.runs("search"), runs),
         share=share_of(evidence, runs, baseline) if total.significant else None,
-        ends=measured_ends(evidence, measurements, "learned", LEARNED_CURVE),
+        ends=measured_ends(evidence, measurements, LEARNED_ARM, LEARNED_CURVE, kind="ablation"),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import geometric_mean
 
 from tempopt.confirmation.comparisons import Evidence
-from tempopt.records.rows import Measurement
+from tempopt.records.rows import Kind, Measurement
 from tempopt.records.tickets import last_values, usable
 
 Ends = dict[str, tuple[float, float, float]]
@@ -14,19 +14,26 @@ Ends = dict[str, tuple[float, float, float]]
 and highest over the runs."""
 
 
-def measured_ends(evidence: Evidence, measurements: Iterable[Measurement], arm: str, curve: str) -> Ends:
-    """Return where the temperatures of an arm's confirm runs ended.
+def measured_ends(
+    evidence: Evidence,
+    measurements: Iterable[Measurement],
+    arm: str,
+    curve: str,
+    kind: Kind = "confirm",
+) -> Ends:
+    """Return where the temperatures of an arm's runs ended.
 
     Args:
         evidence: The pairs of the verdict's round.
         measurements: What the confirm runs measured.
         arm: The arm.
         curve: What the names of the measurements begin with.
+        kind: Kind of the runs.
     """
     wanted = {
         ticket.id
         for of_round in evidence.rounds
-        for ticket in evidence.tickets("confirm", arm, of_round)
+        for ticket in evidence.tickets(kind, arm, of_round)
         if usable(ticket)
     }
     last = last_values((each for each in measurements if each.ticket_id in wanted), curve)

@@ -1,4 +1,4 @@
-"""Which runs prove a search: those of all arms' choices, on one set of seeds that nothing was chosen on.
+"""Which runs confirm a search: the winner and what it is compared with, on seeds that nothing was chosen on.
 
 Pure: rows in, new tickets out. What is measured at a run's end is evaluations.py's, the statistics on the
 results are comparisons.py's and verdict.py's.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.comparisons import is_decided
-from tempopt.confirmation.rematch import baseline_of, constant_candidates, winner
-from tempopt.confirmation.selection import Recommend, chosen, recommend_none, searched
+from tempopt.confirmation.comparisons import Evidence, gain, is_decided
+from tempopt.confirmation.references import baseline_of, constants_to_train, winner
+from tempopt.confirmation.selection import Recommend, recommend_none
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     ARMS,
+    DECIDING_ARMS,
     Arm,
     current_round,
     finished,
@@ -25,7 +26,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
-from tempopt.temperature import is_neutral, neutral
+from tempopt.temperature import is_neutral, neutral, training_key
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def choices(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
 ) -> dict[Arm, Parameters]:
-    """Return the parameter set of each arm that is confirmed, as far as the arms have been decided.
+    """Return the parameter set of each arm that decides, as far as the arms have been chosen.
 
     Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
     could be compared with but itself.
@@ -48,10 +49,6 @@ def choices(
         "search": found,
         "baseline": baseline_of(tickets, spec, found, recommend),
         "twin": neutral(found),
-        "constant": chosen("constant", tickets, spec, lambda: searched("constant", tickets, spec, recommend)),
-        "constant_twin": chosen("constant_twin", tickets, spec, lambda: constant_candidates(spec, found)),
-        # there are two candidates or none
-        "learned": chosen("learned", tickets, spec, list),
     }
     return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
 
@@ -59,7 +56,7 @@ def choices(
 def confirm_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
 ) -> list[NewTicket]:
-    """Return the next pairs that are trained: every arm's choice on new seeds.
+    """Return the next pairs that decide: every arm's choice on new seeds.
 
     Args:
         tickets: All tickets of the study, which are all over.
@@ -76,8 +73,39 @@ def confirm_tickets(
     if before and is_decided(tickets, spec, now):
         return []
     upto = next(look for look in looks if look > done)
-    arms = confirmed_arms(before) if before else choices(tickets, spec, recommend)
-    return pair_tickets(tickets, spec, arms, range(done, upto), now)
+    arms = deciding_arms(before) if before else choices(tickets, spec, recommend)
+    if not {"baseline", "search"} <= arms.keys():
+        return []
+    return _pair_tickets(tickets, spec, arms, range(done, upto), now)
+
+
+def constant_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+) -> list[NewTicket]:
+    """Return the runs of constant temperatures on the confirming seeds; none unless a gain is shown.
+
+    Whether a schedule is worth more than one constant is asked once it is shown to be worth anything.
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+        recommend: As for :data:`tempopt.confirmation.selection.Recommend`.
+    """
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    arms = confirmed_arms(confirm)
+    if not confirm or {"constant", "constant_twin"} & arms.keys():
+        return []
+    answer = gain(Evidence(tickets, spec, now))
+    if answer is None or not answer.significant:
+        return []
+    trained = {training_key(parameters) for parameters in arms.values()}
+    constants = {
+        arm: parameters
+        for arm, parameters in constants_to_train(tickets, spec, arms["search"], recommend).items()
+        if training_key(parameters) not in trained
+    }
+    return _pair_tickets(tickets, spec, constants, range(pairs_of(confirm)), now)
 
 
 def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
@@ -86,7 +114,13 @@ def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
     return {arm: parameters for arm, parameters in found.items() if parameters is not None}
 
 
-def pair_tickets(
+def deciding_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
+    """Return the parameter set of each arm that decides whether a gain is shown."""
+    arms = confirmed_arms(confirm)
+    return {arm: parameters for arm, parameters in arms.items() if arm in DECIDING_ARMS}
+
+
+def _pair_tickets(
     tickets: Sequence[TicketRow],
     spec: StudySpec,
     arms: dict[Arm, Parameters],
@@ -94,8 +128,6 @@ def pair_tickets(
     of_round: int,
 ) -> list[NewTicket]:
     """Return the runs of all arms on these pairs; arms with the same parameters share theirs."""
-    if not {"baseline", "search"} <= arms.keys():
-        return []
     seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
     plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in joined(arms).items()]
     return [
@@ -113,10 +145,10 @@ def pair_tickets(
 
 
 def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
-    """Return a round of that many more pairs of what was confirmed last, all of whose tickets are over.
+    """Return a round of that many more pairs of what decides, all of whose tickets are over.
 
-    Its verdict rests on the pairs before it, too, and has its own share of the level. None if nothing was
-    confirmed, or more is still to come.
+    Its verdict rests on the pairs before it, too, and has its own level. None if nothing was confirmed, or
+    more is still to come.
 
     Args:
         tickets: All tickets of the study.
@@ -127,7 +159,7 @@ def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> lis
     confirm = of_kind(tickets, "confirm", of_round=now)
     if not confirm or not finished(confirm) or not is_decided(tickets, spec, now):
         return []
-    return pair_tickets(tickets, spec, confirmed_arms(confirm), range(count), now + 1)
+    return _pair_tickets(tickets, spec, deciding_arms(confirm), range(count), now + 1)
 
 
 def winner_of(

@@ -2,9 +2,9 @@
 
 Pure. The order of precedence:
 
-1. No gain over τ = 1 is shown. If evaluating models trained at τ = 1 at another temperature is shown to gain
-   on its own, do that. Else, if a gain of ``study.min_gain`` is still possible, add pairs. Else change
-   nothing.
+1. No gain over τ = 1 is shown. If the winner is shown to fail less often, train with it. Else, if evaluating
+   models trained at τ = 1 at another temperature is shown to gain on its own, do that. Else, if the spec
+   gives ``study.min_gain`` and such a gain is still possible, add pairs. Else change nothing.
 2. A gain is shown, and is smaller than ``study.min_gain``: change nothing.
 3. A gain is shown. What is shown to gain and to be better than the winner is recommended, if there is such.
    Else it is the simplest change that is shown to gain, is shown to keep ``study.keep_share`` of the winner's
@@ -14,9 +14,9 @@ Pure. The order of precedence:
    it is the simplest change that is shown to gain, those that keep enough of its gain first; else nothing.
 5. What is to be trained with lies at the end of a searched range: widen that range first.
 
-Where there is nothing to gain, the first verdict recommends a change in at most 2.5 % of studies: 2 % for the
-gain of the winner, and 0.5 % for inference alone, which is judged at a quarter of the level unless a gain is
-shown.
+Where there is nothing to gain, the first verdict shows a gain in at most 2.5 % of studies. Inference alone is
+judged at a quarter of the level unless a gain is shown, 0.6 %, and failures at the whole of it, 2.5 % of
+studies in which runs fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, at_one, cautious, keeps
@@ -33,9 +33,9 @@ from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.records.rows import Parameters
-from tempopt.records.tickets import ARMS, usable
+from tempopt.records.tickets import DECIDING_ARMS, usable
 from tempopt.statistics.alpha_ledger import level
-from tempopt.statistics.paired_tests import ALPHA, pairs_to_add
+from tempopt.statistics.paired_tests import pairs_to_add
 from tempopt.temperature import active_groups, is_controlled, moves, training_key
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ Action = Literal[
     "widen_range",
 ]
 
-ALONE_LEVEL = ALPHA / 4
-"""The level at which inference alone is judged where no gain is shown."""
+ALONE_SHARE = 0.25
+"""Share of the level at which inference alone is judged where no gain is shown."""
 _CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
 
 
@@ -105,7 +105,8 @@ class Recommendation:
         gain: What that gains over τ = 1; None where nothing is to be changed.
         winner: What the winner gains over what is recommended in its place; None if it is the winner, or
             nothing is to be changed.
-        min_gain: ``study.min_gain`` in the metric's unit; 0 where it was not given.
+        reason: What is shown that speaks for a change: ``gain`` or ``stability``; None: nothing is changed.
+        min_gain: ``study.min_gain`` in the metric's unit.
         excluded: Gains of the winner over τ = 1 above this are excluded; None where a gain is shown, or
             nothing bounds it.
         pairs: What would decide; None unless the action is ``more_pairs``.
@@ -120,6 +121,7 @@ class Recommendation:
     plan: str | None = None
     gain: Answer | None = None
     winner: Answer | None = None
+    reason: Literal["gain", "stability"] | None = None
     min_gain: float = 0.0
     excluded: float | None = None
     pairs: MorePairs | None = None
@@ -173,7 +175,7 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
         verdict: The verdict.
         evidence: The pairs that it rests on.
     """
-    min_gain = evidence.spec.study.worth_having(_mean(evidence.runs("baseline")))
+    min_gain = evidence.spec.study.min_gain_in_units(*_mean_and_deviation(evidence.runs("baseline")))
     if not verdict.total.significant:
         return _none_shown(verdict, evidence, min_gain)
     if verdict.total.paired.gain < min_gain:
@@ -192,6 +194,7 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
         plan=found.plan,
         gain=found.gain,
         winner=found.winner,
+        reason="gain",
         min_gain=min_gain,
         widen=widen,
         passed_over=passed_over,
@@ -226,17 +229,22 @@ def _picked(
     return winner, tuple(passed_over)
 
 
-def _mean(runs: Sequence[Runs]) -> float:
-    values = [value for each in runs for value in each.values.values()]
-    return fmean(values) if values else 0.0
+def _mean_and_deviation(runs: Sequence[Runs]) -> tuple[float, float]:
+    values = [value for of_round in runs for value in of_round.values.values()]
+    return fmean(values) if values else 0.0, stdev(values) if len(values) > 1 else 0.0
 
 
 def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recommendation:
+    if verdict.is_more_stable and verdict.guards_kept and not verdict.total.worse:
+        training = _training(verdict.params)
+        return Recommendation(
+            action=training, now=training, parameters=verdict.params, reason="stability", min_gain=min_gain
+        )
     passed_over: list[PassedOver] = []
     for option in _inference(verdict):
         assert option.gain is not None
         test = option.gain.paired
-        alone = option.gain.significant and test.p_value < ALONE_LEVEL and test.gain >= min_gain
+        alone = option.gain.significant and test.p_value < ALONE_SHARE * test.alpha and test.gain >= min_gain
         if alone and option.in_the_way:
             passed_over.append(option.passed_over(option.in_the_way))
         elif alone:
@@ -247,12 +255,14 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
                 at_inference=_at_inference(option.plan, verdict, evidence.spec),
                 plan=option.plan,
                 gain=option.gain,
+                reason="gain",
                 min_gain=min_gain,
                 excluded=_excluded(verdict),
             )
     excluded = _excluded(verdict)
     possible = excluded is None or excluded >= min_gain
-    if min_gain and possible and not verdict.total.worse and not verdict.at_one:
+    is_given = evidence.spec.study.min_gain is not None and min_gain > 0
+    if is_given and possible and not verdict.total.worse and not verdict.at_one:
         pairs = _more_pairs(evidence, min_gain)
         if pairs is not None:
             return _change_nothing(verdict, min_gain, pairs, passed_over=passed_over)
@@ -398,7 +408,7 @@ def _priced(evidence: Evidence, pairs: int) -> MorePairs:
     tickets = {
         ticket.id: ticket
         for of_round in evidence.rounds
-        for arm in ARMS
+        for arm in DECIDING_ARMS
         for ticket in evidence.tickets("confirm", arm, of_round)
     }.values()
     runs = len(tickets) / max(1, done)

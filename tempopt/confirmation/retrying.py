@@ -81,7 +81,7 @@ def _counts(
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
         return not seen and (ticket.pair or 0) >= max(looks, default=0)
     # what was chosen is chosen once its confirmation has begun
-    return ticket.kind in ("choose", "rematch") and not confirm
+    return ticket.kind == "choose" and not confirm
 
 
 def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:

@@ -1,7 +1,7 @@
 """Which parameter sets go on from the search, and which of them each arm is represented by.
 
-Pure: rows in, new tickets out. Who is given up on the way is racing.py's. Arms are chosen in two steps: the
-winner and the best constant first, then what they are compared with (rematch.py), on the same seeds.
+Pure: rows in, new tickets out. Who is given up on the way is racing.py's. The winner is chosen first, then
+what it is compared with (references.py), on the same seeds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 Recommend = Callable[[Any, int], list[Parameters]]
 """Returns the parameter sets of an arm that are expected to be best, at most so many; none: not known."""
-
-SEARCHED = ("constant", "search")
-"""The arms that are chosen first."""
 
 
 def candidates(tickets: Iterable[TicketRow], k: int, direction: Direction) -> list[Parameters]:
@@ -69,8 +66,6 @@ def searched(
 ) -> list[Parameters]:
     """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
     runs = of_kind(tickets, arm)  # type: ignore[arg-type]
-    if arm == "baseline":
-        runs += of_kind(tickets, "rematch")
     most = spec.study.candidates
     return recommend(arm, most) or candidates(runs, most, spec.study.direction)
 
@@ -170,7 +165,7 @@ def chosen(
     return sets[0] if len(sets) == 1 else None
 
 
-def all_on_choosing_seeds(
+def list_missing_on_choosing_seeds(
     tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[Parameters], arm: str
 ) -> list[NewTicket]:
     """Return the runs that are missing for parameter sets to be compared on all choosing seeds of a round.

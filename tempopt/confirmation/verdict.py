@@ -11,10 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
-from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
+from tempopt.confirmation.comparisons import (
+    Answer,
+    Evidence,
+    Runs,
+    at_one,
+    cautious,
+    gain,
+    is_decided,
+    paired_failures,
+)
+from tempopt.confirmation.explanation import SIMPLEST, ablated, arm_without, explained_round, simplest
 from tempopt.confirmation.guards import Guard, guards_at_inference, judged_guards
 from tempopt.confirmation.inference import InferenceOnly, inference_only
 from tempopt.confirmation.learned import Learned, learned
@@ -23,8 +33,8 @@ from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.recommendation import Recommendation, recommend
 from tempopt.records.rows import Measurement, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, finished, of_kind, oriented
-from tempopt.statistics.failure_rates import FailureRates, failure_rates
-from tempopt.statistics.paired_tests import ALPHA, PairedTest, not_worse
+from tempopt.statistics.failure_rates import FailureRates
+from tempopt.statistics.paired_tests import PairedTest, not_worse
 from tempopt.temperature import moves, training_key
 from tempopt.workers.messages import CONTROLLED_CURVE
 
@@ -77,7 +87,7 @@ class Verdict:
 
     Args:
         total: The winner against τ = 1: against the baseline and its twin, both of which it has to beat.
-        over_baseline: The winner against the best that was tuned at τ = 1; None if none of its runs is left.
+        over_baseline: The winner against the best that is known at τ = 1; None if none of its runs is left.
         over_twin: The winner against its own other parameters at τ = 1; None if none of these runs is left.
         twin_over_baseline: The twin against the baseline; None if of one of them no run is left.
         params: The winner's parameters.
@@ -85,23 +95,25 @@ class Verdict:
         twin_params: The twin's.
         test: ``t`` or ``sign_flip``.
         confirmed_on: ``test`` or ``validate``.
-        against_constant: The winner against constants: the best that was tuned, and the best in place of its
-            own schedule; None if no constant could be trained.
-        over_constant: The winner against the best constant that was tuned, by itself.
-        over_constant_twin: The winner against itself with the best constant in place of its schedule.
-        constant_params: Parameters of the best constant that was tuned, None if there is none.
-        constant_twin_params: The winner's with the best constant in place of its schedule, None if not tried.
+        against_constant: The winner against constants: the best that is known, and the geometric mean of its
+            schedule in place of it; None unless a gain is shown of a winner that is no constant itself.
+        over_constant: The winner against the best constant that is known, by itself.
+        over_constant_twin: The winner against itself with the geometric mean in place of its schedule.
+        constant_params: Parameters of the best constant, None if it was not trained.
+        constant_twin_params: The winner's with the geometric mean in place of its schedule, None likewise.
         inference_only: Models evaluated at other temperatures than they were trained with.
         learned: Trainings that learn the temperatures; None if there were none.
         parts: What the winner loses without each of its parts; empty unless it was taken apart.
         simplest: The simpler plan that was tested, None if there was none.
-        failures: Rates of failed runs of winner and baseline, None if nothing counts as failed.
+        failures: Rates of failed runs of winner and τ = 1, None if no run failed.
+        has_all_pairs: Whether all pairs are there that the spec asks for, so that failures are tested.
         guards: What is said of each guard of the study; empty where the winner is τ = 1 itself.
         guards_of: The same for what is simpler than the winner: ``inference_only``, ``simplest``,
             ``constant`` and ``constant_twin``, as far as there are such.
         round: Round of search tickets that it closes, from 0.
         looks: Verdicts that the study has had with this one, >= 1.
-        alpha: Two-sided level that it may spend; p is given so that 0.05 is the limit all the same.
+        alpha: Its two-sided level.
+        mean_at_one: Mean of the runs at τ = 1 that the total gain is over; None: none is complete.
         controlled: The winner's temperatures at the end of training, where they follow a target of the
             entropy; else empty.
         recommendation: What to do; None only while the verdict is being made.
@@ -126,11 +138,13 @@ class Verdict:
     parts: tuple[Part, ...]
     simplest: Simplest | None
     failures: FailureRates | None
+    has_all_pairs: bool
     guards: tuple[Guard, ...]
     guards_of: dict[str, tuple[Guard, ...]]
     round: int
     looks: int
     alpha: float
+    mean_at_one: float | None = None
     controlled: Ends = field(default_factory=dict)
     recommendation: Recommendation | None = None
 
@@ -151,6 +165,14 @@ class Verdict:
         return training_key(self.params) == training_key(self.twin_params)
 
     @property
+    def is_more_stable(self) -> bool:
+        """Whether the winner is shown to fail less often than τ = 1, by McNemar's exact test on all pairs."""
+        rates = self.failures
+        if rates is None or not self.has_all_pairs:
+            return False
+        return rates.arm.failed < rates.reference.failed and rates.p_value < self.alpha
+
+    @property
     def untrained(self) -> bool:
         """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
         answers = self.total.each or (self.total,)
@@ -160,15 +182,6 @@ class Verdict:
     def guards_kept(self) -> bool:
         """Whether the winner is shown to keep each guard of the study that can be measured."""
         return not any(guard.in_the_way for guard in self.guards)
-
-    @property
-    def interacts(self) -> bool:
-        """Whether baseline and twin say different things, and differ: τ and the other parameters interact."""
-        answers = (self.over_baseline, self.over_twin, self.twin_over_baseline)
-        if any(answer is None for answer in answers):
-            return False
-        baseline, twin, between = (answer.paired for answer in answers if answer is not None)
-        return baseline.significant != twin.significant and between.p_value < ALPHA
 
 
 def conclude(
@@ -291,14 +304,26 @@ def _conclude_round(
         parts=() if apart is None else _parts(apart, arms),
         simplest=simplest_plan,
         failures=_failures(evidence),
+        has_all_pairs=evidence.planned(of_round) >= spec.study.seeds.confirm.max or len(evidence.rounds) > 1,
         guards=_guards(evidence, arms, measurements),
         guards_of=_guards_of(evidence, apart, arms, measurements, inference, simplest_plan),
         round=of_round,
         looks=evidence.verdict,
         alpha=evidence.alpha,
+        mean_at_one=_mean_at_one(evidence),
         controlled=measured_ends(evidence, measurements, "search", CONTROLLED_CURVE),
     )
     return replace(verdict, recommendation=recommend(verdict, evidence))
+
+
+def _mean_at_one(evidence: Evidence) -> float | None:
+    """Return the mean at τ = 1: of baseline and twin, that over which the winner gains least."""
+    winner = evidence.runs("search")
+    answers = [(evidence.compare(winner, runs), runs) for runs in at_one(evidence)]
+    compared = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
+    runs = min(compared, key=lambda pair: pair[0])[1] if compared else []
+    values = [value for of_round in runs for value in of_round.values.values()]
+    return fmean(values) if values else None
 
 
 def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm, Answer | None]:
@@ -323,7 +348,7 @@ def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
 
 def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
     """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
-    of_round = taken_apart(tickets, evidence.rounds[-1])
+    of_round = explained_round(tickets, evidence.rounds[-1])
     if of_round is None or not finished(of_kind(tickets, "ablation", of_round=of_round)):
         return None
     return Evidence(tickets, evidence.spec, of_round, alone=True)
@@ -409,16 +434,18 @@ def _guards_of(
 
 
 def _failures(evidence: Evidence) -> FailureRates | None:
-    limit = evidence.spec.study.failure
-    if limit is None:
-        return None
-    direction = evidence.spec.study.direction
-    failed: dict[str, list[bool]] = {"search": [], "baseline": []}
-    for winner, baseline in zip(evidence.runs("search"), evidence.runs("baseline"), strict=True):
-        for pair in sorted(winner.pairs & baseline.pairs):
-            for arm, runs in (("search", winner), ("baseline", baseline)):
-                value = runs.values.get(pair)
-                failed[arm].append(value is None or oriented(value - limit, direction) < 0)
-    if not failed["search"]:
-        return None
-    return failure_rates(failed["search"], failed["baseline"], alpha=evidence.alpha)
+    """Return how often winner and τ = 1 failed: over baseline and twin, what speaks least for the winner."""
+    limit, direction = evidence.spec.study.failure, evidence.spec.study.direction
+
+    def has_failed(value: float) -> bool:
+        return limit is not None and oriented(value - limit, direction) < 0
+
+    winner = evidence.runs("search")
+    rates = [
+        paired_failures(winner, reference, alpha=evidence.alpha, has_failed=has_failed)
+        for reference in at_one(evidence)
+    ]
+    found = [rate for rate in rates if rate is not None]
+    if len(found) < len(rates):
+        return found[0] if found else None
+    return max(found, key=lambda rate: (rate.arm.failed - rate.reference.failed, rate.p_value))

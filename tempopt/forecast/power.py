@@ -35,6 +35,9 @@ HIGHEST_CORRELATION = 0.75
 In recorded trainings it is 0.03 to 0.66 (benchmarks/README.md, "How small a gain can be shown").
 """
 
+LARGE_GAIN = 2.0
+"""The gain that a forecast of runs takes, in standard deviations of a pair's difference."""
+
 # A race keeps the candidates that were lucky on the seeds it has seen, and arms differ in how noisy they are:
 # intervals of 80 % held in 76 to 83 % of simulated studies.
 _OF_CHOOSING = 0.9
@@ -128,15 +131,15 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
     """Return how many pairs a confirmation is expected to take, whose looks on the way may end it.
 
     Without a gain it ends where the winner is behind: the chance to be ahead at the first j of equally spaced
-    looks is C(2j, j) / 4^j (Sparre Andersen 1954). With a gain it is one that the study just shows.
+    looks is C(2j, j) / 4^j (Sparre Andersen 1954).
 
     Args:
         spec: The study's spec, which confirms something.
-        gain: Whether there is a gain.
+        gain: Whether there is a gain, of two standard deviations of a pair's difference.
     """
     confirm = spec.study.seeds.confirm
     if gain and confirm.min < confirm.max:
-        return _sequential_effect(confirm.min, confirm.max, level(1), POWER)[1]
+        return _simulated(confirm.min, confirm.max, level(1)).outcome(LARGE_GAIN)[1]
     steps = [after - before for before, after in pairwise((0, *confirm.looks))]
     chances = (math.comb(2 * look, look) / float(4**look) for look in range(len(steps)))
     return math.fsum(step * chance for step, chance in zip(steps, chances, strict=True))
@@ -148,11 +151,8 @@ def _sequential_effect(first: int, most: int, alpha: float, power: float) -> tup
 
     By simulated confirmations.
     """
-    looks = Pairs(min=first, max=most).looks
-    limits = boundaries(tuple((look, spent(look, most)) for look in looks), alpha)
-    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, most))
     low, high = 0.0, 1.0
-    simulated = Simulated(drawn_SN, looks, limits)
+    simulated = _simulated(first, most, alpha)
     while simulated.outcome(high)[0] < power:
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
@@ -162,6 +162,15 @@ def _sequential_effect(first: int, most: int, alpha: float, power: float) -> tup
         else:
             high = middle
     return high, simulated.outcome(high)[1]
+
+
+@lru_cache(maxsize=4)
+def _simulated(first: int, most: int, alpha: float) -> Simulated:
+    """Return simulated confirmations with looks after every ``first`` pairs, ``most`` at most."""
+    looks = Pairs(min=first, max=most).looks
+    limits = boundaries(tuple((look, spent(look, most)) for look in looks), alpha)
+    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, most))
+    return Simulated(drawn_SN, looks, limits)
 
 
 class Simulated:
@@ -266,7 +275,7 @@ def _residual(table_CP: np.ndarray) -> Known | None:
 def _single(rows: Iterable[TicketRow]) -> Known | None:
     values: dict[str, list[float]] = {}
     for row in rows:
-        if row.kind in ("baseline", "rematch") and usable(row) and row.value is not None:
+        if row.kind == "baseline" and usable(row) and row.value is not None:
             values.setdefault(training_key(row.parameters or {}), []).append(row.value)
     several = [each for each in values.values() if len(each) > 1]
     freedom = sum(len(each) - 1 for each in several)

@@ -1,29 +1,23 @@
-"""How many runs a study takes to its first verdict: at least, typically and at most, in closed form.
+"""How many runs a study takes to its first verdict: minimum, typical and maximum, in closed form.
 
-The numbers follow from the rules of ``tempopt.confirmation``, stage by stage, without a gain and with one.
-Runs that fail, and limits that end the search, are left out: with them there are fewer.
+The numbers follow from the rules of ``tempopt.confirmation``, stage by stage, without a gain and with a gain
+of two standard deviations of a pair's difference. Runs that fail, and limits that end the search, are left
+out: with them there are fewer.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from tempopt.confirmation.rematch import rematch_size
 from tempopt.confirmation.stages import candidates_at_most
 from tempopt.forecast.power import expected_pairs
-from tempopt.records.racing import next_pairs
 from tempopt.records.rows import KINDS, Kind
 from tempopt.spec.domains import Range
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import AS_FOUND, GENERATION, GROUPS, LR_RATIOS, split_name
 
-_LEVELS = 5
-"""Constant temperatures that take the place of the winner's schedule, at most."""
-_STAYS = 0.5
-"""Share of the other candidates that are typically still in a race after its first look."""
 _MOVES = 0.5
-"""Chance that the winner's temperature moves in training, where it may."""
+"""Chance that a winner is compared with constants, where it may be something else."""
 _MOVING = ("schedule", "control")
 
 
@@ -55,8 +49,8 @@ class PlannedRuns:
     """The runs of a study to its first verdict, by kind.
 
     Args:
-        no_gain: If no gain is shown.
-        gain: If one is shown.
+        no_gain: Where there is no gain.
+        gain: Where there is one of two standard deviations of a pair's difference.
     """
 
     no_gain: dict[Kind, Span]
@@ -67,14 +61,9 @@ class PlannedRuns:
         counts = self.gain if gain else self.no_gain
         return sum((span for kind, span in counts.items() if kind not in without), _NONE)
 
-    def all(self, without: tuple[Kind, ...] = ()) -> Span:
-        """Return the number of runs whatever is found; typically: the mean of both."""
-        no_gain, gain = self.total(gain=False, without=without), self.total(gain=True, without=without)
-        return Span(
-            min=min(no_gain.min, gain.min),
-            typical=(no_gain.typical + gain.typical) / 2,
-            max=max(no_gain.max, gain.max),
-        )
+    def most(self, without: tuple[Kind, ...] = ()) -> float:
+        """Return the number of runs of all kinds but some at most, whatever is found."""
+        return max(self.total(gain=gain, without=without).max for gain in (False, True))
 
 
 def planned_runs(spec: StudySpec) -> PlannedRuns:
@@ -85,43 +74,37 @@ def planned_runs(spec: StudySpec) -> PlannedRuns:
 def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     if not spec.about_temperature:
         return _compared(spec, gain=gain)
-    study, seeds = spec.study, spec.study.seeds.choose
-    tunes, moves = bool(spec.other_names), _moves(spec)
-    asked = {"search": study.trials, "constant": spec.num_constant}
-    numbers = {arm: candidates_at_most(spec, count) for arm, count in asked.items()}
-    # a winner at τ = 1 is compared with nothing but itself
-    may_end = not gain
+    study, seeds, tunes = spec.study, spec.study.seeds.choose, bool(spec.other_names)
+    candidates = candidates_at_most(spec, study.trials)
     choose = _NONE
-    for count in numbers.values():
-        choose += _race(count, seeds, may_be_few=not _is_continuous(spec))
-    later = [_race(len(LR_RATIOS), seeds)] * spec.learns + [_levels(seeds)] * moves
+    if candidates > 1:
+        few = 0 if not _is_continuous(spec) else candidates * seeds
+        choose += Span(min=few, typical=candidates * seeds, max=candidates * seeds)
     if tunes:
-        exchange = Span(min=0, typical=seeds, max=seeds * (1 + (numbers["search"] == 1)))
-        later += [_race(study.candidates, seeds), exchange]
-    for span in later:
-        choose += Span(min=0 if may_end else span.min, typical=span.typical, max=span.max)
-    rematch = rematch_size(spec, study.trials, spec.num_baseline) if tunes else 0
-    pairs, twin = _pairs(spec, gain=gain), tunes or bool(spec.method_names)
-    arms = 3 + twin + moves + spec.learns
-    fewest = 1 if may_end else 2 + spec.learns
+        # the baseline's two candidates, and the winner with the baseline's other parameters
+        untried = 2 + (candidates == 1)
+        choose += Span(min=0, typical=untried * seeds, max=(untried + 1) * seeds)
+    pairs, arms = _pairs(spec, gain=gain), 2 + (tunes or bool(spec.method_names))
+    confirm = Span(min=pairs.min * 2, typical=pairs.typical * arms, max=pairs.max * arms)
+    if gain and not _is_plain(spec):
+        confirm += Span(min=0, typical=pairs.typical * 2 * _MOVES, max=pairs.max * 2)
     counts: dict[Kind, Span] = {
         "baseline": _exactly(spec.num_baseline),
         "constant": _exactly(spec.num_constant),
         "search": _exactly(study.trials),
         "choose": choose,
-        "rematch": Span(min=0 if may_end else rematch, typical=rematch, max=rematch),
-        "confirm": Span(
-            min=pairs.min * fewest,
-            typical=pairs.typical * (arms - moves * (1 - _MOVES)),
-            max=pairs.max * arms,
-        ),
+        "confirm": confirm,
     }
-    if study.ablation == "full" or (gain and study.ablation == "auto"):
-        untried = (not tunes or study.candidates == 1) + (numbers["search"] == 1 and not tunes)
-        simpler, arms_apart = _taken_apart(spec, _parts(spec), untried)
-        likely = _taken_apart(spec, math.ceil(_parts(spec) / 2), untried)
-        counts["choose"] += Span(min=0, typical=likely[0] * seeds, max=simpler * seeds)
-        counts["ablation"] = Span(min=0, typical=likely[1] * pairs.typical, max=arms_apart * pairs.max)
+    if study.explain:
+        parts = _parts(spec)
+        plans = parts * (1 + (parts > 2)) if parts > 1 else 0
+        learned = len(LR_RATIOS) * spec.learns
+        # beside the plans the winner and the baseline, where they are not on the choosing seeds already
+        sets = plans + learned + 2 * (plans + learned > 0)
+        methods = len(spec.method_names) + any(name in GENERATION for name in spec.search)
+        named = parts + methods + (plans > 0) + (learned > 0)
+        counts["choose"] += Span(min=0, typical=seeds * sets / 2, max=seeds * sets)
+        counts["ablation"] = Span(min=0, typical=pairs.typical * named / 2, max=pairs.max * named)
     return {kind: counts[kind] for kind in KINDS if kind in counts and counts[kind].max}
 
 
@@ -129,27 +112,6 @@ def _pairs(spec: StudySpec, *, gain: bool) -> Span:
     """Return the number of confirmed pairs: a look on the way may end them."""
     confirm = spec.study.seeds.confirm
     return Span(min=confirm.looks[0], typical=expected_pairs(spec, gain=gain), max=confirm.max)
-
-
-def _race(candidates: int, seeds: int, *, may_be_few: bool = False) -> Span:
-    """Return the runs of a race of candidates on so many seeds.
-
-    Args:
-        candidates: Candidates at most; one alone does not run.
-        seeds: Seeds at most.
-        may_be_few: Whether there may turn out to be one candidate alone.
-    """
-    if candidates < 2:
-        return _NONE
-    first = len(next_pairs(0, seeds))
-    typical = candidates * first + (1 + (candidates - 1) * _STAYS) * (seeds - first)
-    return Span(min=0 if may_be_few else candidates * first, typical=typical, max=candidates * seeds)
-
-
-def _levels(seeds: int) -> Span:
-    """Return the runs that choose constants in place of the schedule of a winner, if it has one."""
-    race = _race(_LEVELS, seeds)
-    return Span(min=0, typical=race.typical * _MOVES, max=race.max)
 
 
 def _is_continuous(spec: StudySpec) -> bool:
@@ -164,10 +126,9 @@ def _names(spec: StudySpec) -> set[str]:
     return {*spec.search, *spec.fixed_temperatures}
 
 
-def _moves(spec: StudySpec) -> bool:
-    """Return whether the temperature of a winner may move in training."""
-    moving = GROUPS["schedule"] | GROUPS["control"]
-    return any(split_name(name)[1] in moving for name in _names(spec))
+def _is_plain(spec: StudySpec) -> bool:
+    """Return whether every winner is a constant temperature."""
+    return all(group == "level" for _, group in _plan_parts(spec))
 
 
 def _plan_parts(spec: StudySpec) -> set[tuple[str, str]]:
@@ -183,26 +144,6 @@ def _plan_parts(spec: StudySpec) -> set[tuple[str, str]]:
 
 def _parts(spec: StudySpec) -> int:
     return len(_plan_parts(spec))
-
-
-def _taken_apart(spec: StudySpec, parts: int, untried: int) -> tuple[int, int]:
-    """Return the sets that order simpler plans, and the arms of an ablation, for so many parts of a plan.
-
-    Args:
-        spec: The study's spec.
-        parts: Parts of the winner's plan.
-        untried: Sets that the plans are compared with and that have not run on the choosing seeds.
-    """
-    generation = any(name in GENERATION for name in spec.search)
-    methods = len(spec.method_names) + generation
-    if parts + methods < 2:
-        return 0, 0
-    # each part alone, and all but each; of two parts these are the same
-    plans = 0 if parts < 2 else parts * (1 + (parts > 2))
-    moving = sum(group in _MOVING for _, group in _plan_parts(spec))
-    # without its one moving part the winner is at the constant that is confirmed
-    arms = parts - (moving == 1 and parts > 1) + methods + (plans > 2)
-    return plans + untried * (plans > 0), arms
 
 
 def _compared(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tempopt.forecast.power import CONFIDENCE, Detectable, Known
-from tempopt.forecast.runs import Span
+from tempopt.forecast.power import CONFIDENCE, LARGE_GAIN, Detectable, Known
+from tempopt.forecast.runs import PlannedRuns
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _SOURCES = {"choose": "runs on common seeds", "confirm": "confirming runs"}
@@ -36,18 +36,13 @@ def on(workers: int, gpus: float) -> str:
     return f"{cards:g} GPUs" if cards > 1 else f"{cards:g} of a GPU"
 
 
-def runs_text(runs: Span) -> str:
-    """Return the number of runs: ``189 runs at most (140 expected)``."""
-    if runs.min == runs.max:
-        return "1 run" if runs.max == 1 else f"{runs.max:.0f} runs"
-    return f"{runs.max:.0f} runs at most ({runs.typical:.0f} expected)"
-
-
-def begun_text(runs: Span) -> str:
-    """Return what is said of the number of runs where a study begins."""
-    if runs.min == runs.max:
-        return f"to the verdict: {runs.max:.0f} trainings"
-    return f"to the verdict: at most {runs.max:.0f} trainings, {runs.typical:.0f} expected"
+def runs_text(runs: PlannedRuns) -> str:
+    """Return the number of runs: ``about 34 runs with a gain of 2 sd, 38 without a gain; at most 86``."""
+    gain, no_gain = runs.total(gain=True), runs.total(gain=False)
+    if gain == no_gain and gain.min == gain.max:
+        return "1 run" if gain.max == 1 else f"{gain.max:.0f} runs"
+    with_gain = f"about {gain.typical:.0f} runs with a gain of {LARGE_GAIN:g} sd"
+    return f"{with_gain}, {no_gain.typical:.0f} without a gain; at most {runs.most():.0f}"
 
 
 def effect_text(found: Detectable) -> str:

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from tempopt.mcp_server.budget import Part, Standing
 from tempopt.records.rows import StudyStanding, StudyState
 from tempopt.results.answer import AnswerKind, verdict_json
+from tempopt.results.decision import screen_lines
 from tempopt.results.not_shown import not_shown
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.compared_sets import MAX_RUNS
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="Name of the study.")]
@@ -129,9 +129,10 @@ class Planned(BaseModel):
     """What a study would take, and the smallest gain that it could show; nothing was begun.
 
     Args:
-        runs_expected: Trainings that are expected.
-        runs_at_most: Trainings that there are at most.
-        hours_expected: Hours to the verdict with ``workers`` trials side by side; null: not known.
+        runs_with_gain: Trainings with a gain of two standard deviations: ``min``, ``typical``, ``max``.
+        runs_without_gain: Trainings without a gain, likewise.
+        hours_with_gain: Hours to the verdict with ``workers`` trials side by side; null: not known.
+        hours_without_gain: Without a gain, likewise.
         gpu_hours_at_most: GPU-hours at most; without a card, hours of training; null: not known.
         smallest_gain: The smallest gain that it can show, as a range in the metric's unit; null: not known
             before the first runs.
@@ -142,9 +143,10 @@ class Planned(BaseModel):
 
     study: str
     metric: str
-    runs_expected: float
-    runs_at_most: float
-    hours_expected: float | None
+    runs_with_gain: dict[str, float]
+    runs_without_gain: dict[str, float]
+    hours_with_gain: dict[str, float] | None
+    hours_without_gain: dict[str, float] | None
     workers: int
     gpu_hours_at_most: float | None
     smallest_gain: tuple[float, float] | None
@@ -273,7 +275,7 @@ def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str])
         runs_done=sum(each.done + each.failed for each in counts),
         runs_running=sum(each.running for each in counts),
         runs_asked=sum(each.requested or 0 for each in counts),
-        words=verdict_lines(result),
+        words=screen_lines(result),
         not_shown=not_shown(result),
         troubles=troubles,
         details=result.to_json(),

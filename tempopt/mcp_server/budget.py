@@ -246,7 +246,7 @@ class Ledger:
 
 def most_runs(spec: StudySpec) -> int:
     """Return the most runs that a study takes to its first verdict."""
-    return math.ceil(planned_runs(spec).all().max)
+    return math.ceil(planned_runs(spec).most())
 
 
 def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -82,14 +82,16 @@ def _faults(tool: Tool, error: ValidationError) -> str:
 def _plan(session: Session, asked: answers.PlanArguments) -> answers.Planned:
     spec = _spec(asked)
     found = session.plan(spec)
-    refusal, runs = session.refusal(spec, found), found.runs.all()
-    hours = found.hours(runs)
+    refusal = session.refusal(spec, found)
+    gain, no_gain = (found.runs.total(gain=gain) for gain in (True, False))
+    hours = found.hours(gain), found.hours(no_gain)
     return answers.Planned(
         study=found.name,
         metric=found.metric,
-        runs_expected=runs.typical,
-        runs_at_most=runs.max,
-        hours_expected=None if hours is None else hours.typical,
+        runs_with_gain=asdict(gain),
+        runs_without_gain=asdict(no_gain),
+        hours_with_gain=None if hours[0] is None else asdict(hours[0]),
+        hours_without_gain=None if hours[1] is None else asdict(hours[1]),
         workers=found.run.workers,
         gpu_hours_at_most=found.max_gpu_hours,
         smallest_gain=found.smallest_gain,

@@ -64,6 +64,7 @@ class _Resume(_Common, total=False):
     more: int
     pairs: int
     retry_failed: bool
+    explain: bool
 
 
 @overload
@@ -296,6 +297,7 @@ def resume(
     more: int = 0,
     pairs: int = 0,
     retry_failed: bool = False,
+    explain: bool = False,
     progress: bool = True,
     observer: Observer | None = None,
     wait: bool = True,
@@ -306,14 +308,16 @@ def resume(
         name: Name of the study.
         pairs: Confirming seeds to add to its verdict, instead of trials.
         retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
+        explain: Whether its verdict is explained: what each part of the winner is worth, what a simpler plan
+            and learned temperatures come to.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
-            or a change is none of a search space.
+        UsageError: More was asked with ``retry_failed`` or ``explain``. Pairs were to be added, and there is
+            no verdict; or a change is none of a search space.
     """
     storage = urls.storage_url(storage)
-    ask: dict[str, Any] = {"more": more, "pairs": pairs, "retry_failed": retry_failed}
+    ask: dict[str, Any] = {"more": more, "pairs": pairs, "retry_failed": retry_failed, "explain": explain}
     if not wait:
 
         def order(store: Store) -> tuple[StudySpec, StudyRow | None]:

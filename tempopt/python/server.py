@@ -137,6 +137,7 @@ class Server:
         more: int = 0,
         pairs: int = 0,
         retry_failed: bool = False,
+        explain: bool = False,
         progress: bool = True,
         observer: Observer | None = None,
         wait: bool = True,
@@ -149,6 +150,7 @@ class Server:
                 more=more,
                 pairs=pairs,
                 retry_failed=retry_failed,
+                explain=explain,
                 workers=workers,
                 observer=seen,
             )

@@ -13,14 +13,13 @@ Kind = Literal[
     "constant",
     "search",
     "choose",
-    "rematch",
     "confirm",
     "ablation",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""
-SAMPLED: tuple[Kind, ...] = (*SEARCHING, "rematch")
+SAMPLED: tuple[Kind, ...] = SEARCHING
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")

@@ -11,16 +11,17 @@ from tempopt.seeds import derive
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature import training_key
 
-Arm = Literal["search", "baseline", "twin", "constant", "constant_twin", "learned"]
+Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
+DECIDING_ARMS: tuple[Arm, ...] = ("search", "baseline", "twin")
+"""The arms whose runs decide whether a gain is shown."""
 ARMS: tuple[Arm, ...] = get_args(Arm)
 """The arms that are confirmed. Of arms with equal parameters the first in this order has the runs.
 
 * ``search``: the winner.
-* ``baseline``: the best of all that was tuned at τ = 1, before and after choosing.
+* ``baseline``: the best that is known at τ = 1.
 * ``twin``: the winner's own other parameters at τ = 1.
-* ``constant``: the best of the constants that were tuned.
-* ``constant_twin``: the winner with the best constant temperature in place of its schedule.
-* ``learned``: the baseline with its temperatures learned, at the better of two learning rates.
+* ``constant``: the best constant that is known, once a gain of another winner is shown.
+* ``constant_twin``: the winner with the geometric mean of its schedule in place of it, likewise.
 """
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from tempopt.results.comparison_text import pairs_answer
-from tempopt.results.recommendation_text import HEAD, recommendation_text
+from tempopt.results.decision import decide
+from tempopt.results.findings import GAIN, NO_GAIN, answer_of, find
+from tempopt.results.recommendation_text import recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import GAIN, NO_GAIN, answer_of, verdict_lines
 from tempopt.results.wording import baseline_name
 from tempopt.temperature import registered_path
-
-_INDENT = 2
-"""How far the statements of a verdict are indented."""
 
 
 def answer(result: StudyResult) -> str:
@@ -24,29 +22,18 @@ def answer(result: StudyResult) -> str:
     return answer_of(result, result.verdict)
 
 
-def verdict(result: StudyResult, storage: str = "") -> tuple[str, list[tuple[str, list[str]]]]:
-    """Return the verdict in a line, and what is to be said besides: each statement with what is below it.
-
-    What to do is not among them.
+def statements(result: StudyResult, storage: str = "") -> list[tuple[str, list[str]]]:
+    """Return what is to be said beside the decision and what to do: each statement with what is below it.
 
     Args:
         result: The study.
         storage: As for :func:`what_to_do`.
     """
-    first, *rest = verdict_lines(result, storage)
-    rest = [line for line in rest if not line.strip().startswith(HEAD)]
-    prefix = f"{answer(result)}: "
-    if first.startswith(prefix):
-        first = first.removeprefix(prefix)
-        first = first if first.startswith(result.metric) else _sentence(first)
-    told: list[tuple[str, list[str]]] = []
-    for line in rest:
-        text = _sentence(line.strip())
-        if told and is_below(line):
-            told[-1][1].append(text)
-        else:
-            told.append((text, []))
-    return first, told
+    return [
+        (_sentence(finding.text), [_sentence(detail) for detail in finding.details])
+        for finding in find(result, storage)[1:]
+        if finding.kind != "recommendation"
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -54,9 +41,20 @@ def _sentence(text: str) -> str:
     return text if text.startswith("τ") else text[0].upper() + text[1:]
 
 
-def is_below(line: str) -> bool:
-    """Return whether a line of the verdict belongs to the statement before it."""
-    return len(line) - len(line.lstrip()) > _INDENT
+def decision_lines(result: StudyResult, storage: str = "") -> list[str]:
+    """Return the decision: a headline, and what to use in place of what; a comparison has the headline alone.
+
+    Args:
+        result: The study.
+        storage: As for :func:`what_to_do`.
+    """
+    decision = decide(result, storage)
+    if decision is None:
+        return [find(result, storage)[0].text]
+    lines = [decision.headline, f"Use {decision.use}."]
+    if decision.use != f"{decision.baseline}, as now":
+        lines.append(f"Now: {decision.baseline}.")
+    return [*lines, *(f"{_sentence(text)}." for text in decision.also)]
 
 
 def what_to_do(result: StudyResult, storage: str = "") -> str:

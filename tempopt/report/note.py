@@ -14,10 +14,9 @@ from typing import Any
 
 from tempopt.errors import StudyFailed
 from tempopt.records.rows import KINDS
-from tempopt.report.headline import is_below
+from tempopt.report.headline import decision_lines, statements
 from tempopt.results.export import to_python
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
 from tempopt.results.wording import baseline_name
 
 # A link that nothing refers to: Markdown shows nothing of it.
@@ -50,9 +49,9 @@ def _digest(text: str) -> str:
 
 
 def _parts(result: StudyResult) -> Iterator[str]:
-    title, *rest = verdict_lines(result)
+    title, *decided = decision_lines(result)
     yield f"### What was found\n\n**{escaped(title, _LONGEST_LINE)}**\n"
-    yield from (f"{_bullet(line)} {escaped(line, _LONGEST_LINE)}" for line in rest if line.strip())
+    yield from (f"- {escaped(line, _LONGEST_LINE)}" for line in decided)
     yield "\n### How far it is\n"
     yield from _table(("runs", "done", "at work", "failed"), _progress(result))
     title, parameters = _shown(result)
@@ -61,6 +60,10 @@ def _parts(result: StudyResult) -> Iterator[str]:
         yield from _table(("parameter", "value"), _values(parameters))
         yield from _use(result)
     name = shlex.quote(result.name)
+    yield "\n### All findings\n"
+    for text, details in statements(result):
+        yield f"- {escaped(text, _LONGEST_LINE)}"
+        yield from (f"  - {escaped(detail, _LONGEST_LINE)}" for detail in details)
     yield "\n### More\n"
     yield f"- The whole report, as one page to send on: {_code(f'tempopt report {name}')}"
     yield f"- On the terminal: {_code(f'tempopt show {name}')}"
@@ -80,11 +83,6 @@ def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
     at_baseline = f"The configuration at {baseline_name(result.spec)}"
     title = at_baseline if found.now == "change_nothing" else "What is recommended"
     return title, {**found.parameters, **at_inference}
-
-
-def _bullet(line: str) -> str:
-    """Return what a statement of the verdict begins with: what belongs to one before is below it."""
-    return "  -" if is_below(line) else "-"
 
 
 def _progress(result: StudyResult) -> Iterator[tuple[Any, ...]]:

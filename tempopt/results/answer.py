@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tempopt.results.decision import decide
+from tempopt.results.findings import find, render_lines
 from tempopt.results.not_shown import not_shown
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
 
 AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
 
@@ -38,18 +39,19 @@ class StudyAnswer:
 
 def study_answer(result: StudyResult) -> StudyAnswer:
     """Return what a study has found."""
-    words = verdict_lines(result)
+    findings = find(result)
+    decision = decide(result)
     found = None if result.verdict is None else result.to_json()["verdict"]["recommendation"]
     params = None if found is None else found["params"]
     if (sets := result.comparison) is not None and sets.taken is not None:
         params = sets.params_by_name[sets.taken]
     return StudyAnswer(
         answer=_kind(result),
-        headline=words[0],
+        headline=findings[0].text if decision is None else decision.headline,
         recommendation=found and found["why"],
         action=found and found["action"],
         params=params,
-        words=words,
+        words=render_lines(findings),
         not_shown=not_shown(result),
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.compare import Comparison, SetPair, Variant
 from tempopt.errors import StudyFailed
+from tempopt.results.findings import DATA, TESTS, Finding, state_of
 from tempopt.results.guard_text import guard_line, not_kept
-from tempopt.results.verdict_text import DATA, TESTS
 from tempopt.results.wording import (
     confidence,
     duration,
@@ -19,7 +19,6 @@ from tempopt.results.wording import (
     size,
     unsigned,
 )
-from tempopt.statistics.paired_tests import ALPHA
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -28,22 +27,33 @@ DIFFER, ALIKE = "Difference shown", "No difference shown"
 """What a comparison of each two sets comes to, in a few words."""
 
 
-def comparison_lines(result: StudyResult) -> list[str]:
-    """Return what a comparison found, one statement a line."""
+def comparison_findings(result: StudyResult) -> list[Finding]:
+    """Return what a comparison found, the decision first."""
     found = result.comparison
     if found is None:
-        return _open_lines(result)
+        return [Finding(kind="decision", text=line) for line in _open_lines(result)]
+    decision = Finding(kind="decision", text=comparison_headline(result))
     if found.pairs:
-        return [comparison_headline(result), *(f"  {line}" for line in _lines_of_pairs(result, found))]
+        return [decision, *_findings_of_pairs(result, found)]
     several = len(found.variants) > 1
-    lines = [comparison_headline(result), f"  {_called(result, 0, found.reference, ', the reference')}"]
-    for place, each in enumerate(found.variants, start=1):
-        text = f"  {_called(result, place, each.name)}"
-        lines += [f"{text}: {_of_variant(each)}." if several else text]
-    lines += [f"  {line}" for line in _notes(found)]
-    for each in found.variants:
-        lines += [f"  {line}" for line in (*_caveats(each, found.reference), *_of_guards(each, found))]
-    return lines
+    reference = _called(result, 0, found.reference, ", the reference")
+    findings = [decision, Finding(kind="reference", text=reference, params=found.reference_params)]
+    for place, variant in enumerate(found.variants, start=1):
+        text = _called(result, place, variant.name)
+        findings.append(
+            Finding(
+                kind="variant",
+                text=f"{text}: {_of_variant(variant)}." if several else text,
+                state="fact" if variant.answer is None else state_of(variant.answer),
+                answer=variant.answer,
+                params=variant.params,
+            )
+        )
+    findings += [Finding(kind="note", text=line) for line in _notes(found)]
+    for variant in found.variants:
+        findings += [Finding(kind="caveat", text=line) for line in _caveats(variant, found.reference)]
+        findings += [Finding(kind="guard", text=line) for line in _of_guards(variant, found)]
+    return findings
 
 
 def comparison_headline(result: StudyResult) -> str:
@@ -57,8 +67,10 @@ def comparison_headline(result: StudyResult) -> str:
         return _headline_of_one(result, found, found.variants[0])
     where = f"({DATA[found.confirmed_on]} data, {TESTS[found.test]})"
     better = [each.name for each in found.variants if each.better]
-    worse = [each.name for each in found.variants if each.answer and each.answer.worse and not each.fails]
-    failing = [_failing(each, found.reference) for each in found.variants if each.fails]
+    worse = [
+        each.name for each in found.variants if each.answer and each.answer.worse and not each.fails_more
+    ]
+    failing = [_failing(each, found.reference) for each in found.variants if each.fails_more]
     if better:
         text = f"Gain shown: in {result.metric} {_are(better)} better than {found.reference}"
     else:
@@ -72,12 +84,12 @@ def comparison_headline(result: StudyResult) -> str:
 
 def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -> str:
     if variant.answer is None:
-        why = f": {_failing(variant, found.reference)}" if variant.fails else ""
+        why = f": {_failing(variant, found.reference)}" if variant.fails_more else ""
         return f"No verdict: no pair of runs of {variant.name} and {found.reference} could be compared{why}."
     test = variant.answer.paired
     where = f"{test.n_pairs} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]}"
     told = f"({numbers(test)}; {where})"
-    if variant.fails:
+    if variant.fails_more:
         return f"No gain shown: {_failing(variant, found.reference)} {told}."
     if variant.better or variant.answer.worse:
         higher = variant.better == (result.direction == "maximize")
@@ -97,7 +109,7 @@ def _headline_of_pairs(result: StudyResult, found: Comparison) -> str:
     seeds = max(pair.answer.paired.n_pairs for pair in found.pairs if pair.answer is not None)
     where = f"({seeds} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]})"
     is_first = found.taken == found.unbeaten[0]
-    fewest = "" if is_first else " of those that fail on the fewest seeds"
+    fewest = "" if is_first else " of those that diverge on the fewest seeds"
     which = "the only set" if len(found.unbeaten) == 1 else f"the first set{fewest}"
     return (
         f"{pairs_answer(found)}: take {found.taken}, {which} that none is shown to beat in {result.metric} "
@@ -124,65 +136,72 @@ def loss_line(result: StudyResult, found: Comparison) -> str:
     )
 
 
-def _lines_of_pairs(result: StudyResult, found: Comparison) -> list[str]:
+def _findings_of_pairs(result: StudyResult, found: Comparison) -> list[Finding]:
     lines = [loss_line(result, found)] if found.taken is not None else []
     failed = {found.reference: found.variants[0].reference_failed}
     failed |= {variant.name: variant.failed for variant in found.variants}
     for place, name in enumerate(found.params_by_name):
         mean = f"mean {found.means[name]:.5g}" if name in found.means else "no complete run"
-        fails = f"; failed on {failed[name]} of {found.variants[0].runs} seeds" if failed[name] else ""
+        fails = f"; diverged on {failed[name]} of {found.variants[0].runs} seeds" if failed[name] else ""
         beaten = "" if name in found.unbeaten else "; another set is shown to beat it"
         text = _set_text(result, place)
         called = name if _names_itself(name, text) else f"{name} ({text})"
         lines.append(f"{called}: {mean}{fails}{beaten}.")
     if result.direction == "minimize":
         lines.append(f"a gain with + is better: a lower {result.metric}.")
-    for pair in found.pairs:
-        lines += _lines_of_pair(pair)
+    findings = [Finding(kind="note", text=line) for line in lines]
+    findings += [_finding_of_pair(pair) for pair in found.pairs]
+    lines = []
     if len(found.pairs) > 1:
         of_one, together = (f"{100 * (1 - a):.4g} %" for a in (found.alpha / len(found.pairs), found.alpha))
         lines.append(
-            f"the {len(found.pairs)} comparisons share the {100 * found.alpha:.3g} % that this verdict may "
-            f"spend. p is Holm's, with 0.05 as the limit; each interval covers {of_one}, all of them "
+            f"the {len(found.pairs)} comparisons share the level {100 * found.alpha:.3g} %: p has to be "
+            f"below {found.alpha / len(found.pairs):.3g}; each interval covers {of_one}, all of them "
             f"together {together}."
         )
-    return [*lines, *_notes_on_looks(found)]
+    return [*findings, *(Finding(kind="note", text=line) for line in (*lines, *_notes_on_looks(found)))]
 
 
-def _lines_of_pair(pair: SetPair) -> list[str]:
+def _finding_of_pair(pair: SetPair) -> Finding:
     answer, names = pair.answer, f"gain of {pair.name} over {pair.reference}"
     if answer is None:
-        return [f"{names}: no pair of runs could be compared."]
+        return Finding(kind="pair", text=f"{names}: no pair of runs could be compared.")
     test = answer.paired
     shown = (
         "no difference shown" if pair.winner is None else "better" if pair.winner == pair.name else "worse"
     )
-    lines = [f"{names}: {signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}."]
+    details = []
     if answer.diverged or answer.reference_diverged:
-        lines.append(
-            f"  {pair.name} diverged on {answer.diverged} of {test.n_pairs} seeds, {pair.reference} on "
+        details.append(
+            f"{pair.name} diverged on {answer.diverged} of {test.n_pairs} seeds, {pair.reference} on "
             f"{answer.reference_diverged} (counted with the worst value reached)."
         )
     if answer.dropped:
-        lines.append(f"  seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
-    return lines
+        details.append(f"seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
+    return Finding(
+        kind="pair",
+        text=f"{names}: {signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}.",
+        details=tuple(details),
+        state=state_of(answer),
+        answer=answer,
+    )
 
 
 def _of_variant(variant: Variant) -> str:
     if variant.answer is None:
-        return f"no pair of runs could be compared{f'; {_fails(variant)}' if variant.fails else ''}"
+        return f"no pair of runs could be compared{f'; {_fails(variant)}' if variant.fails_more else ''}"
     test = variant.answer.paired
     shown = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
-    shown = _fails(variant) if variant.fails else shown
+    shown = _fails(variant) if variant.fails_more else shown
     return f"{signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}"
 
 
 def _fails(variant: Variant) -> str:
-    return f"failed on {variant.failed} of {variant.runs} seeds"
+    return f"diverged on {variant.failed} of {variant.runs} seeds"
 
 
 def _failing(variant: Variant, reference: str) -> str:
-    """Return by how much a variant fails on more seeds than the reference."""
+    """Return how often a variant and the reference diverged."""
     return f"{variant.name} {_fails(variant)}, {reference} on {variant.reference_failed}"
 
 
@@ -202,9 +221,8 @@ def _notes(found: Comparison) -> list[str]:
     if several > 1:
         each, together = (f"{100 * (1 - alpha):.4g} %" for alpha in (found.alpha / several, found.alpha))
         lines.append(
-            f"the {several} variants share the {100 * found.alpha:.3g} % that this verdict may spend: each "
-            f"interval covers {each}, all of them together {together}, and p is scaled so that 0.05 is the "
-            "limit."
+            f"the {several} variants share the level {100 * found.alpha:.3g} %: each interval covers {each}, "
+            f"all of them together {together}, and p has to be below {found.alpha / several:.3g}."
         )
     elif (answer := found.variants[0].answer) is not None and found.outcome == "not_shown":
         test = answer.paired
@@ -217,10 +235,7 @@ def _notes(found: Comparison) -> list[str]:
 def _notes_on_looks(found: Comparison) -> list[str]:
     lines = []
     if found.looks > 1:
-        lines.append(
-            f"verdict {found.looks} of this study: of the 5 % that all its verdicts share, this one may "
-            f"spend {100 * found.alpha:.2g} %, so p is multiplied by {ALPHA / found.alpha:.3g}."
-        )
+        lines.append(f"verdict {found.looks} of this study: its level is {100 * found.alpha:.3g} %.")
     if found.confirmed_on == "validate":
         lines.append("compared on the validation data.")
     return lines
@@ -232,7 +247,7 @@ def _caveats(variant: Variant, reference: str) -> list[str]:
         return []
     lines = []
     test = answer.paired
-    if test.gain == test.ci_low == test.ci_high == 0:
+    if test.gain == 0 and test.is_equal:
         lines.append(f"{variant.name} and {reference} have the same value on every seed.")
     if answer.diverged or answer.reference_diverged:
         counts = (
@@ -265,7 +280,7 @@ def cost_line(result: StudyResult) -> str:
     runs = sum(count.done + count.failed for count in result.tickets.values())
     gpu = result.cost.gpu_seconds
     cards = "" if gpu is None else f"; {duration(gpu)} of GPUs"
-    return f"  cost: {duration(result.cost.train_seconds)} of training in {runs} runs{cards}."
+    return f"cost: {duration(result.cost.train_seconds)} of training in {runs} runs{cards}."
 
 
 def exported(result: StudyResult) -> str:

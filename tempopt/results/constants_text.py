@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tempopt.confirmation.verdict import Verdict
-from tempopt.results.wording import compared, moved_text, set_text
-from tempopt.temperature import is_controlled, mean_level, temperatures_of, training_key
+from tempopt.results.wording import compared, moved_text, temperature_text
 
 if TYPE_CHECKING:
-    from tempopt.results.study_result import StudyResult
+    from tempopt.confirmation.verdict import Verdict
 
 
-def constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
-    """Return the winner against the best constants: the tuned one, and the one in place of what moves it."""
-    answer = verdict.against_constant
-    if verdict.at_one:
-        return []
+def constant_texts(verdict: Verdict) -> dict[str, str]:
+    """Return by arm what is said of the winner against each constant that was trained, in a sentence."""
+    texts = {}
+    if verdict.over_constant is not None and verdict.constant_params is not None:
+        constant = temperature_text(verdict.constant_params)
+        text = f"against the best constant temperature of the search ({constant})"
+        texts["constant"] = f"{text}: {compared(verdict.over_constant)}."
+    if verdict.over_constant_twin is not None and verdict.constant_twin_params is not None:
+        constant, moved = temperature_text(verdict.constant_twin_params), moved_text(verdict.params)
+        text = f"against itself with the geometric mean of its {moved} in place of it ({constant})"
+        texts["constant_twin"] = f"{text}: {compared(verdict.over_constant_twin)}."
+    return texts
+
+
+def constants_conclusion(verdict: Verdict) -> str:
+    """Return what the comparisons with constants say together; empty where there are none."""
+    answer, moved = verdict.against_constant, moved_text(verdict.params)
     if answer is None:
-        return ["  no constant temperature could be compared."]
-    constants, moved = result.tickets["constant"], moved_text(verdict.params)
-    controlled = is_controlled(verdict.params)
-    spanned = "a quarter to four times the temperature that it begins with" if controlled else "it"
-    said = []
-    if verdict.constant_params is not None and verdict.over_constant is not None:
-        tried = constants.done + constants.failed
-        several = "s" if len(temperatures_of(verdict.constant_params)) > 1 else ""
-        constant = set_text(verdict.constant_params)
-        name = f"the best constant temperature{several}, chosen after {tried} runs ({constant})"
-        if training_key(verdict.constant_params) == training_key(verdict.params):
-            return [f"  {name} is the winner itself."]
-        said.append(f"{name}: {compared(verdict.over_constant)}")
-    own = verdict.constant_twin_params
-    if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
-        name = (
-            f"the winner with constant {_levels(own)} in place of its {moved} (the best on the choosing "
-            f"seeds of constants that span {spanned}), all else as in the winner"
-        )
-        said.append(f"{name}: {compared(verdict.over_constant_twin)}")
-    if not said:
-        return (
-            ["  the winner is a constant."] if verdict.is_constant else ["  no constant could be compared."]
-        )
-    lines = [f"  against {text}." for text in said[:-1]]
+        return ""
     if verdict.schedule_shown:
-        end = f"the {moved} is worth more than one constant."
-    elif verdict.is_constant:
-        end = f"the winner is a constant{', too, and this one is better' if answer.worse else ''}."
-    elif answer.worse:
-        end = "the constant is better."
-    else:
-        end = f"the {moved} is not shown to be worth more than one constant"
-        # it has to beat the baseline, too
-        end += ", for no gain is shown." if answer.significant else "."
-    return [*lines, f"  against {said[-1]}: {end}"]
-
-
-def _levels(parameters: Mapping[str, Any]) -> str:
-    """Return the levels of constant temperatures, ``τ = 0.5``."""
-    names = temperatures_of(parameters)
-    return ", ".join(f"{name or 'τ'} = {mean_level(parameters, name):.4g}" for name in names)
+        return f"the {moved} is worth more than one constant temperature."
+    if answer.worse:
+        return "a constant temperature is better."
+    return f"the {moved} is not shown to be worth more than one constant temperature."

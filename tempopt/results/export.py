@@ -22,10 +22,10 @@ from tempopt.results.export_notes import (
     has,
     in_weights,
 )
+from tempopt.results.findings import headline, round_lines
 from tempopt.results.python_code import Code, Verbatim
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import baseline_name, parameters_text
 from tempopt.temperature import (
     CONTROL_PARAMETERS,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import UsageError
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.decision import screen_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -76,7 +76,7 @@ def _measured(result: StudyResult) -> Iterator[tuple[Any, ...]]:
 
 def html(result: StudyResult) -> str:
     """Return what Jupyter shows of a study: the verdict and how far its runs are."""
-    first, *rest = verdict_lines(result)
+    first, *rest = screen_lines(result)
     head = f"<h4>{_text(result.name)}: {_text(result.direction)} {_text(result.metric)}, {result.state}</h4>"
     lines = "".join(f"<li>{_text(line.strip())}</li>" for line in rest)
     rows = "".join(

@@ -1,50 +1,12 @@
-"""What learned temperatures came to, in plain words and as plain data."""
+"""Where learned and controlled temperatures ended, in plain words and as plain data."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.measured_ends import Ends
-from tempopt.confirmation.verdict import Verdict
-from tempopt.results.wording import baseline_name, numbers, share_text, signed
 from tempopt.temperature import PER_HEAD
 
-if TYPE_CHECKING:
-    from tempopt.spec.study_spec import StudySpec
-
 _NAMED = 4
-
-
-def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
-    """Return what learned temperatures gain over the baseline, and the winner over them."""
-    if spec.study.not_learned is not None:
-        reason = spec.study.not_learned.rstrip(".")
-        return [f"learned temperatures: not applicable; they cannot be learned here: {reason}."]
-    found = verdict.learned
-    if found is None:
-        return []
-    gain = found.answer.paired
-    share = share_text(found.share, gain).rstrip(".")
-    if found.share is None and not found.answer.significant:
-        share = ": no gain shown"
-    lines = [
-        f"learned temperatures (from {baseline_name(spec)}, {rate_text(found)}), at the price of one "
-        f"training: {signed(gain)} ({numbers(gain)}){share}; {ends_text(found.ends)}."
-    ]
-    if found.winner is not None:
-        test = found.winner.paired
-        shown = "; the winner is worse" if found.winner.worse else "; no difference is shown"
-        end = "" if found.winner.significant else shown
-        lines.append(f"  the winner against them: {signed(test)} ({numbers(test)}){end}.")
-    return lines
-
-
-def controlled_lines(verdict: Verdict) -> list[str]:
-    """Return where the control of the entropy has led the winner's temperatures."""
-    if not verdict.controlled:
-        return []
-    return [f"under control of the entropy: {ends_text(verdict.controlled)}."]
 
 
 def rate_text(found: Learned) -> str:

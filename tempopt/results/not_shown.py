@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.verdict import Verdict
-from tempopt.results.verdict_text import headline, part_text
+from tempopt.results.findings import headline, part_text
 from tempopt.results.wording import baseline_name, compared, moved_text, plan_text
 from tempopt.temperature import training_key
 
@@ -53,7 +53,7 @@ def _of_sets(found: Comparison) -> Iterator[str]:
         if each.answer is None:
             yield f"{what}: not shown: no pair of runs could be compared."
         elif not each.better and not each.answer.worse and each.answer.significant:
-            yield f"{what}: not shown: it failed on {each.failed} of {each.runs} seeds."
+            yield f"{what}: not shown: it diverged on {each.failed} of {each.runs} seeds."
         else:
             yield from _line(what, each.answer)
         if each.better and not each.keeps_guards:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import Tuned
-from tempopt.confirmation.recommendation import ALONE_LEVEL, PassedOver, Recommendation
+from tempopt.confirmation.recommendation import ALONE_SHARE, PassedOver, Recommendation
 from tempopt.confirmation.verdict import standing
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
@@ -107,7 +107,7 @@ def _in_short(spec: StudySpec, found: Recommendation) -> str:
         return "change nothing"
     plan = "" if found.plan is None else f", and evaluate at {plan_text(found.plan)}"
     if found.now == "inference_only":
-        return f"train at {baseline_name(spec)}{_others(found)}{plan}"
+        return f"train at {baseline_name(spec)}{others_text(found)}{plan}"
     return f"train {_how(found)}: {temperature_text(found.parameters)}{plan}"
 
 
@@ -160,7 +160,7 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
 def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     assert found.gain is not None and found.plan is not None
     baseline = baseline_name(result.spec)
-    others = _others(found)
+    others = others_text(found)
     # what was tuned for the baseline may not be what a person trains with so far
     tuned = f"train at {baseline}{others} (tuned for {baseline})"
     train = tuned if others else f"train as before, at {baseline}"
@@ -182,7 +182,7 @@ def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     baseline = baseline_name(result.spec)
-    others = _others(found).removeprefix(" with ")
+    others = others_text(found).removeprefix(" with ")
     if verdict.untrained and not verdict.total.significant:
         return (
             f"change nothing yet: {baseline} diverged on every seed, so there is nothing to compare with. "
@@ -223,12 +223,12 @@ def _not_alone(verdict: Verdict, found: Recommendation) -> str:
     if inference is None or not inference.answer.significant:
         return ""
     test = inference.answer.paired
-    if test.gain < max(found.min_gain, 0.0) or test.p_value < ALONE_LEVEL:
+    if test.gain < max(found.min_gain, 0.0) or test.p_value < ALONE_SHARE * test.alpha:
         return ""
     return (
         f" Evaluating the same models at {plan_text(inference.plan)} gains {size(test)} "
         f"({numbers_of_size(test)}); where no gain of the winner is shown, that is recommended only if p is "
-        f"below {ALONE_LEVEL:.4g}."
+        f"below {ALONE_SHARE * test.alpha:.4g}."
     )
 
 
@@ -372,7 +372,7 @@ def _in_the_way(each: PassedOver, baseline: str) -> str:
     return f"{what} gains as well, but {not_kept(each.guards)}"
 
 
-def _others(found: Recommendation) -> str:
+def others_text(found: Recommendation) -> str:
     """Return the ordinary parameters to train with, ` with lr=0.002`; empty if there are none."""
     others = {name: value for name, value in found.parameters.items() if name not in CREDITED}
     return f" with {parameters_text(others)}" if others else ""

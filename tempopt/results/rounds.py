@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import current_round, of_kind, verdicts
-from tempopt.statistics.alpha_ledger import FIRST, level
+from tempopt.statistics.alpha_ledger import level
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -21,7 +21,7 @@ class Entry:
     Args:
         verdict: Which of the study's it is, from 1.
         round: The round that it closes, from 0.
-        alpha: What it may spend of the 5 % that all share.
+        alpha: Its two-sided level.
     """
 
     verdict: int
@@ -41,9 +41,9 @@ def ledger_lines(result: StudyResult) -> list[str]:
     entries = ledger(result.runs)
     if len(entries) < 2:
         return []
-    told = [f"verdict {e.verdict} (round {e.round}) may spend {100 * e.alpha:.3g} %" for e in entries]
+    told = [f"verdict {e.verdict} (round {e.round}) {100 * e.alpha:.3g} %" for e in entries]
     told.append(f"the next one {100 * _following(result.runs):.3g} %")
-    return [f"error ledger, 5 % for all verdicts: {', '.join(told)}."]
+    return [f"levels of the verdicts, two-sided: {', '.join(told)}."]
 
 
 def _following(tickets: Sequence[TicketRow]) -> float:
@@ -53,14 +53,11 @@ def _following(tickets: Sequence[TicketRow]) -> float:
 
 
 def next_share(tickets: Sequence[TicketRow]) -> str:
-    """Return a sentence on the share of the error rate that the next verdict has; empty before the first."""
+    """Return a sentence on the level of the next verdict; empty before the first."""
     following = _following(tickets)
-    if following == FIRST:
+    if following == level(1):
         return ""
-    return (
-        f"The next verdict has {100 * following:.3g} % of the 5 % that all verdicts of the study share; the "
-        f"first had {100 * FIRST:.3g} %."
-    )
+    return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * level(1):.3g} %."
 
 
 def ledger_json(result: StudyResult) -> list[dict[str, Any]]:

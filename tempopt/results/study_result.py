@@ -246,11 +246,11 @@ class StudyResult:
         return notebook.measurements_frame(self)
 
     def __str__(self) -> str:
-        """Return the verdict in words, as ``tempopt show`` prints it."""
+        """Return what the study decides, as ``tempopt show`` prints it."""
         # it says in words what it takes a whole result to say
-        from tempopt.results.verdict_text import verdict_lines
+        from tempopt.results.decision import screen_lines
 
-        return "\n".join(verdict_lines(self))
+        return "\n".join(screen_lines(self))
 
     def __repr__(self) -> str:
         """Return what the study is called, how far it is, and the first line of the verdict."""

@@ -41,7 +41,6 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         "baseline_params": verdict.baseline_params,
         "over_twin": verdict.over_twin and _answer_json(verdict.over_twin),
         "twin_params": verdict.twin_params,
-        "interacts": verdict.interacts,
         "against_constant": verdict.against_constant and _answer_json(verdict.against_constant),
         "over_constant": verdict.over_constant and _answer_json(verdict.over_constant),
         "over_constant_twin": verdict.over_constant_twin and _answer_json(verdict.over_constant_twin),

@@ -11,14 +11,13 @@ from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.results.course import course_text
 from tempopt.statistics.fieller import Ratio
-from tempopt.statistics.paired_tests import ALPHA, PairedTest
+from tempopt.statistics.paired_tests import PairedTest
 from tempopt.temperature import (
     AS_FOUND,
     CONTROL,
     CONTROL_PARAMETERS,
     KNOTS,
     NEUTRAL,
-    as_found,
     effective,
     is_controlled,
     join_name,
@@ -85,18 +84,15 @@ def _found(spec: StudySpec) -> list[str]:
     return [*([ATTENTIONS_BASELINE] if spec.attends else []), *named]
 
 
-def set_text(parameters: Mapping[str, Any]) -> str:
-    """Return a parameter set as a verdict has it: each parameter, or each temperature if any has a name.
-
-    The parameters of named temperatures have long names, of which a line holds only a few.
-    """
-    return temperature_text(parameters) if as_found(parameters) else parameters_text(parameters)
-
-
 def numbers(test: PairedTest) -> str:
     """Return the interval and p of a comparison."""
     interval = f"{confidence(test)} interval {rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
     return f"{interval}, p = {test.p_value:.2g}"
+
+
+def p_text(p_value: float) -> str:
+    """Return a p-value: ``p = 0.013``, ``p < 0.0001``."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
 
 
 def confidence(test: PairedTest) -> str:
@@ -220,7 +216,7 @@ def share_text(share: Ratio | None, test: PairedTest) -> str:
     if not math.isfinite(share.low) or not math.isfinite(share.high):
         return f": {_percent(share.ratio)} % of the winner's gain, too uncertain to give an interval."
     bounds = f"{_percent(share.low)} to {_percent(share.high)} %"
-    if test.p_value >= ALPHA:
+    if test.p_value >= test.alpha:
         return f": no gain shown; as a share of the winner's gain, {bounds}."
     sure = confidence(test)
     return f": {_percent(share.ratio)} % of the winner's gain ({sure} interval {bounds})."

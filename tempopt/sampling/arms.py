@@ -6,6 +6,7 @@ database.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,11 +31,13 @@ from tempopt.sampling.optuna_study import trial_params
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.conditions import counted
 from tempopt.spec.search_space import Arm
-from tempopt.spec.sections import KNOWLEDGE_GRADIENT
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
 from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature import is_neutral
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
     from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 
@@ -76,7 +79,7 @@ class Arms:
     ) -> None:
         self._spec = spec
         self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCHING}
-        self._constants, self._baselines = spec.constants(), spec.num_baseline
+        self._constants = spec.constants()
         self._levels = self._spaces["constant"].keys() - set(spec.other_names)
         self._best: TicketRow | None = None
         self._histories = {
@@ -105,8 +108,6 @@ class Arms:
 
     def _place(self, ticket: TicketRow) -> tuple[str, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
-        if ticket.kind == "rematch":
-            return "baseline", self._baselines + ticket.number
         assert ticket.kind in SEARCHING
         return ticket.kind, ticket.number
 
@@ -127,14 +128,29 @@ class Arms:
                 self._spaces[arm],
                 lambda sampled: features(self._spec.parameters(whole, sampled)),
                 maximize=study.direction == "maximize",
-                streams=study.seeds.search if whole == "search" else None,
+                streams=study.seeds.search,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=earlier,
                 guarding=guarding(self._spec, self._runs_at_one())
                 if arm == "search" and self._spec.study.weighs_guards
                 else None,
+                list_design=self._list_design if arm == "search" else list,
             )
         return self._strategies[arm]
+
+    def _list_design(self) -> list[FrozenTrial]:
+        """Return the runs at the baseline and at constants as the search's model reads them."""
+        streams = self._spec.study.seeds.search or 1
+        found = []
+        for place, arm in enumerate(("baseline", "constant"), 1):
+            for trial in self._histories[arm].over():
+                # numbers below those of the search that share their seeds by turns, too
+                number = trial.number - place * streams * MOST_RUNS
+                design = copy.copy(trial)
+                design.number = number
+                design.params = self._spec.parameters(cast("Arm", arm), trial.params)
+                found.append(design)
+        return found
 
     def _runs_at_one(self) -> list[tuple[float, Mapping[str, float]]]:
         """Return the baseline arm's runs in their order: all are over before a search trial is begun."""
@@ -192,8 +208,7 @@ class Arms:
             return fixed
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
-        # a rematch has to come close to the best at τ = 1, and the study's sampler may be a poor one
-        if sampler and not self._is_rematch(arm, number):
+        if sampler:
             return history.ask(number, sampler) | fixed
         known, pending = history.known(number), history.pending(number)
         strategy = self._strategy(arm)
@@ -201,12 +216,6 @@ class Arms:
         if not found:
             found = first_trial(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
         return found | fixed
-
-    def _rematched(self, arm: str) -> bool:
-        return arm == "baseline" and len(self._histories[arm].over()) > self._baselines
-
-    def _is_rematch(self, arm: str, number: int) -> bool:
-        return arm == "baseline" and number >= self._baselines
 
     def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return how much better a run like this ticket's is expected to make what is named, and its noise.
@@ -243,14 +252,40 @@ class Arms:
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
 
-        The best single one first; none where the study's sampler has no picture of what it has seen, or
+        The best single one first: of the search one that is no baseline, and a constant temperature unless
+        another set is expected to be clearly better. None where the study's sampler has no surrogate, or
         where too few runs are complete.
         """
-        if not self._foresees(arm) and not self._rematched(arm):
+        if not self._foresees("search"):
             return []
+        if arm != "search":
+            best = self._recommend_within(arm)
+            return [] if best is None else [best]
+        found = self._strategy(arm).recommend(
+            self._histories[arm].over(),
+            count=count,
+            seed=derive(self._spec.study.seed, seed_name(arm), "named"),
+            constant=self._recommend_within("constant"),
+            accepts=lambda sampled: not is_neutral(self._spec.parameters("search", sampled)),
+        )
+        return [self._spec.parameters("search", sampled) for sampled in found]
+
+    def _recommend_within(self, arm: str) -> Parameters | None:
+        """Return what the search's model expects to be the best baseline or constant; None: not known."""
+        from tempopt.sampling.parameter_sets import ParameterSets
+
+        whole, space = cast("Arm", arm), self._spaces[arm]
+        strategy, known = self._strategy("search"), self._histories["search"].over()
+        if not space:
+            return self._spec.parameters(whole, {})
+        sets = ParameterSets(
+            space,
+            lambda sampled: strategy.describe(self._spec.parameters(whole, sampled)),
+            seed=derive(self._spec.study.seed, seed_name(arm), "within") & 0xFFFFFFFF,
+        )
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
-        found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
-        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in found]
+        best = strategy.recommend_within(known, sets, seed=seed)
+        return None if best is None else self._spec.parameters(whole, best)
 
     def rank_tried(self, arm: str) -> list[Parameters]:
         """Return the whole parameter sets that an arm has tried, the best posterior mean first.
@@ -287,7 +322,7 @@ class Arms:
         # which reports of a lost run are known differs with who saw which of its attempts
         shown = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[arm].told(number, state, ticket.value, shown, guards)
-        if ticket.kind == "search" and usable(ticket) and self._better(ticket):
+        if usable(ticket) and self._better(ticket):
             self._best = ticket
 
     def _better(self, ticket: TicketRow) -> bool:
@@ -296,8 +331,9 @@ class Arms:
         assert ticket.value is not None and self._best.value is not None
         direction = self._spec.study.direction
         mine, best = oriented(ticket.value, direction), oriented(self._best.value, direction)
-        return (mine, -ticket.number) > (best, -self._best.number)
+        # of equal values the earlier one, in whatever order they are read
+        return (mine, -ticket.id) > (best, -self._best.id)
 
     def best(self) -> TicketRow | None:
-        """Return the search ticket with the best value so far, None before the first."""
+        """Return the ticket of the search or its design with the best value so far, None before the first."""
         return self._best

@@ -1,4 +1,4 @@
-"""What an arm tries before anything is known: τ = 1 first, then points that cover the space.
+"""What an arm tries before anything is known: points that cover its space.
 
 On recorded trainings a design that spans the space serves a model better than the schedules that theory
 likes, which are much alike (benchmarks/README.md, "What is tried first").
@@ -50,7 +50,7 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
     design = qmc.Sobol(len(space), seed=derive(seed, seed_name(arm), "first") & 0xFFFFFFFF).random(_POINTS)
     found = {}
     for (name, each), place in zip(space.items(), design[number % _POINTS], strict=True):
-        if number == 0:
+        if number == 0 and arm != "search":
             found[name] = _neutral(name, each, neutral)
         elif _is_strength(name, each):
             found[name] = at_place(each, 0.5 + _INNER * (place - 0.5))

@@ -28,6 +28,9 @@ _PATIENCE = 0.5
 _NOTHING = 1e-6
 """Share of the range of means below which a rise of the best is a matter of rounding."""
 _IN_FLIGHT = 32
+_CLEARLY = 0.5
+"""Standard deviations of their difference by which a set has to be expected to beat the best constant."""
+_REFINEMENTS = 3
 
 
 class KnowledgeGradient:
@@ -41,6 +44,7 @@ class KnowledgeGradient:
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
         guarding: What guards ask of a parameter set; None: nothing.
+        list_design: Returns the trials outside of the arm that its model learns from, too; all over.
     """
 
     def __init__(
@@ -53,33 +57,37 @@ class KnowledgeGradient:
         seed: int,
         earlier: Sequence[PriorStudy] = (),
         guarding: Guarding | None = None,
+        list_design: Callable[[], Sequence[FrozenTrial]] = list,
     ) -> None:
+        self._list_design = list_design
         self._guarding = guarding
         self._earlier = earlier
-        self._describe = _with_earlier(describe, earlier) if earlier else describe
+        self.describe = _with_earlier(describe, earlier) if earlier else describe
         self._maximize = maximize
         self._streams = streams
-        self._sets = ParameterSets(space, self._describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
+        self._sets = ParameterSets(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
         self._kept: dict[tuple[int, ...], ArmModel | None] = {}
         self._new: dict[int, tuple[Posterior, float]] = {}
         self._trials_described: dict[int, Array] = {}
 
     def model(self, known: Sequence[FrozenTrial]) -> ArmModel | None:
-        """Return what the first trials of the arm say; None: too few of them are complete."""
-        numbers = tuple(trial.number for trial in known)
+        """Return what the first trials of the arm say, with its design; None: too few are complete."""
+        design = self._list_design()
+        numbers = tuple(trial.number for trial in (*design, *known))
         if numbers not in self._kept:
             _forget(self._kept)
-            told = _of_use(known, self._stream_of)
+            told = _of_use([*design, *known], self._stream_of)
+            num_complete = sum(trial.state == TrialState.COMPLETE for trial in known)
             self._kept[numbers] = (
                 ArmModel(
                     *told,
-                    self._describe,
+                    self.describe,
                     maximize=self._maximize,
                     stream_of=self._stream_of,
                     trends=len(self._earlier),
                     guarding=self._guarding,
                 )
-                if len(told[0]) >= FEWEST
+                if min(len(told[0]), num_complete) >= FEWEST
                 else None
             )
         return self._kept[numbers]
@@ -152,29 +160,77 @@ class KnowledgeGradient:
         _, worth = self._worth_of_new(model, known)
         return worth * model.total_steps, model.surrogate.noise
 
-    def recommend(self, known: Sequence[FrozenTrial], *, count: int, seed: int) -> list[Parameters]:
+    def recommend(
+        self,
+        known: Sequence[FrozenTrial],
+        *,
+        count: int,
+        seed: int,
+        constant: Mapping[str, Any] | None = None,
+        accepts: Callable[[Mapping[str, Any]], bool] = bool,
+    ) -> list[Parameters]:
         """Return the parameter sets of which one is expected to be best, the best single one first.
 
-        Where there are guards, of those that are likely to keep them, if there are any.
+        Where there are guards, of those that are likely to keep them, if there are any. A constant
+        temperature is named first unless another set is expected to be better by half a standard deviation of
+        their difference.
 
         Args:
             known: Trials that are over.
             count: How many at most.
             seed: What is drawn follows from it.
+            constant: The best constant temperature; None: none has priority.
+            accepts: Returns whether a parameter set may be named.
         """
         model = self.model(known)
         if model is None:
             return []
         rng = np.random.default_rng(seed)
         pool, features_MD = self._nameable(model, rng)
+        if constant is not None:
+            pool, features_MD = _distinct(
+                [*pool, dict(constant)], np.vstack([features_MD, self._sets.described([constant])])
+            )
+        accepted = [place for place, candidate in enumerate(pool) if accepts(candidate)]
+        if not accepted:
+            return []
+        pool, features_MD = [pool[place] for place in accepted], features_MD[accepted]
         posterior = model.posterior(features_MD)
         if self._guarding is not None and (likely := np.flatnonzero(posterior.weights_M >= LIKELY)).size:
-            pool = [pool[place] for place in likely]
-            posterior = model.posterior(features_MD[likely])
-        # where the metric falls off a cliff, the mean is wrong between what was tried
-        best_tried = 0 if pool[0] in [trial.params for trial in model.ranked] else None
-        places = select_batch(posterior, count=min(count, len(pool)), rng=rng, holding=best_tried)
+            pool, features_MD = [pool[place] for place in likely], features_MD[likely]
+            posterior = model.posterior(features_MD)
+        first = int(np.argmax(posterior.mean_M))
+        if constant is not None:
+            described_D = self.describe(constant)
+            same = np.flatnonzero((features_MD == described_D).all(axis=1))
+            if same.size and not _is_better(posterior, first, int(same[0])):
+                first = int(same[0])
+        places = select_batch(posterior, count=min(count, len(pool)), rng=rng, first=first)
         return [pool[place] for place in places]
+
+    def recommend_within(
+        self,
+        known: Sequence[FrozenTrial],
+        sets: ParameterSets,
+        *,
+        seed: int,
+    ) -> Parameters | None:
+        """Return the set of a part of the space that is expected to be best; None: too few runs are complete.
+
+        Args:
+            known: Trials that are over.
+            sets: The part of the space.
+            seed: What is drawn follows from it.
+        """
+        model = self.model(known)
+        if model is None:
+            return None
+        rng, ranked = np.random.default_rng(seed), list[Parameters]()
+        for _ in range(_REFINEMENTS):
+            pool, features_MD = sets.pool(ranked, rng, {})
+            order = np.argsort(-model.posterior(features_MD).mean_M, kind="stable")
+            ranked = [pool[place] for place in order]
+        return ranked[0]
 
     def rank_tried(self, known: Sequence[FrozenTrial]) -> list[Parameters]:
         """Return the parameter sets that were tried, the best posterior mean first; none: too few runs."""
@@ -230,10 +286,10 @@ class KnowledgeGradient:
     ) -> Parameters | None:
         """Return a set of a small space that no trial has, or, at the beginning, none with the trial's seed.
 
-        None: the space is not small, all have been tried, or it is the first trial, which is neutral.
+        None: the space is not small, or all have been tried.
         """
         few = [{**each, **fixed} for each in self._sets.few]
-        if number == 0 or not few:
+        if not few:
             return None
         stream = self._stream_of(number)
         # a trial from outside of the space has no values in it
@@ -248,7 +304,7 @@ class KnowledgeGradient:
 
     def _described_once(self, trial: FrozenTrial) -> Array:
         if trial.number not in self._trials_described:
-            self._trials_described[trial.number] = self._describe(trial.params)
+            self._trials_described[trial.number] = self.describe(trial.params)
         return self._trials_described[trial.number]
 
     def _stream_of(self, number: int) -> int:
@@ -259,6 +315,14 @@ class KnowledgeGradient:
     ) -> tuple[list[Parameters], Array]:
         """Return the parameter sets that are considered, and all described."""
         return self._sets.pool([trial.params for trial in model.ranked], rng, fixed or {})
+
+
+def _is_better(posterior: Posterior, place: int, other: int) -> bool:
+    """Return whether one set is expected to be clearly better than another."""
+    covariance_MM = posterior.covariance()
+    variance = covariance_MM[place, place] + covariance_MM[other, other] - 2 * covariance_MM[place, other]
+    gain = float(posterior.mean_M[place] - posterior.mean_M[other])
+    return gain > 0 and gain >= _CLEARLY * math.sqrt(max(float(variance), 0.0))
 
 
 def _with_earlier(describe: Describe, earlier: Sequence[PriorStudy]) -> Describe:

@@ -125,10 +125,12 @@ class ParameterSets:
         moved = {}
         for name, each in self._space.items():
             held = centre.get(name)
-            if held is None or (isinstance(each, CategoricalDistribution) and rng.random() < _REDRAWN):
+            if held is None:
                 moved[name] = at_place(each, rng.random())
             elif isinstance(each, CategoricalDistribution):
-                moved[name] = held
+                # a run at a constant temperature may have a choice that is not searched
+                keeps = rng.random() >= _REDRAWN and held in each.choices
+                moved[name] = held if keeps else at_place(each, rng.random())
             else:
                 place = place_of(each, held) + _WIDTH * rng.standard_normal()
                 moved[name] = at_place(each, min(max(place, 0.0), 1.0))

@@ -79,11 +79,13 @@ class Resumption(Body):
         more: Search tickets to add.
         pairs: Pairs to add to its verdict.
         retry_failed: Whether runs that failed on every attempt are trained again.
+        explain: Whether its verdict is explained by further runs.
     """
 
     more: Runs = 0
     pairs: Annotated[int, Field(ge=0, le=_MOST_PAIRS)] = 0
     retry_failed: bool = False
+    explain: bool = False
     version: Version = None
 
 
@@ -258,6 +260,7 @@ def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
         more=body.more,
         pairs=body.pairs,
         retry_failed=body.retry_failed,
+        explain=body.explain,
         told=notes.append,
         check_schedules=check_schedules,
         version=body.version,

@@ -18,9 +18,9 @@ _BASES = (2, 3, 5, 7, 11, 13, 17, 19)
 def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dict[str, float]]:
     """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
 
-    The middle, both ends, then van der Corput's sequence (1935): any beginning of the list covers the
-    range, and a longer list begins with the shorter one, so that asking for more repeats none. Several
-    temperatures are varied together, each by the sequence of another base (Halton 1960).
+    Van der Corput's sequence (1935) from its second number on, without the middle of the range, where τ = 1
+    often lies: any beginning of the list covers the range, and a longer list begins with the shorter one.
+    Several temperatures are varied together, each by the sequence of another base (Halton 1960).
 
     Args:
         space: The whole search space.
@@ -35,15 +35,13 @@ def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dic
     }
     found: list[dict[str, float]] = [{} for _ in range(count)]
     for base, (level, (low, high)) in zip(_BASES, ranges.items(), strict=False):
-        positions = itertools.chain((0.5, 0.0, 1.0), _inner_positions(base))
-        for each, position in zip(found, positions, strict=False):
-            # low and high are given exactly, whatever the powers round to
-            each[level] = {0.0: low, 1.0: high}.get(position, low * (high / low) ** position)
+        for constant, position in zip(found, _positions(base), strict=False):
+            constant[level] = low * (high / low) ** position
     return found
 
 
-def _inner_positions(base: int) -> Iterable[float]:
-    """Return van der Corput's sequence, from where the middle and both ends have been."""
+def _positions(base: int) -> Iterable[float]:
+    """Return van der Corput's sequence without the middle."""
     return (_van_der_corput(index, base) for index in itertools.count(2 if base == 2 else 1))
 
 

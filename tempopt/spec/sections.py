@@ -69,19 +69,16 @@ _Most = Annotated[
 
 
 class Arms(Section):
-    """Number of runs of the two arms that the search is compared with; None for the default.
+    """Number of runs in the first design of the search beside its trials; None for the default.
 
     Args:
-        rematch: Runs at τ = 1 that tune the other parameters again after a winner was chosen, its own among
-            them; None: as many as the search had more trials than the arm at τ = 1, and 10 at least.
+        baseline: Runs at the baseline's temperature, which tune the ordinary parameters that are searched;
+            None: 6 where there are such, else 2.
+        constant: Runs at constant temperatures that span the searched range; None: 4.
     """
 
     baseline: _Runs = None
     constant: _Runs = None
-    rematch: Annotated[
-        int | None,
-        Field(ge=10, le=MOST_RUNS, description=f"a whole number from 10 to {MOST_RUNS}, or null"),
-    ] = None
 
 
 class Pairs(Section):
@@ -141,8 +138,8 @@ class Seeds(Section):
     search: _Runs = 2
     choose: Annotated[
         int, Field(ge=1, le=MOST_SEEDS, description=f"a whole number from 1 to {MOST_SEEDS}")
-    ] = 4
-    confirm: Pairs = Pairs(min=8, max=8)
+    ] = 2
+    confirm: Pairs = Pairs(min=4, max=16)
 
 
 class Limits(Section):

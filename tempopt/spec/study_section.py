@@ -56,8 +56,9 @@ _DIRECTIONS: dict[Direction, tuple[str, ...]] = {
     "maximize": ("accuracy", "acc", "f1", "auc", "auroc", "recall", "precision", "bleu", "iou"),
 }
 
-_AMOUNT = 'a number above 0, percent as in "1%", or null'
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
+_AMOUNT = 'a number of at least 0, percent as in "1%", standard deviations as in "0.5 sd", or null'
+_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(%|sd)")
+_MIN_GAIN = "0.2 sd"
 
 
 class StudySection(Section):
@@ -76,11 +77,13 @@ class StudySection(Section):
             study has no runs of that kind.
         metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
             since that is part of what is deployed; else such a metric is refused.
-        ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler
-            plan is looked for: ``auto`` once a gain is shown, ``full`` in any case, ``none`` never.
+        explain: Whether a verdict is explained at once, as ``tempopt explain`` does later: the winner's parts
+            are taken away one at a time, a simpler plan is looked for and temperatures are learned, all on
+            the confirming seeds.
         keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
-        min_gain: Smallest gain that is worth a change, in the metric's unit or, as in ``"1%"``, in percent of
-            the metric at τ = 1; None: any gain that is shown. The recommendation alone depends on it.
+        min_gain: Smallest gain that is worth a change: in the metric's unit, as in ``"1%"`` in percent of the
+            metric at τ = 1, or as in ``"0.5 sd"`` in standard deviations between seeds at τ = 1; None: 0.2 of
+            these. The recommendation alone depends on it, and no test.
         failure: Value of the metric such that a run that ends worse counts as failed; None: those that
             diverge alone.
         guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
@@ -107,14 +110,14 @@ class StudySection(Section):
         ),
     ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]
-    trials: Count = 40
+    trials: Count = 16
     arms: Arms = Arms()
-    candidates: Count = 3
+    candidates: Count = 2
     seeds: Seeds = Seeds()
     all_pairs: Annotated[bool, Field(description="true or false")] = False
     seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")] = 0
     test: Annotated[Literal["t", "sign_flip"], Field(description="t or sign_flip")] = "t"
-    ablation: Annotated[Literal["auto", "full", "none"], Field(description="auto, full or none")] = "auto"
+    explain: Annotated[bool, Field(description="true or false")] = False
     keep_share: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")] = 0.5
     min_gain: Annotated[float | str | None, Field(description=_AMOUNT)] = None
     failure: Annotated[
@@ -182,21 +185,27 @@ class StudySection(Section):
     def _amount(cls, given: object) -> object:
         if given is None:
             return None
-        found = _PERCENT.fullmatch(given.strip()) if isinstance(given, str) else None
+        found = _WITH_UNIT.fullmatch(given.strip()) if isinstance(given, str) else None
         number = float(found[1]) if found else given
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
             raise ValueError(f"given {given!r}. Give {_AMOUNT}.")
-        return f"{found[1]}%" if found else float(number)
+        if found is None:
+            return float(number)
+        return f"{found[1]}%" if found[2] == "%" else f"{found[1]} sd"
 
-    def worth_having(self, at_one: float) -> float:
-        """Return ``min_gain`` in the metric's unit, 0 where none was given.
+    def min_gain_in_units(self, mean: float, deviation: float) -> float:
+        """Return ``min_gain`` in the metric's unit.
 
         Args:
-            at_one: Mean of the metric at τ = 1, of which percent are taken.
+            mean: Of the metric at τ = 1, of which percent are taken.
+            deviation: Standard deviation of the metric between seeds at τ = 1.
         """
-        if isinstance(self.min_gain, str):
-            return abs(at_one) * float(self.min_gain.rstrip("%")) / 100
-        return self.min_gain or 0.0
+        amount = _MIN_GAIN if self.min_gain is None else self.min_gain
+        if isinstance(amount, float):
+            return amount
+        found = _WITH_UNIT.fullmatch(amount)
+        assert found is not None, "validated before"
+        return float(found[1]) * (abs(mean) / 100 if found[2] == "%" else deviation)
 
     @field_validator("compile", mode="before")
     @classmethod

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -186,13 +185,13 @@ class StudySpec(Section):
 
     @property
     def num_constant(self) -> int:
-        """Number of runs of the constant arm: half as many as the search's unless said otherwise."""
-        return self.study.arms.constant or math.ceil(self.study.trials / 2)
+        """Number of constant temperatures in the first design of the search."""
+        return self.study.arms.constant or 4
 
     @property
     def num_baseline(self) -> int:
-        """Number of runs of the baseline arm: as many as constants if it tunes parameters, else three."""
-        return self.study.arms.baseline or (self.num_constant if self.other_names else 3)
+        """Number of runs at the baseline's temperature in the first design: 6 if these tune parameters."""
+        return self.study.arms.baseline or (6 if self.other_names else 2)
 
     @property
     def about_temperature(self) -> bool:

@@ -28,8 +28,7 @@ Test = Literal["t", "sign_flip"]
 TESTS: tuple[Test, ...] = ("t", "sign_flip")
 
 ALPHA = 0.05
-"""Level of the two-sided test that p-values are scaled to: below it is significant, whatever share was
-spent."""
+"""Level of a two-sided test that has no other."""
 
 _ROUNDING = 1e-9
 """Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
@@ -41,6 +40,7 @@ _NOTHING = 1e-15
 _MOST_LEVEL = 0.99
 """Level at which pairs are added where those there are say nearly enough alone."""
 
+_FEWEST_SKEWED = 6
 _DOUBLINGS = 60
 _HALVINGS = 60
 
@@ -58,9 +58,9 @@ class PairedTest:
         gain: The mean, in the metric's unit; > 0 is better whatever the direction.
         ci_low: Lower end of the interval; -inf where the pairs are too few to bound it.
         ci_high: Upper end of the interval, or inf.
-        p_value: Two-sided, and scaled to the level that could be spent: below 0.05 it is significant.
+        p_value: Two-sided; of several looks or stages the sequential one. Below ``alpha`` it is significant.
         n_pairs: Number of pairs, those of earlier stages included.
-        confidence: Coverage of the interval.
+        alpha: Level of the test; the interval covers 1 - alpha.
         is_equal: Whether two differences or more are all equal, which tells nothing of the noise.
     """
 
@@ -69,13 +69,23 @@ class PairedTest:
     ci_high: float
     p_value: float
     n_pairs: int
-    confidence: float
+    alpha: float
     is_equal: bool = False
 
     @property
+    def confidence(self) -> float:
+        """Coverage of the interval."""
+        return 1 - self.alpha
+
+    @property
     def significant(self) -> bool:
-        """Whether p < 0.05 (two-sided) and the gain is a gain."""
-        return self.p_value < ALPHA and self.gain > 0
+        """Whether a gain is shown: p is below the level, and so the interval is above 0."""
+        return self.p_value < self.alpha and self.gain > 0
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a loss is shown: p is below the level, and so the interval is below 0."""
+        return self.p_value < self.alpha and self.gain < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +116,7 @@ def paired(
     Differences without any spread (a metric that takes few values, a seed that changes nothing) tell
     nothing about the noise that ``t`` divides by, and its p = 0 would be a claim out of thin air:
     the sign-flip test answers for it then. It rests on signs alone and says p = 2^(1-n) at best.
-    Differences that are all zero are no gain, for certain: the interval is 0 to 0.
+    A single pair and differences that are all zero bound nothing: p is 1 and the interval is infinite.
 
     With ``looks``, p is the repeated p-value and the interval the repeated confidence interval (Jennison &
     Turnbull 2000, chapter 9), valid whatever ended the test: by exact boundaries for ``t`` (see
@@ -114,10 +124,11 @@ def paired(
     spend.
 
     With ``earlier``, what each stage says for a gain and for a loss is combined by the inverse normal
-    method with equal weights (Lehmacher & Wassmer 1999), which holds whatever made somebody add pairs; the
-    interval is where the combination does not reject. An interval that misses the estimate is widened to
-    hold it, and p is that of the estimate's sign, so that p < 0.05 with a gain and an interval above zero
-    are the same. A stage of one pair counts in the estimate alone.
+    method (Lehmacher & Wassmer 1999), which holds whatever made a person add pairs; each stage has twice the
+    weight of the one before, since pairs are added where those that there were did not suffice. The interval
+    is where the combination does not reject. An interval that misses the estimate is widened to hold it, and
+    p is that of the estimate's sign, so that p below the level with a gain and an interval above zero are
+    the same. A stage of one pair counts in the estimate alone.
 
     Args:
         differences: Value of the arm minus value of the reference, one for each pair of the present round.
@@ -139,8 +150,11 @@ def paired(
     stages = [_Evidence(stage, test, direction) for stage in (*earlier, present)]
     gains = [gain for stage in stages for gain in stage.gains]
     if max(map(abs, gains)) <= _NOTHING:
-        low, high, p = 0.0, 0.0, 1.0
+        low, high, p = -math.inf, math.inf, 1.0
         gain = 0.0
+    elif len(gains) == 1:
+        low, high, p = -math.inf, math.inf, 1.0
+        gain = gains[0]
     else:
         gain = fmean(gains)
         told = [stage for stage in stages if len(stage.gains) > 1] or stages[-1:]
@@ -152,12 +166,33 @@ def paired(
         gain=gain,
         ci_low=min(low, gain),
         ci_high=max(high, gain),
-        p_value=p if alpha == ALPHA else min(1.0, p * ALPHA / alpha),
+        p_value=p,
         n_pairs=len(gains),
-        confidence=1 - alpha,
+        alpha=alpha,
         is_equal=len(gains) > 1
         and max(gains) - min(gains) <= max(_NOTHING, _ROUNDING * max(map(abs, gains))),
     )
+
+
+def skewness(differences: Sequence[float]) -> float | None:
+    """Return the sample skewness G1 of differences in its standard errors under a normal distribution.
+
+    Joanes and Gill 1998, "Comparing measures of sample skewness and kurtosis", The Statistician 47(1).
+
+    Args:
+        differences: Paired differences.
+
+    Returns:
+        A number, 0 where both sides spread alike; None with fewer than six differences, or equal ones.
+    """
+    count = len(differences)
+    if count < _FEWEST_SKEWED or max(differences) - min(differences) <= _NOTHING:
+        return None
+    mean, deviation = fmean(differences), stdev(differences)
+    cubes = math.fsum(((difference - mean) / deviation) ** 3 for difference in differences)
+    adjusted = count / ((count - 1) * (count - 2)) * cubes
+    error = math.sqrt(6 * count * (count - 1) / ((count - 2) * (count + 1) * (count + 3)))
+    return adjusted / error
 
 
 def not_worse(
@@ -246,7 +281,9 @@ def pairs_to_add(
     if squares <= _NOTHING**2:
         return None
     deviation = math.sqrt(squares / sum(len(each.gains) - 1 for each in told))
-    wanted = math.sqrt(len(told) + 1) * -float(ndtri(alpha / 2)) - sum(each.score(0.0, 1) for each in told)
+    *weights, weight = _weights(len(told) + 1)
+    scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, told, strict=True))
+    wanted = (-float(ndtri(alpha / 2)) - scored) / weight
     left = min(2 * float(ndtr(-wanted)), _MOST_LEVEL)
     needed = pairs_needed(effect / deviation, alpha=left, power=power)
     return None if needed is None else max(needed, least_pairs(test, left))
@@ -339,13 +376,22 @@ def _combined(stages: Sequence[_Evidence], gain: float, alpha: float) -> tuple[f
     def p_of(against: float, sign: int) -> float:
         from scipy.special import ndtr
 
-        score = sum(stage.score(against, sign) for stage in stages) / math.sqrt(len(stages))
+        score = sum(
+            weight * stage.score(against, sign)
+            for weight, stage in zip(_weights(len(stages)), stages, strict=True)
+        )
         return float(ndtr(-score))
 
     gains = [gain for stage in stages for gain in stage.gains]
     low = _end(lambda theta: 2 * p_of(theta, 1) < alpha, gains)
     high = -_end(lambda theta: 2 * p_of(-theta, -1) < alpha, [-gain for gain in gains])
     return low, high, min(1.0, 2 * p_of(0.0, 1 if gain > 0 else -1))
+
+
+def _weights(num_stages: int) -> list[float]:
+    """Return the weights of the stages' normal scores; their squares double from stage to stage, sum 1."""
+    total = 2.0**num_stages - 1
+    return [math.sqrt(2.0**stage / total) for stage in range(num_stages)]
 
 
 def _end(rejected: Callable[[float], bool], gains: Sequence[float]) -> float:

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 _LOGGER = logging.getLogger("tempopt")
 _OURS = "tempopt"
+RECOMMENDATION = "tempopt:recommendation"
+"""Attribute of Optuna's study that holds what the verdict recommends."""
 _ATTEMPTS = 10
 _JITTER = random.SystemRandom()
 _OF_ENGINES: WeakKeyDictionary[Engine, OptunaCalls] = WeakKeyDictionary()
@@ -157,6 +159,14 @@ class OptunaCalls:
     def delete_study(self, name: str, trial_ids: Collection[int], ours: str) -> None:
         """Delete Optuna's study of a name, unless it holds other trials and lacks our user attribute."""
         self._tried(lambda storage: _delete(storage, name, trial_ids, ours))
+
+    def set_recommendation(self, name: str, recommendation: Mapping[str, Any]) -> None:
+        """Write what a study recommends into the attributes of Optuna's study of that name."""
+        self._tried(
+            lambda storage: storage.set_study_user_attr(
+                _id_of(storage, name), RECOMMENDATION, dict(recommendation)
+            )
+        )
 
     def close(self) -> None:
         """Close the connections; the next call makes new ones."""

@@ -31,7 +31,6 @@ STAGES: dict[Kind, int] = {
     "search": 2,
     "choose": 3,
     "confirm": 4,
-    "rematch": 5,
     "ablation": 6,
 }
 """Kind to its number in the database: of tickets that may be begun those of the lowest go first."""

@@ -98,6 +98,15 @@ class Store(AccessMethods):
 
     # ---- studies
 
+    def set_recommendation(self, name: str, recommendation: Mapping[str, Any]) -> None:
+        """Write what a study recommends into the attributes of Optuna's study.
+
+        Args:
+            name: Name of the study.
+            recommendation: Plain data.
+        """
+        optuna_calls.calls_for(self._database.engine).set_recommendation(name, recommendation)
+
     def create_study(
         self,
         name: str,

@@ -18,9 +18,9 @@ from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
 from tempopt.forecast.runs import planned_runs
-from tempopt.forecast.words import begun_text
+from tempopt.forecast.words import runs_text
 from tempopt.records.liveness import user
-from tempopt.records.rows import StudyRow
+from tempopt.records.rows import SEARCHING, StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
@@ -170,6 +170,7 @@ def resume(
     more: int = 0,
     pairs: int = 0,
     retry_failed: bool = False,
+    explain: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
@@ -183,12 +184,21 @@ def resume(
                 more=more,
                 pairs=pairs,
                 retry_failed=retry_failed,
+                explain=explain,
                 workers=workers,
                 observer=seen,
             )
             return remote.carried_out(server, name, workers=workers, observer=seen)
         study = store.load_study(name)
-        spec = grown(store, study, more=more, pairs=pairs, retry_failed=retry_failed, told=seen.note)
+        spec = grown(
+            store,
+            study,
+            more=more,
+            pairs=pairs,
+            retry_failed=retry_failed,
+            explain=explain,
+            told=seen.note,
+        )
         if more:
             seen.note(_added(spec, more))
         return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
@@ -312,7 +322,7 @@ def check(
             f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps.",
         ]
-    runs = begun_text(planned_runs(spec).all())
+    runs = runs_text(planned_runs(spec))
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 
@@ -345,10 +355,10 @@ def plan(
 
 def _added(spec: StudySpec, more: int) -> str:
     """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
-    runs = planned_runs(spec).all(without=("baseline", "constant", "search"))
+    most = planned_runs(spec).most(without=SEARCHING)
     return (
-        f"{more} trials are added. A new verdict on fresh seeds follows, for which about {runs.typical:.0f} "
-        f"more trainings (at most {runs.max:.0f}) choose and confirm."
+        f"{more} trials are added. A new verdict on fresh seeds follows, for which at most {most:.0f} more "
+        "trainings choose and confirm."
     )
 
 

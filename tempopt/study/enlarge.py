@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.continuation import find, go_on_with
+from tempopt.confirmation.comparisons import is_decided
+from tempopt.confirmation.explanation import explanation_tickets
 from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.records.rows import StudyRow, TicketRow
+from tempopt.records.tickets import current_round, finished, of_kind
 from tempopt.results.rounds import next_share
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
@@ -71,6 +74,7 @@ def grown(
     more: int = 0,
     pairs: int = 0,
     retry_failed: bool = False,
+    explain: bool = False,
     told: Callable[[str], None] = lambda text: None,
     check_schedules: Callable[[StudySpec], None] = import_schedules,
     version: int | None = None,
@@ -81,14 +85,24 @@ def grown(
         more: Search tickets to add.
         pairs: Pairs to add to its verdict.
         retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
+        explain: Whether its verdict is explained; nothing else is asked then.
         told: Called with a sentence on what is trained again, or on the share of the verdict that follows.
         check_schedules: Refuses a spec whose schedules outside tempopt cannot be had.
         version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
-        UsageError: More was asked with ``retry_failed``, or pairs were to be added, and there is no verdict.
+        UsageError: More was asked with ``retry_failed`` or ``explain``, or pairs or an explanation were to be
+            added, and there is no verdict.
     """
     spec = StudySpec.stored(study)
+    if explain:
+        if pairs or more or retry_failed:
+            raise UsageError(
+                "An explanation is of the verdict that there is. Ask for more in another command."
+            )
+        check_schedules(spec)
+        told(add_explanation(store, study, spec, version=version))
+        return spec
     if retry_failed:
         if pairs or more:
             raise UsageError(
@@ -181,6 +195,33 @@ def add_pairs(
             )
         if store.add_tickets(study.id, tickets, version=now, resume=True):
             return
+
+
+def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
+    """Add the runs that explain a verdict; return in words what is trained.
+
+    Raises:
+        UsageError: There is no verdict to explain, or it is about no temperature.
+    """
+    if spec.compare is not None:
+        raise UsageError(
+            f"{study.name} is a comparison of given parameter sets, which has nothing to explain."
+        )
+    while True:
+        now = _version(store, study, version)
+        rows = store.tickets(study.id)
+        of_round = current_round(rows)
+        confirm = of_kind(rows, "confirm", of_round=of_round)
+        if not confirm or not finished(confirm) or not is_decided(rows, spec, of_round):
+            raise UsageError(
+                f"The verdict of {study.name} was to be explained, but its confirmation is not over. Let it "
+                f"come to a verdict first: tempopt resume {study.name}"
+            )
+        tickets = explanation_tickets(rows, spec, is_requested=True)
+        if not tickets:
+            return "There is nothing to explain, or nothing that is not explained."
+        if store.add_tickets(study.id, tickets, version=now, resume=True):
+            return f"{len(tickets)} trainings begin to explain the verdict; more may follow."
 
 
 def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Whether one more verdict of a study could show anything with the share of the error rate that is left."""
+"""Whether one more verdict of a study could show anything at its level."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) ->
     alpha = level(verdicts(rows, of_round))
     if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
         raise UsageError(
-            "More trials would have a verdict of their own, which may spend "
-            f"{100 * alpha:.2g} % of the study's 5 %. With study.test: {test} that takes {fewest} pairs, and "
+            f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "
+            f"study.test: {test} that takes {fewest} pairs, and "
             f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
             f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
             "from this one (study.warm_start)."

@@ -96,8 +96,8 @@ class StudyForecast:
     @property
     def max_gpu_hours(self) -> float | None:
         """The most hours of cards, without one of training, as ``study.limits`` count them."""
-        found = self.gpu_hours(self.runs.all())
-        return None if found is None else found.max
+        totals = [self.gpu_hours(self.runs.total(gain=gain)) for gain in (False, True)]
+        return max((total.max for total in totals if total is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain data; the keys are those of ``tempopt plan --json``."""

@@ -1,4 +1,4 @@
-"""How a running study looks: a live screen on a terminal, a picture in a notebook, else a line per ticket.
+"""How a running study looks: a live screen on a terminal, a picture in a notebook, else a line per stage.
 
 Owns the drawing only; what is drawn is a Snapshot of the agent's.
 """
@@ -17,13 +17,12 @@ from typing import Any, TextIO
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
-from tempopt.records.rows import KINDS, Kind, TicketRow
-from tempopt.results.wording import set_text
+from tempopt.records.rows import KINDS, SEARCHING, Kind, TicketRow
+from tempopt.results.wording import temperature_text
 from tempopt.temperature import neutral_values, split_name
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
@@ -35,7 +34,7 @@ _CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}<
 _OTHERS_EVERY = 5.0
 # Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
 _LINES_ABOVE, _FEWEST = 16, 4
-_BAR, _SHORTEST = 12, 10
+_BAR, _STAGE_BAR, _SHORTEST = 12, 30, 10
 _COLUMNS = ("run", "steps", "value")
 
 LABELS: Mapping[Kind, str] = {
@@ -43,7 +42,6 @@ LABELS: Mapping[Kind, str] = {
     "constant": "constant",
     "search": "search",
     "choose": "choose",
-    "rematch": "rematch of the baseline",
     "confirm": "confirm",
     "ablation": "ablation",
 }
@@ -121,35 +119,54 @@ def best_line(snapshot: Snapshot) -> str:
 
 
 class Lines:
-    """One flushed line per finished ticket: for logs, pipes and terminals that cannot be drawn on."""
+    """Flushed lines for logs, pipes and terminals that cannot be drawn on: one for each stage that is over.
+
+    Args:
+        stream: What they are written to.
+        verbose: Whether there is one for each run that is over, too.
+    """
 
     others_every: float | None = None
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
         self._stream = stream
+        self._verbose = verbose
         self._snapshot: Snapshot | None = None
         self._since = 0
-        self._tested = self._validated = False
+        self._reported: dict[Kind, int] = {}
+        self._has_tested = False
 
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
-            asked = ", ".join(f"{count} {kind}" for kind, count in snapshot.asked.items() if count)
-            self._print(f"{snapshot.study}: {snapshot.direction} {snapshot.metric}; trainings: {asked}")
+            # what was over before is not told again
+            self._reported = {kind: done for kind, done in snapshot.done.items() if done}
         self._snapshot = snapshot
         self._since = 0
+        for kind in KINDS:
+            asked, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+            if asked and done == asked and self._reported.get(kind, 0) < done:
+                self._reported[kind] = done
+                self._print(self._stage_line(kind, snapshot))
+
+    def _stage_line(self, kind: Kind, snapshot: Snapshot) -> str:
+        done = snapshot.done[kind]
+        line = f"[{duration(snapshot.elapsed)}] {LABELS[kind]}: {done} training{'s' * (done != 1)} over"
+        if kind in SEARCHING and snapshot.best is not None:
+            best = temperature_text(_telling(snapshot.best_params))
+            line += f"; best {snapshot.metric} so far {number(snapshot.best)} with {best}"
+        return line
 
     def finished(self, ticket: TicketRow) -> None:
         self._since += 1
-        if ticket.kind in _ON_TEST and not self._tested and self._snapshot is not None:
-            self._tested = True
+        if not self._verbose and ticket.state != "failed":
+            return
+        if ticket.kind in _ON_TEST and not self._has_tested and self._snapshot is not None:
+            self._has_tested = True
             if self._snapshot.confirms_on == "test":
-                others = f" of {_TESTED}", ", those before of the validation data"
-                here, before = others if self._validated else ("", "")
-                self._print(f"Values{here} are of the test data{before}.")
-        self._validated |= ticket.kind not in _ON_TEST
+                self._print(f"Values of {_TESTED} are of the test data, others of the validation data.")
         line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
-            line += f"  {set_text(_telling(ticket.parameters))}"
+            line += f"  {temperature_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
             # A ticket is told of before the snapshot that counts it.
             done, asked = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
@@ -202,7 +219,7 @@ class Screen:
         if snapshot is None:
             return Group(Text("starting the workers ..."))
         since = time.monotonic() - self._received
-        best = set_text(snapshot.best_params)
+        best = temperature_text(snapshot.best_params)
         return Group(
             _title(snapshot, since),
             _stages(snapshot),
@@ -241,7 +258,7 @@ def _stages(snapshot: Snapshot) -> Table:
         asked, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
         if asked:
             style = "bold" if kind == snapshot.stage else ""
-            bar = ProgressBar(total=asked, completed=done, width=30)
+            bar = _draw_bar(done, asked, _STAGE_BAR)
             stages.add_row(Text(f"  {LABELS[kind]}", style=style), bar, Text(f"{done}/{asked}"))
     return stages
 
@@ -269,7 +286,7 @@ def _runs(shown: list[WorkerView], width: int) -> Table:
     for name in _COLUMNS[1:]:
         table.add_column(name, no_wrap=True, justify="right")
     for view, name, device, (run, *numbers) in zip(shown, agents, devices, rows, strict=True):
-        cells: list[Text | ProgressBar] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
+        cells: list[Text] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
         if has_device:
             cells.insert(1, Text(device))
         if has_bar:
@@ -278,10 +295,16 @@ def _runs(shown: list[WorkerView], width: int) -> Table:
     return table
 
 
-def _bar(view: WorkerView) -> Text | ProgressBar:
+def _bar(view: WorkerView) -> Text:
     if view.kind is None or not view.total_steps:
         return Text("")
-    return ProgressBar(total=view.total_steps, completed=view.step or 0, width=_BAR)
+    return _draw_bar(view.step or 0, view.total_steps, _BAR)
+
+
+def _draw_bar(done: int, total: int, width: int) -> Text:
+    """Return a bar whose empty part looks empty without colours, too."""
+    full = min(width, width * done // total)
+    return Text.assemble(("█" * full, "green"), ("░" * (width - full), "dim"))
 
 
 def _widest(cells: Iterable[str]) -> int:
@@ -306,10 +329,15 @@ def _run(view: WorkerView) -> tuple[str, str, str]:
 
 
 @contextmanager
-def observing(stream: TextIO) -> Iterator[Observer]:
-    """Yield the observer that suits the stream: a live screen on a terminal, else lines."""
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        yield Lines(stream)
+def observing(stream: TextIO, *, verbose: bool = False) -> Iterator[Observer]:
+    """Yield the observer that suits the stream: a live screen on a terminal, else lines.
+
+    Args:
+        stream: What is shown on.
+        verbose: Whether there is a line for each run, on a terminal as well.
+    """
+    if verbose or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        yield Lines(stream, verbose=verbose)
         return
     screen = Screen(Console(file=stream))
     with screen.live:

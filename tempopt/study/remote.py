@@ -77,6 +77,7 @@ def resume(
     more: int = 0,
     pairs: int = 0,
     retry_failed: bool = False,
+    explain: bool = False,
     workers: Workers | None = None,
     observer: Observer | None = None,
 ) -> None:
@@ -87,6 +88,7 @@ def resume(
         "more": more,
         "pairs": pairs,
         "retry_failed": retry_failed,
+        "explain": explain,
     }
     if more or pairs:
         asked["version"] = study.version

@@ -24,8 +24,8 @@ from tempopt.files import replace
 from tempopt.report import headline
 from tempopt.report.page import sections
 from tempopt.report.page.shared import cell, coded, colours, drawing, library, template
+from tempopt.results.findings import GAIN
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import GAIN
 
 PlotlyJs = Literal["inline", "cdn"]
 """Where the page has plotly.js from: itself, or the network."""
@@ -73,7 +73,7 @@ def render_report(
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
-    first, rest = headline.verdict(result, option)
+    first, *others = headline.decision_lines(result, option)
     text: str = (
         _environment()
         .get_template("report.html.j2")
@@ -82,9 +82,10 @@ def render_report(
             answer=headline.answer(result),
             gain=GAIN,
             verdict=first,
+            decision=others,
             todo=headline.what_to_do(result, option),
             terms=headline.terms(result),
-            statements=rest,
+            statements=headline.statements(result, option),
             tiles=sections.tiles(result),
             stages=sections.stages(result),
             title_of_use=sections.title_of_use(result),

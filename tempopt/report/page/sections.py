@@ -29,7 +29,6 @@ from tempopt.results.wording import (
     duration,
     rounded,
 )
-from tempopt.statistics.paired_tests import ALPHA
 from tempopt.study.progress import LABELS
 
 _MOST_TILES = 4
@@ -194,9 +193,8 @@ def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
 
 
 def _ledger(found: Verdict) -> tuple[str, str, str]:
-    """Return which verdict it is, and what it may spend of the level that all verdicts share."""
-    of_all = f"verdict {found.looks}; {100 * ALPHA:.2g}\u00a0% for all"
-    return "error rate allowed", f"{100 * found.alpha:.2g} %", of_all
+    """Return which verdict it is, and its level."""
+    return "level, two-sided", f"{100 * found.alpha:.3g} %", f"verdict {found.looks}"
 
 
 def _short(text: str, longest: int = 32) -> str:

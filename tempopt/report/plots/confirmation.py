@@ -28,11 +28,10 @@ from tempopt.report.plots.style import (
     number,
     plain,
 )
+from tempopt.results.findings import part_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import part_text
 from tempopt.results.wording import baseline_label, baseline_name
 from tempopt.statistics.fieller import Ratio
-from tempopt.statistics.paired_tests import ALPHA
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -79,6 +78,11 @@ class Comparison:
     p_value: float
     confidence: float
     share: Ratio | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a difference beyond chance: the interval does not hold 0."""
+        return self.ci_low > 0 or self.ci_high < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,7 @@ class Differences:
 
     def _of_share(self) -> str:
         found = next((each for each in self.others if each.name == INFERENCE), None)
-        if found is None or found.share is None or found.p_value >= ALPHA:
+        if found is None or found.share is None or not found.is_shown:
             return ""
         reached = _share(found.share)
         return f"A temperature set after training at {self.baseline} reaches {reached} of the total gain."

@@ -12,7 +12,6 @@ from tempopt.records.rows import KINDS, Kind, TicketRow
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
-    DIVERGING,
     OTHER,
     SEQUENTIAL,
     WINNER,
@@ -29,7 +28,6 @@ _COLOURS: Mapping[Kind, str] = {
     "constant": CONSTANT,
     "search": WINNER,
     "choose": OTHER,
-    "rematch": DIVERGING[3],
     "confirm": SEQUENTIAL[2],
     "ablation": SEQUENTIAL[1],
 }

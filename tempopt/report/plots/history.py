@@ -31,7 +31,7 @@ from tempopt.report.plots.style import (
     number,
 )
 from tempopt.results.study_result import Baseline, Curve, StudyResult
-from tempopt.results.wording import baseline_label, baseline_name, set_text
+from tempopt.results.wording import baseline_label, baseline_name, temperature_text
 
 _FEWEST = 8
 _LISTED = 30
@@ -110,7 +110,7 @@ class HistoryShown:
     def table(self) -> Table:
         """Return the trials, the best first."""
         rows = tuple(
-            (each.number, each.outcome, each.value, set_text(each.parameters))
+            (each.number, each.outcome, each.value, temperature_text(each.parameters))
             for each in self.ranked()[:_LISTED]
         )
         return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)

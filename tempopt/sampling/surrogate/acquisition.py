@@ -65,24 +65,23 @@ def _rise(mean_M1: Array, change_MK: Array) -> Array:
 
 
 def select_batch(
-    posterior: Posterior, *, count: int, rng: np.random.Generator, holding: int | None = None
+    posterior: Posterior, *, count: int, rng: np.random.Generator, first: int | None = None
 ) -> list[int]:
-    """Return the places of the sets of which the best is expected to be best, the best single one first.
+    """Return the places of the sets of which the best is expected to be best.
 
-    Each that follows is the one that adds most to the expected maximum of those before it and itself.
+    Each that follows the first is the one that adds most to the expected maximum of those before it and
+    itself.
 
     Args:
         posterior: What the sets come to; more is better.
         count: How many, 1 to M.
         rng: Draws the possible worlds that are looked at.
-        holding: Place of a set that is one of two or more; None: none has to be.
+        first: Place of the first set; None: the best single one.
     """
     mean_M = posterior.mean_M
-    found = [int(np.argmax(mean_M))]
+    found = [int(np.argmax(mean_M)) if first is None else first]
     if count == 1:
         return found
-    if holding is not None and holding not in found:
-        found.append(holding)
     values, vectors = np.linalg.eigh(posterior.covariance())
     root_MM = vectors * np.sqrt(np.maximum(values, 0.0))
     worlds_SM = mean_M + rng.standard_normal((_WORLDS, len(mean_M))) @ root_MM.T

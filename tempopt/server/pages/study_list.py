@@ -15,8 +15,8 @@ from tempopt.errors import StudyNotFound, TempoptError
 from tempopt.records.liveness import is_dead, study_standing
 from tempopt.records.rows import KINDS, StudyStanding, StudySummary, StudyTotals, TicketState
 from tempopt.report import headline
+from tempopt.results.findings import GAIN
 from tempopt.results.study_result import load
-from tempopt.results.verdict_text import GAIN
 from tempopt.store.store import Store
 from tempopt.study.progress import LABELS
 

@@ -1,32 +1,35 @@
-"""Which part of the winner its gain comes from, and whether a simpler plan would do: which runs tell it.
+"""Which runs explain a verdict: what each part of the winner is worth, and what would do in its place.
 
-Once a gain is shown, each part of the winner that is not neutral is made neutral, one at a time, on the
-confirming seeds. Simpler plans are ordered on the choosing seeds, and one of them is trained on the
+Each part of the winner that is not neutral is made neutral, one at a time, on the confirming seeds. Simpler
+plans and learned temperatures are ordered on the choosing seeds, and the best of each are trained on the
 confirming seeds. Pure: rows in, new tickets out; what they come to is verdict.py's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.comparisons import Evidence, gain
+from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.pairs import confirmed_arms
-from tempopt.confirmation.selection import all_on_choosing_seeds
+from tempopt.confirmation.selection import list_missing_on_choosing_seeds
 from tempopt.confirmation.selection import means as means_of
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, joined, next_number, of_kind, rounds_behind
 from tempopt.spec.domains import UNSET
 from tempopt.temperature import (
     GENERATION,
+    LR_RATIOS,
     NEUTRAL,
     NORMALISATION,
     active_groups,
     at_constant,
     effective,
     join_name,
+    learning,
     training_key,
     without,
 )
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 SIMPLEST = "simplest"
 """Arm of the simpler plan that is trained on the confirming seeds."""
+LEARNED_ARM = "learned"
+"""Arm of the baseline with its temperatures learned, on the confirming seeds."""
 _SIMPLER = "simpler"
 _MOVING = ("schedule", "control")
 # several of them share a column of 255 letters
@@ -67,7 +72,7 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
 
     What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
     parameters of generation together are one. Without its schedule, or its control of the entropy, the winner
-    has the constant temperature that was the best in place of it.
+    has the geometric mean of the schedule in place of it.
 
     Args:
         spec: The study's spec.
@@ -117,47 +122,65 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
     return found
 
 
-def ablation_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
-    """Return the next runs that take the winner apart; none if it is not wanted, or was done.
+def explanation_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, *, is_requested: bool = False
+) -> list[NewTicket]:
+    """Return the next runs that explain a verdict; none if that is not wanted, or was done.
 
     Args:
         tickets: All tickets of the study, which are all over, the confirmation's among them.
         spec: The study's spec.
+        is_requested: Whether an explanation is wanted whatever the spec says.
     """
     now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
-    arms = confirmed_arms(confirm)
-    if not {"search", "baseline", "twin"} <= arms.keys() or not _wanted(tickets, spec, now):
+    arms = confirmed_arms(of_kind(tickets, "confirm", of_round=now))
+    if not {"search", "baseline", "twin"} <= arms.keys() or not is_decided(tickets, spec, now):
         return []
-    if training_key(arms["search"]) == training_key(arms["twin"]) or taken_apart(tickets, now) is not None:
+    if not (is_requested or spec.study.explain or _has_begun(tickets, now)):
         return []
-    return _simpler_tickets(tickets, spec, arms) or _taken_apart(tickets, spec, arms, now)
+    if training_key(arms["search"]) == training_key(arms["twin"]):
+        return []
+    if explained_round(tickets, now) is not None:
+        return []
+    return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, now)
 
 
-def taken_apart(tickets: Sequence[TicketRow], of_round: int) -> int | None:
-    """Return in which of the rounds that a verdict rests on the winner was taken apart; None: in none."""
+def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
+    """Return in which of the rounds that a verdict rests on the winner was explained; None: in none."""
     rounds = (
-        each for each in rounds_behind(tickets, of_round) if of_kind(tickets, "ablation", of_round=each)
+        behind for behind in rounds_behind(tickets, of_round) if of_kind(tickets, "ablation", of_round=behind)
     )
     return max(rounds, default=None)
 
 
-def _wanted(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> bool:
-    if spec.study.ablation == "auto":
-        answer = gain(Evidence(tickets, spec, now))
-        return answer is not None and answer.significant
-    return spec.study.ablation == "full"
+def _has_begun(tickets: Sequence[TicketRow], now: int) -> bool:
+    return bool(of_kind(tickets, "choose", _SIMPLER, of_round=now))
 
 
-def _simpler_tickets(
+def _choosing_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters]
 ) -> list[NewTicket]:
-    """Return the runs on choosing seeds that are still needed to order simpler plans."""
-    plans = simpler_plans(arms)
-    if not plans:
+    """Return the runs on choosing seeds that are still needed to order what may replace the winner."""
+    plans, learned_sets = simpler_plans(arms), _learned_sets(spec, arms)
+    if not plans and not learned_sets:
         return []
-    sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans)]
-    return all_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
+    sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans), *learned_sets]
+    return list_missing_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
+
+
+def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Parameters]:
+    """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
+    of = spec.study.learned
+    return [learning(arms["baseline"], ratio, of=of) for ratio in LR_RATIOS] if spec.learns else []
+
+
+def _best_learned(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], now: int
+) -> Parameters | None:
+    """Return the better of the learned sets on the choosing seeds; the first where none has a mean."""
+    mean_of = means_of(tickets, spec, now)
+    sets = _learned_sets(spec, arms)
+    return max(sets, key=lambda learned: mean_of.get(training_key(learned), -math.inf), default=None)
 
 
 def simplest(
@@ -185,13 +208,15 @@ def simplest(
     return min(fit, key=lambda each: each[:2])[2] if fit else None
 
 
-def _taken_apart(
+def _confirming_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], now: int
 ) -> list[NewTicket]:
     """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
     named = {arm_without(part): parameters for part, parameters in ablated(spec, arms).items()}
     if plan := simplest(tickets, spec, arms, now):
         named[SIMPLEST] = plan.parameters
+    if (learned := _best_learned(tickets, spec, arms, now)) is not None:
+        named[LEARNED_ARM] = learned
     confirmed = {training_key(parameters) for parameters in arms.values()}
     new = joined({arm: each for arm, each in named.items() if training_key(each) not in confirmed})
     pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=now) if t.pair is not None}

@@ -1,0 +1,141 @@
+"""What a winner is compared with: the tuned baseline, its twin at τ = 1, and constant temperatures.
+
+The winner is the best of a search over all parameters, so a part of what it is better by may be what the
+other parameters (a learning rate) happened to earn there. Two comparisons take that away, and a gain has to
+hold in both. The *baseline* is the best that is known at τ = 1: what the search's model names there, and the
+winner's own other parameters, compared on the choosing seeds. The *twin* has the winner's own other
+parameters at τ = 1. Neither alone is enough: where τ and a learning rate are exchangeable, the winner's
+learning rate is a bad one at τ = 1, and its twin is no match.
+
+Constants are trained once a gain of something else is shown: the best one that the model names, and the
+winner with the geometric mean of its schedule in place of it.
+
+Pure: rows in, new tickets and parameter sets out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.selection import (
+    Recommend,
+    choose_tickets,
+    chosen,
+    list_missing_on_choosing_seeds,
+    means,
+    recommend_none,
+    searched,
+)
+from tempopt.records.rows import NewTicket, Parameters, TicketRow
+from tempopt.records.tickets import Arm, current_round
+from tempopt.spec.conditions import counted
+from tempopt.temperature import (
+    active_groups,
+    at_constant,
+    is_neutral,
+    mean_level,
+    neutral,
+    same_training,
+    temperatures_of,
+    training_key,
+)
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+def first_winner(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+) -> Parameters | None:
+    """Return the search's choice in the current round, None while there is none."""
+    return chosen("search", tickets, spec, lambda: searched("search", tickets, spec, recommend))
+
+
+def winner(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+) -> Parameters | None:
+    """Return what is to be confirmed: the search's choice, or that with the baseline's other parameters.
+
+    Of both sets the better on the choosing seeds is the winner.
+    """
+    first = first_winner(tickets, spec, recommend)
+    baseline = None if first is None else baseline_of(tickets, spec, first, recommend)
+    if first is None or baseline is None:
+        return first
+    mean_of, exchanged = means(tickets, spec, current_round(tickets)), exchange(spec, first, baseline)
+    mean, exchanged_mean = mean_of.get(training_key(first)), mean_of.get(training_key(exchanged))
+    is_better = mean is not None and exchanged_mean is not None and exchanged_mean > mean
+    return exchanged if is_better else first
+
+
+def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
+    """Return parameters with the other parameters of the baseline."""
+    others = {name: baseline[name] for name in spec.other_names if name in baseline}
+    return counted(spec.search, {**parameters, **others})
+
+
+def baseline_of(
+    tickets: Sequence[TicketRow], spec: StudySpec, first: Parameters, recommend: Recommend
+) -> Parameters | None:
+    """Return the best that is known at τ = 1, None while it is not chosen."""
+    return chosen("baseline", tickets, spec, lambda: _baseline_candidates(tickets, spec, first, recommend))
+
+
+def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
+    """Return the next runs that choose the baseline, and the winner's other parameters; none: all are chosen.
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+        recommend: Names the candidates.
+    """
+    first = first_winner(tickets, spec, recommend)
+    if first is None or is_neutral(first) or not spec.other_names:
+        return []
+    candidates = {"baseline": lambda: _baseline_candidates(tickets, spec, first, recommend)}
+    if new := choose_tickets(tickets, spec, candidates):
+        return new
+    baseline = baseline_of(tickets, spec, first, recommend)
+    if baseline is None:
+        return []
+    exchanged = exchange(spec, first, baseline)
+    if same_training(exchanged, first):
+        return []
+    return list_missing_on_choosing_seeds(tickets, spec, [first, exchanged], "exchange")
+
+
+def _baseline_candidates(
+    tickets: Sequence[TicketRow], spec: StudySpec, first: Parameters, recommend: Recommend
+) -> list[Parameters]:
+    """Return the candidates at τ = 1, at least one: the best that is known, and the winner's twin.
+
+    τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
+    other parameters are what is left to measure it with, which are known to train at another temperature.
+    """
+    if is_neutral(first):
+        return [first]
+    best, twin = searched("baseline", tickets, spec, recommend)[:1], neutral(first)
+    if not best or not spec.other_names:
+        return best or [twin]
+    return best if same_training(best[0], twin) else [*best, twin]
+
+
+def constants_to_train(
+    tickets: Sequence[TicketRow], spec: StudySpec, winner: Parameters, recommend: Recommend
+) -> dict[Arm, Parameters]:
+    """Return the constant temperatures that a winner is compared with by arm; none if it is one itself."""
+    if is_constant(winner):
+        return {}
+    at_mean = winner
+    for name in temperatures_of(winner):
+        at_mean = at_constant(at_mean, mean_level(winner, name), name)
+    arms: dict[Arm, Parameters] = {"constant_twin": at_mean}
+    if best := searched("constant", tickets, spec, recommend)[:1]:
+        arms["constant"] = best[0]
+    return arms
+
+
+def is_constant(parameters: Parameters) -> bool:
+    """Return whether parameters have constant temperatures and nothing else that is not neutral."""
+    return all(group.rpartition(".")[2] == "level" for group in active_groups(parameters))

@@ -1,0 +1,267 @@
+"""What a study decides, in the few values and lines that a screen has room for; computes nothing."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.verdict import Verdict
+from tempopt.results.findings import GAIN, NO_GAIN, find, render_lines
+from tempopt.results.guard_text import not_kept
+from tempopt.results.recommendation_text import others_text
+from tempopt.results.wording import (
+    baseline_name,
+    confidence,
+    duration,
+    p_text,
+    plan_text,
+    rounded_in,
+    temperature_text,
+)
+from tempopt.temperature import moves
+
+if TYPE_CHECKING:
+    from tempopt.results.study_result import StudyResult
+
+Outcome = Literal["gain", "more_stable", "no_gain", "worse", "untrained"]
+
+_WORDS: Mapping[Outcome, str] = {
+    "gain": GAIN,
+    "more_stable": "More stable",
+    "no_gain": NO_GAIN,
+    "worse": NO_GAIN,
+    "untrained": "No verdict",
+}
+_LABEL = 8
+_MOST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a study decides.
+
+    Args:
+        outcome: What is shown.
+        metric: Name of the metric.
+        before: Mean of the metric at the baseline, over the confirming seeds; None: not measured.
+        after: The same with what is recommended, or with the winner where nothing is to be changed.
+        change: ``after`` less ``before``; below 0 is better where less of the metric is.
+        low: Lower end of the interval of that change; infinite where too few pairs bound it.
+        high: Its upper end.
+        p_value: Two-sided, of no change.
+        confidence: Coverage of the interval, as in ``95 %``.
+        seeds: Fresh seeds that it rests on.
+        use: What to use, in words.
+        params: The parameters to train with.
+        baseline: What is used now, in words.
+        also: What is to be known besides, most important first.
+    """
+
+    outcome: Outcome
+    metric: str
+    before: float | None
+    after: float | None
+    change: float
+    low: float
+    high: float
+    p_value: float
+    confidence: str
+    seeds: int
+    use: str
+    params: Mapping[str, Any]
+    baseline: str
+    also: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The decision in one line."""
+        seeds = f"{self.seeds} fresh seed{'s' * (self.seeds != 1)}"
+        if self.outcome == "untrained":
+            return f"{_WORDS[self.outcome]}: {self.baseline} diverged on every seed."
+        change = rounded_in(self.change, self.change, self.low, self.high)
+        numbers = f"no interval, {seeds}"
+        if math.isfinite(self.low) or math.isfinite(self.high):
+            ends = (rounded_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
+            numbers = f"{self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
+            return f"{_WORDS[self.outcome]}: {self._values()}{change} ({numbers}"
+        return f"{_WORDS[self.outcome]}: {self._values()}{change} ({numbers})"
+
+    def _values(self) -> str:
+        if self.before is None or self.after is None:
+            return f"{self.metric} "
+        width = (self.high - self.low) / 2
+        digits = 3
+        if 0 < width < math.inf:
+            digits = max(0, min(8, 1 - math.floor(math.log10(width))))
+        return f"{self.metric} {self.before:.{digits}f} -> {self.after:.{digits}f}, "
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision as plain data without infinities."""
+        data = asdict(self)
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in data.items()
+        }
+
+
+def decide(result: StudyResult, storage: str = "") -> Decision | None:
+    """Return what a study of temperatures decides; None without a verdict.
+
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+    """
+    verdict = result.verdict
+    if verdict is None or verdict.recommendation is None:
+        return None
+    standing = result.standing
+    if standing is not None:
+        verdict = standing
+    advice = verdict.recommendation
+    assert advice is not None
+    answer = advice.gain if advice.gain is not None else verdict.total
+    test = answer.paired
+    sign = 1.0 if result.direction == "maximize" else -1.0
+    low, high = sorted((sign * test.ci_low, sign * test.ci_high))
+    before = verdict.mean_at_one
+    baseline = baseline_name(result.spec)
+    return Decision(
+        outcome=_outcome(verdict),
+        metric=result.metric,
+        before=before,
+        after=None if before is None else before + sign * test.gain,
+        change=sign * test.gain,
+        low=low,
+        high=high,
+        p_value=test.p_value,
+        confidence=confidence(test),
+        seeds=test.n_pairs,
+        use=_use(verdict, baseline),
+        params=advice.parameters,
+        baseline=baseline,
+        also=tuple(_also(result, verdict, storage))[:_MOST],
+    )
+
+
+def _outcome(verdict: Verdict) -> Outcome:
+    advice = verdict.recommendation
+    if verdict.total.significant or (advice is not None and advice.reason == "gain"):
+        return "gain"
+    if verdict.is_more_stable:
+        return "more_stable"
+    if verdict.untrained:
+        return "untrained"
+    return "worse" if verdict.total.worse else "no_gain"
+
+
+def _use(verdict: Verdict, baseline: str) -> str:
+    advice = verdict.recommendation
+    assert advice is not None
+    plan = "" if advice.plan is None else f", evaluated at {plan_text(advice.plan)}"
+    if advice.now in ("change_nothing", "inference_only"):
+        end = ", as now" if advice.now == "change_nothing" else ""
+        return f"{baseline}{others_text(advice)}{plan}{end}"
+    return f"{temperature_text(advice.parameters)}{plan}"
+
+
+def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
+    """Return what is to be known beside the decision, most important first."""
+    advice, total = verdict.recommendation, verdict.total
+    assert advice is not None
+    lines = []
+    if total.significant and not verdict.guards_kept:
+        lines.append(f"the winner gains, but {not_kept(verdict.guards)}")
+    if verdict.is_more_stable and verdict.failures is not None:
+        rates = verdict.failures
+        lines.append(
+            f"{rates.reference.failed} of {rates.reference.runs} trainings failed at "
+            f"{baseline_name(result.spec)}, {rates.arm.failed} with this ({p_text(rates.p_value)})"
+        )
+    if total.significant:
+        lines += _beside_constants(verdict)
+        if advice.now == "change_nothing" and verdict.guards_kept:
+            least = f"{advice.min_gain:.3g}"
+            lines.append(f"the gain is shown, and smaller than is worth a change ({least}, study.min_gain)")
+    elif not verdict.at_one:
+        tried = temperature_text(verdict.params)
+        lines.append(f"{tried} was the best of the search")
+        if advice.excluded is not None:
+            above = rounded_in(advice.excluded, total.paired.gain, total.paired.ci_low, total.paired.ci_high)
+            lines.append(f"a gain above {above.lstrip('+')} is excluded ({confidence(total.paired)})")
+    if advice.widen:
+        names = " and ".join(widening.name for widening in advice.widen)
+        lines.append(f"{names} at the end of the searched range: `tempopt show --full` has how to widen it")
+    if advice.pairs is not None:
+        where = f"{shlex.quote(result.name)}{storage}"
+        lines.append(f"more pairs may decide: tempopt resume {where} --pairs +{advice.pairs.pairs}")
+    if total.is_skewed:
+        lines.append("the differences are skewed: the error rate may be higher than stated")
+    return lines
+
+
+def _beside_constants(verdict: Verdict) -> list[str]:
+    """Return what the winner is worth beside a constant temperature, and beside what is recommended."""
+    advice = verdict.recommendation
+    assert advice is not None
+    if advice.now == "inference_only":
+        return ["training at another temperature is not shown to be worth more"]
+    what = "a schedule" if moves(verdict.params) else "the best of the search"
+    if advice.parameters != verdict.params and advice.winner is not None:
+        does = "is worse than" if advice.winner.worse else "is not shown to be better than"
+        return [f"{what} ({temperature_text(verdict.params)}) {does} this"]
+    over = _closest_constant(verdict)
+    if over is None:
+        return []
+    params, answer = over
+    test = answer.paired
+    gain = rounded_in(test.gain, test.gain, test.ci_low, test.ci_high)
+    worth = "worth" if verdict.schedule_shown else "not shown to be worth"
+    return [f"{worth} more than a constant: {gain} over {temperature_text(params)} ({p_text(test.p_value)})"]
+
+
+def _closest_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | None:
+    """Return the constant that comes closest to the winner, with the winner's gain over it."""
+    constants = [
+        (params, answer)
+        for params, answer in (
+            (verdict.constant_params, verdict.over_constant),
+            (verdict.constant_twin_params, verdict.over_constant_twin),
+        )
+        if params is not None and answer is not None
+    ]
+    return min(constants, key=lambda pair: pair[1].paired.gain, default=None)
+
+
+def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> list[str]:
+    """Return what a study decides in about five lines; of a comparison all that it found.
+
+    Args:
+        result: The study.
+        storage: As for :func:`decide`.
+        report: Path of its report, if one was written.
+    """
+    decision = decide(result, storage)
+    if decision is None:
+        return render_lines(find(result, storage))
+    where = f"{shlex.quote(result.name)}{storage}"
+    changes = decision.use != f"{decision.baseline}, as now"
+    lines = [
+        decision.headline,
+        _labelled("use", f"{decision.use}    tempopt export {where}" if changes else decision.use),
+    ]
+    if changes:
+        lines.append(_labelled("now", decision.baseline))
+    for place, text in enumerate(decision.also):
+        lines.append(_labelled("" if place else "also", text))
+    runs = sum(count.done + count.failed for count in result.tickets.values())
+    details = f"Details: tempopt show {where} --full{f', or {report}' if report else ''}"
+    lines.append(f"{runs} runs, {duration(result.cost.train_seconds)} of training. {details}")
+    return lines
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"  {label:<{_LABEL}}{text}"

@@ -1,0 +1,546 @@
+"""What a study found as a list of findings; computes nothing, and calls no best value of a search a gain."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
+from tempopt.confirmation.retrying import retried
+from tempopt.confirmation.verdict import Verdict
+from tempopt.results.constants_text import constant_texts, constants_conclusion
+from tempopt.results.guard_text import guard_lines
+from tempopt.results.heads_text import head_lines
+from tempopt.results.learned_text import ends_text as ends_of
+from tempopt.results.learned_text import rate_text
+from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
+from tempopt.results.rounds import ledger_lines
+from tempopt.results.wording import (
+    baseline_name,
+    baseline_values,
+    compared,
+    confidence,
+    duration,
+    numbers,
+    numbers_of_size,
+    parameters_text,
+    plan_text,
+    share_text,
+    signed,
+    size,
+    temperature_text,
+    unsigned,
+)
+from tempopt.statistics.failure_rates import Rate
+from tempopt.temperature import is_controlled, training_key
+
+if TYPE_CHECKING:
+    from tempopt.records.rows import TicketRow
+    from tempopt.results.study_result import StudyResult
+    from tempopt.spec.study_spec import StudySpec
+
+TESTS = {
+    "t": "paired t-test",
+    "sign_flip": "sign-flip permutation test",
+}
+PARTS = {
+    "schedule": "the schedule",
+    "level": "the level",
+    "layers": "the layer pattern",
+    "heads": "the head pattern",
+    "length_scaling": "the length scaling",
+    "entropy": "the entropy term",
+    "output_temperature": "the output temperature",
+    "control": "the control of the entropy",
+    "generation": "the parameters of generation",
+}
+"""Part of a plan to what people call it."""
+_OF_EACH = ("schedule", "level")
+"""Parts that each temperature has of its own."""
+DATA = {"test": "test", "validate": "validation"}
+GAIN, NO_GAIN = "Gain shown", "No gain shown"
+_NAMED = 3
+_LONGEST = 100
+
+
+State = Literal["shown", "worse", "not_shown", "fact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One statement of a verdict, which terminal, report, note and JSON render.
+
+    Args:
+        kind: What it is about, as in ``decision``, ``constants`` or ``cost``.
+        text: The statement as a sentence.
+        details: Statements below it.
+        state: ``shown``, ``worse`` or ``not_shown`` of a comparison; ``fact`` of everything else.
+        answer: The comparison; None without one.
+        params: The parameter set that it is about; None without one.
+    """
+
+    kind: str
+    text: str
+    details: tuple[str, ...] = ()
+    state: State = "fact"
+    answer: Answer | None = None
+    params: Mapping[str, Any] | None = None
+
+
+_NOT_READ = Finding(
+    kind="inference",
+    text="inference only: not applicable; no temperature that an evaluation is known to read is searched.",
+)
+
+
+def find(result: StudyResult, storage: str = "") -> list[Finding]:
+    """Return what a study found, the decision first.
+
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+    """
+    verdict = result.verdict
+    if result.spec.compare is not None:
+        # it builds on the words here
+        from tempopt.results.comparison_text import comparison_findings, cost_line
+
+        found = comparison_findings(result)
+        return [*found, *_missing(result, storage), Finding(kind="cost", text=cost_line(result))]
+    if verdict is None:
+        found = _open(result)
+    else:
+        baseline = baseline_name(result.spec)
+        total = verdict.total
+        found = [_of_answer("decision", headline(result), total, verdict.params)]
+        if text := recommendation_line(result, storage):
+            advice = verdict.recommendation
+            assert advice is not None
+            found.append(Finding(kind="recommendation", text=text, params=advice.parameters))
+        winner = f"winner of the search: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
+        found.append(Finding(kind="winner", text=winner, params=verdict.params))
+        found += [Finding(kind="rounds", text=line) for line in round_lines(result)]
+        found += _caveats(verdict, baseline)
+        found += _baselines(result, verdict)
+        found += _constants(verdict)
+        found += _inference(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
+        if verdict.controlled:
+            text = f"under control of the entropy: {ends_of(verdict.controlled)}."
+            found.append(Finding(kind="control", text=text))
+        found += _learned(verdict, result.spec)
+        found += _parts(verdict, result.spec)
+        found += _failures(verdict, result)
+        found += [Finding(kind="heads", text=line) for line in head_lines(result)]
+        found += [Finding(kind="guard", text=line) for line in guard_lines(verdict)]
+    return [
+        *found,
+        *(Finding(kind="rounds", text=line) for line in ledger_lines(result)),
+        *_missing(result, storage),
+        Finding(kind="cost", text=_cost(result)),
+    ]
+
+
+def render_lines(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as lines of text: the first, and the others indented below it."""
+    first, *others = findings
+    lines = [first.text, *(f"  {detail}" for detail in first.details)]
+    for finding in others:
+        lines += [f"  {finding.text}", *(f"    {detail}" for detail in finding.details)]
+    return lines
+
+
+def _of_answer(kind: str, text: str, answer: Answer, params: Mapping[str, Any] | None = None) -> Finding:
+    return Finding(kind=kind, text=text, state=state_of(answer), answer=answer, params=params)
+
+
+def state_of(answer: Answer) -> Literal["shown", "worse", "not_shown"]:
+    """Return what a comparison shows."""
+    return "shown" if answer.significant else "worse" if answer.worse else "not_shown"
+
+
+def answer(verdict: Verdict) -> str:
+    """Return in a few words what a study found."""
+    if verdict.total.significant:
+        return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
+    found = verdict.recommendation
+    # what to do then tells of a gain, which "no gain shown" alone would contradict
+    alone = found is not None and found.now == "inference_only"
+    return f"{NO_GAIN} by training at another temperature" if alone else NO_GAIN
+
+
+def answer_of(result: StudyResult, verdict: Verdict) -> str:
+    """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
+    said = answer(verdict)
+    return f"{said} by verdict {verdict.looks}" if said == NO_GAIN and _gained(result) else said
+
+
+def _gained(result: StudyResult) -> list[Verdict]:
+    """Return the earlier verdicts that showed a gain, oldest first."""
+    return [each for each in result.earlier_verdicts if each.total.significant]
+
+
+def headline(result: StudyResult) -> str:
+    """Return the verdict in one line: gain or no gain, interval, p, and on what."""
+    verdict = result.verdict
+    if verdict is None:
+        return f"{result.metric}: nothing is confirmed yet."
+    return f"{answer_of(result, verdict)}: {_told(result, verdict)}{_still_holds(result, verdict)}"
+
+
+def _still_holds(result: StudyResult, verdict: Verdict) -> str:
+    """Return a sentence on the newest earlier verdict that showed a gain, where the latest shows none."""
+    shown = _gained(result)
+    if verdict.total.significant or not shown:
+        return ""
+    before, test = shown[-1], shown[-1].total.paired
+    same = training_key(before.params) == training_key(verdict.params)
+    holds = "" if same and verdict.total.worse else " It still holds."
+    return f" Verdict {before.looks} showed a gain: {signed(test)} ({numbers(test)}).{holds}"
+
+
+def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
+    """Return what an earlier verdict showed, and what it recommended."""
+    test = verdict.total.paired
+    # a winner at the baseline has nothing to gain over it
+    gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)})"
+    shown = f"verdict {verdict.looks} (round {verdict.round}): {answer(verdict).lower()}{gain}"
+    return f"{shown}; it recommended: {earlier_advice(result, verdict)}."
+
+
+def _told(result: StudyResult, verdict: Verdict) -> str:
+    test = verdict.total.paired
+    baseline = baseline_name(result.spec)
+    in_full = f"{baseline}{baseline_values(result.spec)}"
+    where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
+    where += TESTS[verdict.test]
+    if verdict.total.significant:
+        change = f"{_better(result)} by {size(test)} with the winner of the search than with {in_full}"
+        return f"{result.metric} is {change} ({numbers_of_size(test)}; {where})."
+    if verdict.at_one:
+        return f"the best that the search has found in {result.metric} is {baseline} itself ({where})."
+    if verdict.total.worse:
+        # the more cautious is the smaller loss
+        least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
+        change = f"the winner of the search is worse than {in_full}, by {size(least)}"
+        return f"in {result.metric} {change} ({numbers_of_size(least)}; {where})."
+    if verdict.untrained:
+        return (
+            f"{baseline} diverged on every seed, so what the winner of the search gains over it in "
+            f"{result.metric} cannot be told ({where})."
+        )
+    gain = f"the gain of the winner of the search over {in_full} in {result.metric} is {signed(test)}"
+    return f"{gain} ({numbers(test)}; {where})."
+
+
+def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
+    """Return what the winner is compared with at the baseline, and which gain is excluded."""
+    if verdict.at_one:
+        return []
+    findings = []
+    total, over_baseline, over_twin = verdict.total, verdict.over_baseline, verdict.over_twin
+    baseline = baseline_name(result.spec)
+    if result.direction == "minimize":
+        findings.append(
+            Finding(kind="sign", text=f"a gain or difference with + is better: a lower {result.metric}.")
+        )
+    advice = verdict.recommendation
+    if advice is not None and advice.excluded is not None:
+        above = unsigned(advice.excluded, total.paired)
+        text = f"a gain of the winner above {above} is excluded ({confidence(total.paired)})."
+        findings.append(Finding(kind="excluded", text=text))
+    if total.lost:
+        text = f"all runs of one of the two that it has to beat at {baseline} were lost, so nothing is shown."
+        findings.append(Finding(kind="lost", text=text))
+    if over_baseline is None or over_twin is None or not total.each:
+        return findings
+    others = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
+    findings.append(
+        _of_answer(
+            "over_baseline",
+            f"against the best that is known at {baseline}: {compared(over_baseline)}.",
+            over_baseline,
+            verdict.baseline_params,
+        )
+    )
+    twin = f"against its own other parameters at {baseline} ({parameters_text(others)})"
+    cautious = "the more cautious of the two counts, at each end"
+    findings.append(
+        _of_answer("over_twin", f"{twin}: {compared(over_twin)}; {cautious}.", over_twin, verdict.twin_params)
+    )
+    return findings
+
+
+def _constants(verdict: Verdict) -> list[Finding]:
+    """Return the winner against constant temperatures, and what that says of its schedule."""
+    answers = {"constant": verdict.over_constant, "constant_twin": verdict.over_constant_twin}
+    params = {"constant": verdict.constant_params, "constant_twin": verdict.constant_twin_params}
+    findings = [
+        _of_answer(f"over_{arm}", text, answer, params[arm])
+        for arm, text in constant_texts(verdict).items()
+        if (answer := answers[arm]) is not None
+    ]
+    if verdict.against_constant is not None:
+        state: State = "shown" if verdict.schedule_shown else state_of(verdict.against_constant)
+        state = "not_shown" if state == "shown" and not verdict.schedule_shown else state
+        findings.append(Finding(kind="schedule", text=constants_conclusion(verdict), state=state))
+    return findings
+
+
+def _open(result: StudyResult) -> list[Finding]:
+    best = result.best
+    if best is None and result.state == "done":
+        text = f"No verdict: {result.name} is over, and no search trial is complete."
+    elif best is None:
+        text = f"No search trial of {result.name} is complete yet."
+    elif result.state != "done":
+        text = "No verdict yet: the confirmation on fresh seeds is not over."
+    elif not result.tickets["confirm"].requested:
+        missing = f"no run with {baseline_name(result.spec)} was begun"
+        text = f"No verdict: {missing}, so there is nothing to compare with."
+    else:
+        text = "No verdict: no pair of runs could be compared in the confirmation."
+    found = [Finding(kind="decision", text=text)]
+    if best is not None:
+        what = f"best trial: {result.metric} {best.value:.4g} with {temperature_text(best.params)}"
+        found.append(Finding(kind="best", text=f"{what}; that is not the gain.", params=best.params))
+    return found
+
+
+def round_lines(result: StudyResult) -> list[str]:
+    """Return what is to be said of a verdict that is not a study's first, or not on all of its trials."""
+    verdict = result.verdict
+    if verdict is None:
+        return []
+    lines = []
+    if result.round > verdict.round:
+        lines.append("this is from before the newest search trials were added: those are not confirmed.")
+    if verdict.looks > 1:
+        lines.append(f"verdict {verdict.looks} of this study: its level is {100 * verdict.alpha:.3g} %.")
+    return [*lines, *(_earlier_line(result, each) for each in result.earlier_verdicts)]
+
+
+def _missing(result: StudyResult, storage: str) -> list[Finding]:
+    """Return which runs did not complete, or only at a later attempt."""
+    lines = []
+    failed = [ticket for ticket in result.lost if ticket.state == "failed"]
+    if failed:
+        lines.append(f"failed on every attempt: {len(failed)} ({_named(failed)}).")
+        if any(retried(result.runs, result.spec)):
+            command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
+            lines.append(f"to have what counts of them, once the cause is gone: {command}")
+    again = [ticket for ticket in result.lost if ticket.state != "failed"]
+    if again:
+        attempts = sum(ticket.failures for ticket in again)
+        lines.append(f"retried after failures: {attempts} ({_named(again)}).")
+    if result.alone:
+        names = ", ".join(ticket.name for ticket in result.alone)
+        lines.append(f"ran out of GPU memory and needed a GPU of their own: {names}.")
+    withdrawn = [f"{count.withdrawn} {kind}" for kind, count in result.tickets.items() if count.withdrawn]
+    if withdrawn:
+        lines.append(f"withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets.")
+    return [Finding(kind="lost", text=line) for line in lines]
+
+
+def _named(tickets: list[TicketRow]) -> str:
+    shown = [
+        f"{ticket.kind} {ticket.number}: {_brief(ticket.error or 'no reason is known')}"
+        for ticket in tickets[:_NAMED]
+    ]
+    more = len(tickets) - _NAMED
+    return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _brief(text: str) -> str:
+    lines = text.split("\n")
+    whole = len(lines) == 1 and len(text) <= _LONGEST
+    return text.rstrip(".") if whole else f"{lines[0][:_LONGEST].rstrip('.')} ..."
+
+
+def _caveats(verdict: Verdict, baseline: str) -> list[Finding]:
+    lines = []
+    total = verdict.total
+    if verdict.confirmed_on == "validate":
+        lines.append("confirmed on the validation data that the search has seen: only the seeds are fresh.")
+    for answer in total.each or (total,):
+        if answer.diverged or answer.reference_diverged:
+            seeds = f"{answer.diverged} of {answer.paired.n_pairs} seeds"
+            counts = f"{seeds}, {baseline} on {answer.reference_diverged}"
+            more = answer.diverged > answer.reference_diverged
+            end = "; so the gain does not count" if more and answer.paired.significant else ""
+            lines.append(f"the winner diverged on {counts} (counted with the worst value reached){end}.")
+    if total.dropped:
+        lines.append(f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}.")
+    if math.isinf(total.paired.ci_low):
+        why = "the differences are equal" if total.paired.is_equal else "too few seeds"
+        lines.append(f"{why}: no finite interval; give study.seeds.confirm more.")
+    if total.is_skewed:
+        lines.append(
+            "the differences are skewed, and the test takes them to spread alike to both sides: the error "
+            "rate may be higher than stated. More pairs do not mend that; look at the runs that stand out."
+        )
+    return [Finding(kind="caveat", text=line) for line in lines]
+
+
+def part_text(part: str, spec: StudySpec) -> str:
+    """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``.
+
+    Attention's own are told apart where there are named temperatures beside it: ``the level of attention``.
+    """
+    temperature, _, group = part.rpartition(".")
+    if group not in PARTS:
+        return part
+    if not temperature and spec.temperatures and group in _OF_EACH:
+        temperature = "attention"
+    return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
+
+
+def _inference(verdict: Verdict, baseline: str) -> list[Finding]:
+    found = verdict.inference_only
+    if found is None:
+        return []
+    findings = []
+    twin = found.twin or found.baseline
+    apart = twin.answer != found.answer
+    if found.plan == AS_TRAINED:
+        text = f"inference only: models trained at {baseline} are evaluated best at {baseline}."
+        findings.append(Finding(kind="inference", text=text))
+    else:
+        text = (
+            f"models trained at {baseline} and evaluated at {plan_text(found.plan)}, against the same models "
+            f"evaluated at {baseline}"
+        )
+        share = "." if apart else share_text(found.share, twin.answer.paired)
+        findings.append(
+            Finding(
+                kind="inference",
+                text=f"inference only ({text}): {compared(found.answer)}{share}",
+                details=(choice_text(found.baseline, verdict.confirmed_on),),
+                state=state_of(found.answer),
+                answer=found.answer,
+            )
+        )
+    if apart and found.share is not None:
+        models = f"models trained at {baseline} with the winner's other parameters"
+        text = f"the same of {models}, {plan_text(twin.plan)}"
+        share = share_text(found.share, twin.answer.paired)
+        findings.append(_of_answer("inference_twin", f"{text}: {compared(twin.answer)}{share}", twin.answer))
+    if found.difference is not None and not verdict.at_one:
+        findings.append(_over_inference(verdict, found, found.difference, baseline))
+    return findings
+
+
+def _over_inference(verdict: Verdict, found: InferenceOnly, over: Answer, baseline: str) -> Finding:
+    """Return what training at another temperature is worth beside evaluating at one."""
+    plans = [AS_TRAINED if tuned is None else tuned.plan for tuned in (found.winner, found.baseline)]
+    of_winner, of_baseline = (
+        f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans
+    )
+    models = f"models trained at {baseline}{of_baseline.rstrip(',')}"
+    text = f"the winner{of_winner} against {models}: {compared(over)}"
+    if over.significant and verdict.total.significant:
+        end = "training at another temperature is worth that much more than inference alone."
+    elif over.worse:
+        end = f"{baseline if found.plan == AS_TRAINED else 'inference alone'} is better."
+    elif over.significant:
+        end = f"this does not count, since the winner is not shown to gain over {baseline}."
+    else:
+        end = "training at another temperature is not shown to be worth more than inference alone."
+    return _of_answer("over_inference", f"{text}: {end}", over)
+
+
+def _learned(verdict: Verdict, spec: StudySpec) -> list[Finding]:
+    """Return what learned temperatures gain over the baseline, and the winner over them."""
+    found = verdict.learned
+    if found is None:
+        if not spec.study.explain or spec.study.not_learned is None:
+            return []
+        reason = spec.study.not_learned.rstrip(".")
+        text = f"learned temperatures: not applicable; they cannot be learned here: {reason}."
+        return [Finding(kind="learned", text=text)]
+    share = share_text(found.share, found.answer.paired).rstrip(".")
+    if found.share is None and not found.answer.significant:
+        share = ": no gain shown"
+    text = (
+        f"learned temperatures (from {baseline_name(spec)}, {rate_text(found)}), at the price of one "
+        f"training: {compared(found.answer)}{share}; {ends_of(found.ends)}."
+    )
+    findings = [_of_answer("learned", text, found.answer, found.params)]
+    if (over := found.winner) is not None:
+        shown = "; the winner is worse" if over.worse else "; no difference is shown"
+        end = "" if over.significant else shown
+        findings.append(_of_answer("over_learned", f"the winner against them: {compared(over)}{end}.", over))
+    return findings
+
+
+def _parts(verdict: Verdict, spec: StudySpec) -> list[Finding]:
+    """Return what the winner loses without each of its parts, and the simpler plan that would do."""
+    findings = []
+    for part in verdict.parts:
+        shown = "" if part.answer.significant or part.answer.worse else ": no difference shown"
+        what = f"{part_text(part.name, spec)}{_level_note(verdict) if part.name == 'level' else ''}"
+        text = f"the winner against itself without {what}: {compared(part.answer)}{shown}."
+        findings.append(_of_answer("part", text, part.answer, part.parameters))
+    if (simplest := verdict.simplest) is not None:
+        kept = " and ".join(part_text(part, spec) for part in simplest.parts)
+        does = "shown" if simplest.holds else "not shown"
+        text = (
+            f"the winner with {kept} alone ({temperature_text(simplest.parameters)}) is {does} to keep "
+            f"{100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
+            f"{compared(simplest.lost)}."
+        )
+        findings.append(_of_answer("simplest", text, simplest.gain, simplest.parameters))
+    return findings
+
+
+def _level_note(verdict: Verdict) -> str:
+    """Return what attention is trained with without the level of the winner."""
+    if is_controlled(verdict.params):
+        return " (the temperatures begin at 1)"
+    return " (the schedule divided by its mean, so that it averages 1)"
+
+
+def _failures(verdict: Verdict, result: StudyResult) -> list[Finding]:
+    rates = verdict.failures
+    if rates is None:
+        return []
+    limit, worse = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
+    what = "diverged" if limit is None else f"{result.metric} {worse} {limit:g}, or diverged"
+    at_baseline = f"at {baseline_name(result.spec)} {_rate(rates.reference)}"
+    end = ""
+    if verdict.is_more_stable:
+        end = " The winner is shown to fail less often."
+    elif not verdict.has_all_pairs:
+        end = " That is not tested, since not all pairs were trained."
+    text = (
+        f"failed runs ({what}): the winner {_rate(rates.arm)}, {at_baseline}; p = {rates.p_value:.2g} "
+        f"(exact McNemar test).{end}"
+    )
+    return [Finding(kind="stability", text=text, state="shown" if verdict.is_more_stable else "not_shown")]
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.failed} of {rate.runs} ({100 * rate.low:.0f} to {100 * rate.high:.0f} %)"
+
+
+def _cost(result: StudyResult) -> str:
+    counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
+    runs = sum(count.done + count.failed for count in result.tickets.values())
+    kept = result.cost.checkpoint_seconds
+    writing = f", {duration(kept)} of it to write checkpoints" if kept >= 1 else ""
+    what = f"training in {runs} runs"
+    trained = f"{duration(result.cost.train_seconds)} of {what}{writing}"
+    return f"cost: {trained} (search trials: {counts or 'none'}){_cards(result)}."
+
+
+def _cards(result: StudyResult) -> str:
+    cost = result.cost
+    peak = "" if cost.peak_memory is None else f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
+    return "" if cost.gpu_seconds is None else f"; {duration(cost.gpu_seconds)} of GPUs{peak}"
+
+
+def _better(result: StudyResult) -> str:
+    return "higher" if result.direction == "maximize" else "lower"
