@@ -218,7 +218,10 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
     where += TESTS[verdict.test]
     if verdict.total.significant:
-        change = f"{_better(result)} by {size(test)} with the winner of the search than with {in_full}"
+        at_least = f", at least {unsigned(test.ci_low, test)}," if test.ci_low > 0 else ""
+        change = (
+            f"{_better(result)} by {size(test)}{at_least} with the winner of the search than with {in_full}"
+        )
         return f"{result.metric} is {change} ({numbers_of_size(test)}; {where})."
     if verdict.at_one:
         return f"the best that the search has found in {result.metric} is {baseline} itself ({where})."

@@ -67,7 +67,7 @@ def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
     else:
         yield from _line(f"gain over {baseline}", verdict.total)
     for answer, what in (
-        (verdict.over_baseline, f"gain over the best at {baseline}, tuned again"),
+        (verdict.over_baseline, f"gain over the best at {baseline}"),
         (verdict.over_twin, f"gain over the winner's other parameters at {baseline}"),
     ):
         if verdict.total.each and not verdict.at_one:

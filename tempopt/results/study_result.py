@@ -181,6 +181,16 @@ class StudyResult:
         verdict = self.standing or self.verdict
         return None if verdict is None else verdict.recommendation
 
+    @property
+    def plan(self) -> tuple[str, dict[str, Any] | None]:
+        """What plots show, and its parameters: what is recommended, else the winner or the best trial."""
+        advice = self.recommendation
+        if advice is not None and advice.now not in ("change_nothing", "inference_only"):
+            return "recommended", advice.parameters
+        if self.winner is not None:
+            return "winner", self.winner
+        return "best trial", None if self.best is None else self.best.params
+
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say

@@ -110,7 +110,7 @@ class StudySection(Section):
         ),
     ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]
-    trials: Count = 16
+    trials: Count = 12
     arms: Arms = Arms()
     candidates: Count = 2
     seeds: Seeds = Seeds()

@@ -15,7 +15,7 @@ from tempopt.records.tickets import arms_of
 from tempopt.report.plots.landscape import landscape_data
 from tempopt.report.plots.schedule import schedule_data
 from tempopt.report.plots.temperatures import controlled, controlled_runs
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.temperature import active_groups, is_controlled
 from tests.simulated import Simulated
 

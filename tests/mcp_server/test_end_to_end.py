@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tempopt.results import study_result
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.server.tokens import made
 from tempopt.store import Store
 from tests.cluster.http_servers import HttpServers

@@ -12,7 +12,7 @@ import pytest
 
 from tempopt.forecast.runs import planned_runs
 from tempopt.results import study_result
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.spec.load import load_spec
 from tempopt.store.store import Store
 from tests.mcp_server.asker import run, session

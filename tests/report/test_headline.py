@@ -9,7 +9,7 @@ from tempopt.report.headline import answer, terms, verdict
 from tempopt.report.note import escaped, render_note
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import GAIN, verdict_lines
+from tempopt.results.findings import GAIN, verdict_lines
 from tests.report.made_study import World, make
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tempopt.report.note import belongs_to_tempopt, escaped, render_note
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tests.report.made_study import World, make
 
 MARKUP = '<a href="x">`|*_[</a>'

@@ -17,7 +17,7 @@ from tempopt import cli
 from tempopt.confirmation.pairs import more_pairs
 from tempopt.report.page.html import render_report
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.spec.domains import Range
 from tempopt.spec.study_spec import StudySpec
 

@@ -16,7 +16,7 @@ from tempopt.errors import StudyFailed
 from tempopt.records.rows import TicketRow
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.spec.comparison_spec import comparison_spec
 from tests.specs import changed
 

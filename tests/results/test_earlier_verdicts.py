@@ -16,7 +16,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.report import headline as report
 from tempopt.results.export import to_yaml
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import headline, verdict_lines
+from tempopt.results.findings import headline, verdict_lines
 from tests.simulated import Simulated, Worth
 
 GAIN = 0.1

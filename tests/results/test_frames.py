@@ -16,7 +16,7 @@ from tempopt.report.page.html import render_report
 from tempopt.report.plots import PLOTS
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult, load
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.store.store import Store
 from tests.report.made_study import Made, World, make, write
 

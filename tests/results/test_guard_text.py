@@ -11,7 +11,7 @@ from tempopt.records.tickets import arms_of
 from tempopt.results.guard_text import guard_line
 from tempopt.results.recommendation_text import HEAD
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 
 GUARDS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]

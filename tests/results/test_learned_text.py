@@ -8,7 +8,7 @@ import pytest
 
 from tempopt.records.rows import TicketRow
 from tempopt.results.learned_text import ends_text
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tests.results.test_verdict_text import shifted
 
 

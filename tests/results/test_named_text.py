@@ -14,7 +14,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.report.headline import terms
 from tempopt.results.export import to_yaml
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.results.wording import baseline_label, baseline_name, baseline_values, set_text
 from tests.simulated import Simulated
 

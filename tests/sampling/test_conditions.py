@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.confirmation.rematch import exchanged, rematch_tickets
+from tempopt.confirmation.references import exchanged, rematch_tickets
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.features import Features
 

@@ -13,7 +13,7 @@ import pytest
 from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.store import Store
 from tempopt.study.api import join, resume, search
 from tempopt.study.enlarge import grown

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.findings import verdict_lines
 from tempopt.study.api import search
 from tests.toy_study import URL, toy_spec
 

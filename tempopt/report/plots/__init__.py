@@ -46,7 +46,7 @@ from tempopt.report.plots.style import Data, Plot, Table
 
 PLOTS: Mapping[str, Plot] = {
     "differences": Plot(title="Fresh seeds, one by one", data=paired_data, figure=plot_paired),
-    "schedule": Plot(title="The winner's schedule", data=schedule_data, figure=plot_schedule),
+    "schedule": Plot(title="The temperature over training", data=schedule_data, figure=plot_schedule),
     "history": Plot(title="Search history", data=history_data, figure=plot_history),
     "curves": Plot(title="Learning curves", data=curves_data, figure=plot_curves),
     "landscape": Plot(title="First and last temperature", data=landscape_data, figure=plot_landscape),

@@ -35,7 +35,7 @@ from tempopt.report.plots.temperatures import (
     Shown,
     all_shown,
     measured_levels,
-    winners_levels,
+    plan_levels,
 )
 from tempopt.results.study_result import StudyResult
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
@@ -57,7 +57,7 @@ class Landscape:
         points: Number, first and last temperature, value and parameters of each that is drawn, the worst
             first.
         constants: The same for the arm of constant temperatures, which lie on the diagonal.
-        winner: First and last temperature of the winner, if there is one.
+        plan: What is recommended or the winner, as a word, with its first and last temperature, if any.
         best: Of the best tenth of all complete search trials, how many cool down and how many they are; None
             if they are fewer than five.
         out_of: Number of complete search trials; more than are drawn where that is many.
@@ -69,7 +69,7 @@ class Landscape:
     direction: str
     points: tuple[Point, ...]
     constants: tuple[Point, ...]
-    winner: tuple[float, float] | None
+    plan: tuple[str, float, float] | None
     best: tuple[int, int] | None
     out_of: int
     shown: Shown = ATTENTION
@@ -131,14 +131,14 @@ def _landscape(
     result: StudyResult, shown: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
 ) -> Landscape:
     best, rest = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
-    ends = winners_levels(result, shown, (0.0, 1.0))
-    winner = (ends[0], ends[1]) if ends else None
+    role, _ = result.plan
+    ends = () if result.winner is None else plan_levels(result, shown, (0.0, 1.0))
     return Landscape(
         metric=result.metric,
         direction=result.direction,
         points=tuple([*(rest[place] for place in evenly(len(rest), MOST_MARKS // 2)), *best]),
         constants=tuple(_points(result, "constant", shown)[-MOST_MARKS // 4 :]),
-        winner=winner,
+        plan=(role, ends[0], ends[1]) if ends else None,
         best=_best(points),
         out_of=len(points),
         shown=shown,
@@ -229,8 +229,9 @@ def _marks(
         yield _placed(data.constants, "square", "constant temperatures", colours, labels=bool(bar))
     yield _placed(data.points, "circle", "trials", colours | bar, labels=bool(bar))
     yield _mark((data.shown.neutral, data.shown.neutral), "x-thin", baseline, BASELINE)
-    if data.winner is not None:
-        yield _mark(data.winner, "star-open", "winner", INK)
+    if data.plan is not None:
+        role, *ends = data.plan
+        yield _mark((ends[0], ends[1]), "star-open", role, INK)
 
 
 def _placed(

@@ -1,4 +1,4 @@
-"""The temperature over training: the winner's plan beside the baseline."""
+"""The temperature over training: the recommended plan beside the baseline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanShown:
-    """A winner's temperature at every progress and, where that is known, in every layer.
+    """A plan's temperature at every progress and, where that is known, in every layer.
 
     Args:
         progress: Training progress, from 0 to 1.
@@ -47,7 +47,8 @@ class PlanShown:
         layers_known: Whether it is.
         pattern: Name of the layer pattern.
         beside: What acts on attention beside the temperature that is shown, by name.
-        confirmed: Whether this is the plan that the verdict is about.
+        confirmed: Whether there is a verdict.
+        role: What the plan is: ``recommended``, ``winner`` or ``best trial``.
         shown: Which temperature this is.
         others: The other temperatures of the study, each with its value at each progress.
         measured: Of how many runs this is the geometric mean, where the temperatures follow a target of the
@@ -62,6 +63,7 @@ class PlanShown:
     pattern: str
     beside: Mapping[str, Any]
     confirmed: bool
+    role: str = "winner"
     shown: Shown = ATTENTION
     others: tuple[tuple[Shown, tuple[float, ...]], ...] = ()
     measured: int = 0
@@ -80,10 +82,10 @@ class PlanShown:
         """Return how to read it and what it says."""
         course = _course_of(self.level, self.courses.get(self.shown.name))
         if self.shown.name:
-            text = f"The winner's temperature {self.shown.name} {course}; the dashed line is the temperature "
+            text = f"{self._plan} {self.shown.name} {course}; the dashed line is the temperature "
             text += f"as found, {number(self.shown.neutral)}."
         else:
-            text = f"The winner's temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
+            text = f"{self._plan} {course}; the dashed line is τ = 1, where softmax is as usual. "
             text += "Above it attention is softer, below it sharper."
         for each, levels in self.others:
             text += f" {each.name}, {number(each.neutral)} as found, "
@@ -94,8 +96,14 @@ class PlanShown:
         if self.measured:
             text += f" It follows a target of the entropy: the geometric mean of {self.measured} runs."
         if self.beside:
-            text += f" The winner has more than this curve shows: {parameters_text(self.beside)}."
+            text += f" The plan has more than this curve shows: {parameters_text(self.beside)}."
         return text if self.confirmed else f"{text} This plan is not confirmed."
+
+    @property
+    def _plan(self) -> str:
+        return (
+            f"The {self.role} temperature" if self.role == "recommended" else f"The {self.role}'s temperature"
+        )
 
     @property
     def varies(self) -> bool:
@@ -142,20 +150,18 @@ def _num_layers(result: StudyResult) -> int | None:
 
 
 def schedule_data(result: StudyResult) -> PlanShown:
-    """Return the plan of the winner; before there is one, that of the best trial.
+    """Return the plan to train with, else that of the winner, and before there is one of the best trial.
 
     Raises:
-        NothingToPlot: No search trial is complete, or the winner's attention has no temperature.
+        NothingToPlot: No search trial is complete, or the plan's attention has no temperature.
     """
-    parameters = result.winner
-    if parameters is None and result.best is not None:
-        parameters = result.best.params
+    role, parameters = result.plan
     if parameters is None:
         raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
     shown, *others = all_shown(result)
     values = shown.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
-        raise NothingToPlot("The winner's attention is linear: it has no temperature.")
+        raise NothingToPlot("Attention is linear: it has no temperature.")
     bends = {at for each in (shown, *others) for at, _ in each.shape(parameters)[1:-1]}
     progress = tuple(sorted({*(place / (_FINE - 1) for place in range(_FINE)), *bends}))
     layers = None if shown.name else _num_layers(result)
@@ -172,6 +178,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
         pattern=values.layer_pattern,
         beside=_beside(parameters),
         confirmed=result.verdict is not None,
+        role=role,
         shown=shown,
         others=tuple((each, each.levels(parameters, progress)) for each in others),
         measured=0 if measured is None else measured.runs,
@@ -195,7 +202,7 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plot_schedule(data: PlanShown) -> go.Figure:
-    """Return the winner's temperatures over progress beside the baseline, a panel for each."""
+    """Return the plan's temperatures over progress beside the baseline, a panel for each."""
     shown = [(data.shown, data.level), *data.others]
     made, places = panels(
         [each.title for each, _ in shown],
@@ -208,7 +215,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
         made.add_trace(_layers(data), **places[0])
     for (each, levels), place in zip(shown, places, strict=True):
         first, alone = each is data.shown, len(shown) == 1
-        made.add_trace(_winner(data.progress, levels, each, legend=first), **place)
+        made.add_trace(_curve(data.progress, levels, each, data.role, legend=first), **place)
         made.add_trace(_baseline(each, each.baseline if alone else "baseline", legend=first), **place)
         seen = [*levels, each.neutral]
         if first:
@@ -232,17 +239,17 @@ def _layers(data: PlanShown) -> go.Scatter:
     )
 
 
-def _winner(
-    progress: tuple[float, ...], levels: tuple[float, ...], shown: Shown, *, legend: bool
+def _curve(
+    progress: tuple[float, ...], levels: tuple[float, ...], shown: Shown, role: str, *, legend: bool
 ) -> go.Scatter:
     return go.Scatter(
         x=progress,
         y=levels,
         mode="lines",
         line={"color": WINNER, "width": 3},
-        name="winner",
+        name=role,
         showlegend=legend,
-        hovertemplate=f"progress %{{x:.2f}}: {shown.name or 'τ'} = %{{y:.4g}}<extra>winner</extra>",
+        hovertemplate=f"progress %{{x:.2f}}: {shown.name or 'τ'} = %{{y:.4g}}<extra>{role}</extra>",
     )
 
 

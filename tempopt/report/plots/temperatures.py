@@ -161,6 +161,15 @@ def measured_levels(
     return () if found is None else found.level
 
 
+def plan_levels(result: StudyResult, shown: Shown, progress: Sequence[float]) -> tuple[float, ...]:
+    """Return a temperature of what plots show (``StudyResult.plan``) at each progress; empty if not known."""
+    _, parameters = result.plan
+    if parameters is None:
+        return ()
+    runs = controlled_runs(result, parameters) if is_controlled(parameters) else []
+    return measured_levels(result, runs, parameters, shown, progress)
+
+
 def winners_levels(result: StudyResult, shown: Shown, progress: Sequence[float]) -> tuple[float, ...]:
     """Return a temperature of the winner at each progress; empty where there is none, or it is not known."""
     if result.winner is None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tempopt.confirmation.ablation import ablated, ablation_tickets, simpler_plans, simplest
+from tempopt.confirmation.explanation import ablated, explanation_tickets, simpler_plans, simplest
 from tempopt.confirmation.pairs import more_pairs
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import TicketRow
@@ -286,7 +286,7 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(make_spec: Any) 
     ]
     second = simplest(rows, study.spec, arms, 0)
     assert second is not None and len(second.parts) == 2 and "length_scaling" in second.parts
-    assert {t.kind for t in ablation_tickets(rows, study.spec)} == {"ablation"}
+    assert {t.kind for t in explanation_tickets(rows, study.spec)} == {"ablation"}
 
 
 def test_there_are_no_parts_before_all_of_their_runs_are_over(make_spec: Any) -> None:

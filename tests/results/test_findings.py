@@ -10,7 +10,7 @@ import numpy as np
 
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.results.verdict_text import headline, verdict_lines
+from tempopt.results.findings import headline, verdict_lines
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import active_groups
 from tests.simulated import SPACE, Simulated, Worth

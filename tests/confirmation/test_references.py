@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.rematch import first_winner, winner
+from tempopt.confirmation.references import first_winner, winner
 from tempopt.confirmation.stages import next_tickets
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.sampling.arms import Arms
