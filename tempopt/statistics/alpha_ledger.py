@@ -8,7 +8,7 @@ each open a round, and each round has one verdict.
 
 from __future__ import annotations
 
-from tempopt.statistics.paired_tests import ALPHA
+from tempopt.statistics.levels import ALPHA
 
 FIRST = 0.04
 """What the first verdict may spend."""

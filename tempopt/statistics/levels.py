@@ -14,6 +14,10 @@ Test = Literal["t", "sign_flip"]
 
 TESTS: tuple[Test, ...] = ("t", "sign_flip")
 
+ALPHA = 0.05
+"""Level of the two-sided test that p-values are scaled to: below it is significant, whatever share was
+spent."""
+
 _POWER = 1.5
 
 

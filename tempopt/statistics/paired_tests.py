@@ -18,16 +18,13 @@ from statistics import fmean, median, stdev
 
 from tempopt.errors import UsageError, unknown
 from tempopt.statistics.group_sequential import Look, increment, nominal, repeated_p, repeated_score
+from tempopt.statistics.levels import ALPHA as ALPHA
 from tempopt.statistics.levels import TESTS as TESTS
 from tempopt.statistics.levels import Direction as Direction
 from tempopt.statistics.levels import Test as Test
 from tempopt.statistics.levels import least_pairs as least_pairs
 from tempopt.statistics.power import POWER, pairs_needed
 from tempopt.statistics.sign_flip import Signs
-
-ALPHA = 0.05
-"""Level of the two-sided test that p-values are scaled to: below it is significant, whatever share was
-spent."""
 
 _ROUNDING = 1e-9
 """Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
