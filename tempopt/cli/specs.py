@@ -1,0 +1,33 @@
+"""The spec that a command is given: read and validated before anything that trains is imported."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from tempopt.errors import SpecError
+from tempopt.spec.load import load_spec
+from tempopt.spec.remaining_faults import with_all_faults
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
+
+
+def read_spec(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read and validate a study spec; arguments as for :func:`tempopt.spec.load.load_spec`.
+
+    Raises:
+        SpecError: There is no such spec, or its text is wrong; there is a line for each fault, and the
+            command that checks it again.
+    """
+    try:
+        return load_spec(path_or_name, overrides)
+    except FaultySpecError as error:
+        refusal: SpecError = with_all_faults(error)
+    except SpecError as error:
+        if not Path(path_or_name).is_file():
+            raise
+        refusal = error
+    settings = [word for setting in overrides for word in ("--set", setting)]
+    command = shlex.join(["tempopt", "check", path_or_name, *settings])
+    raise SpecError(f"{refusal}\nTo check it again, run: {command}") from refusal
