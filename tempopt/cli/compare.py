@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tempopt.cli import DONE, FAILED, NOT_SHOWN, WORSE
 from tempopt.cli.search import by_launcher, to_verdict
+from tempopt.cli.specs import advise_check
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
@@ -54,15 +55,16 @@ def compare(arguments: argparse.Namespace) -> int:
 def _spec(arguments: argparse.Namespace) -> StudySpec:
     if arguments.from_study is None:
         _refuse_options_of_from(arguments)
-        return comparison_spec(
-            arguments.spec,
-            arguments.sets,
-            vary=parse_vary(arguments.vary),
-            all_pairs=arguments.all_pairs,
-            name=arguments.name,
-            pairs=arguments.pairs,
-            overrides=arguments.set,
-        )
+        with advise_check(arguments.spec, arguments.set):
+            return comparison_spec(
+                arguments.spec,
+                arguments.sets,
+                vary=parse_vary(arguments.vary),
+                all_pairs=arguments.all_pairs,
+                name=arguments.name,
+                pairs=arguments.pairs,
+                overrides=arguments.set,
+            )
     if arguments.sets or arguments.vary:
         raise UsageError("--from takes the parameter sets from a study. Give no SET and no --vary with it.")
     from tempopt.study.best_sets import comparison_from

@@ -10,9 +10,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.temperatures import ATTENTION
 from tempopt.spec.validation_errors import FaultySpecError, faulty
+from tempopt.workers.secrets import refuse_secrets
 
 _Lines = Sequence[tuple[str, str]]
 
@@ -35,7 +37,17 @@ def all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
             if not new:
                 break
             found += new
-    return found
+    return [*found, *_secret_faults(error.origin.data, found)]
+
+
+def _secret_faults(given: Mapping[str, Any], found: _Lines) -> list[tuple[str, str]]:
+    """Return which logger holds a password, which is refused of specs that are right otherwise as well."""
+    try:
+        refuse_secrets(_mapping(given.get("trainer")).get("logger"))
+    except SpecError as error:
+        path, _, message = str(error).partition(": ")
+        return [] if path in (known for known, _ in found) else [(path, message)]
+    return []
 
 
 def with_all_faults(error: FaultySpecError) -> FaultySpecError:
