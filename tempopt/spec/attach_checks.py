@@ -25,7 +25,7 @@ def attach_problems(spec: StudySpec) -> list[tuple[str, str]]:
     """Return what the section ``attach:`` of a spec cannot set: the path of each fault, and the message."""
     if spec.attach is None:
         return []
-    lines = []
+    lines: list[tuple[str, str]] = []
     for path, name, values in _parameters(spec):
         problem = _argument_problem(spec, name) or _rows_problem(spec, name, values)
         if problem is not None and path not in (known for known, _ in lines):
