@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -11,10 +12,9 @@ from rich.table import Table
 
 from tempopt.agent.running import to_json
 from tempopt.cli.output import shown
-from tempopt.cli.show import print_jobs
 from tempopt.cli.storage import storage_option
 from tempopt.cli.tables import make_table, print_table
-from tempopt.launch.standing import Standing
+from tempopt.launch.standing import UNKNOWN, Standing
 from tempopt.records.run_code import run_codes
 from tempopt.results import study_result
 from tempopt.results.heads_text import map_lines
@@ -22,6 +22,16 @@ from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
 from tempopt.study.progress import LABELS, number
+
+# The documented keys of a study that are not known before it has been begun.
+_KEYS = (
+    *("metric", "direction", "state", "agents", "tickets"),
+    *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone"),
+    *("codes", "heads", "ledger", "earlier_verdicts"),
+)
+_ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
+# So many of the jobs are named.
+_NAMED = 8
 
 
 def print_json(store: Store, name: str, jobs: Sequence[Standing]) -> None:
@@ -81,3 +91,30 @@ def _baseline_line(baseline: Baseline) -> str:
     spread = "" if baseline.sd is None else f" ± {number(baseline.sd)}"
     runs = "1 run" if baseline.n == 1 else f"{baseline.n} runs"
     return f"baseline during the search: {number(baseline.mean)}{spread} ({runs})"
+
+
+def print_waiting(arguments: argparse.Namespace, jobs: Sequence[Standing]) -> None:
+    """Print how the jobs of a study stand that none of them has begun yet."""
+    if arguments.json:
+        unknown = dict.fromkeys(_KEYS)
+        jobs_told = [asdict(job) for job in jobs]
+        told = {"study": arguments.name, **unknown, "jobs": jobs_told, "agents_at_work": []}
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{arguments.name}: not begun yet")
+    print_jobs(jobs)
+
+
+def print_jobs(jobs: Sequence[Standing]) -> None:
+    """Print how the jobs of a study stand, a line for each launcher."""
+    for launcher in dict.fromkeys(job.launcher for job in jobs):
+        own = [job for job in jobs if job.launcher == launcher]
+        counts = Counter(job.state for job in own)
+        told = ", ".join(
+            f"{count} {'whose state is not known here' if state == UNKNOWN else state}"
+            for state, count in sorted(counts.items(), key=lambda each: _ORDER.index(each[0]))
+        )
+        more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
+        print(shown(f"jobs: {launcher} {told} ({', '.join(job.id for job in own[:_NAMED])}{more})"))
+        for message in dict.fromkeys(job.message for job in own if job.message):
+            print(shown(f"  {message}"))
