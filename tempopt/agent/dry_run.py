@@ -97,21 +97,6 @@ def checked(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> St
     return _CHECKED[key]
 
 
-def class_faults(request: RunRequest) -> str | None:
-    """Return what a worker finds wrong when it checks classes and arguments alone, a line for each fault.
-
-    None if it finds nothing, or dies over it.
-    """
-    with workers_of([Placement()]) as workers:
-        workers[0].send(request)
-        while (message := workers[0].receive()) is not None:
-            if isinstance(message, Failed):
-                return message.message if message.kind == "usage" else None
-            if isinstance(message, Finished):
-                return None
-    return None
-
-
 def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
     """Have a worker measure what the parts of a run take, with the parameters in the middle of the space.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tempopt.agent.observer import WorkerView
-from tempopt.agent.study_cache import StudyCache
 from tempopt.records.liveness import is_dead, shown
 from tempopt.records.rows import TicketRow
-from tempopt.sampling.arms import by_step
-from tempopt.store.store import Store
+
+if TYPE_CHECKING:
+    from tempopt.agent.study_cache import StudyCache
+    from tempopt.store.store import Store
 
 
 def in_work(cache: StudyCache, store: Store, *, but: str | None = None) -> list[WorkerView]:
@@ -76,4 +77,8 @@ def to_json(store: Store, tickets: Iterable[TicketRow]) -> list[dict[str, Any]]:
 def _reports(store: Store, rows: Sequence[TicketRow]) -> dict[int, dict[int, float]]:
     if not rows:
         return {}
-    return by_step(store.measurements(rows[0].study_id, [row.id for row in rows], names=["report"]))
+    reports: dict[int, dict[int, float]] = {}
+    measured = store.measurements(rows[0].study_id, [row.id for row in rows], names=["report"])
+    for report in sorted(measured, key=lambda report: report.step):
+        reports.setdefault(report.ticket_id, {})[report.step] = report.value
+    return reports

@@ -219,7 +219,7 @@ COMMANDS = {
             *ANY,
         ),
     ),
-    "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (*STORE, JSON)),
+    "list": Command("list the studies in the store", "tempopt.cli.list_studies:list_studies", (*STORE, JSON)),
     "show": Command(
         "show the progress and the verdict of a study",
         "tempopt.cli.show:show",

@@ -8,19 +8,17 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, NOT_SHOWN, WORSE
 from tempopt.cli.search import by_launcher, to_verdict
+from tempopt.cli.specs import advise_check
 from tempopt.cli.storage import storage_option
-from tempopt.confirmation.compare import Outcome
 from tempopt.errors import UsageError
-from tempopt.results.decision import screen_lines
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.study import api
-from tempopt.study.best_sets import advise_without, comparison_from
 
 if TYPE_CHECKING:
+    from tempopt.agent.observer import Observer
+    from tempopt.confirmation.compare import Outcome
     from tempopt.results.study_result import StudyResult
     from tempopt.spec.study_spec import StudySpec
 
@@ -36,6 +34,9 @@ def compare(arguments: argparse.Namespace) -> int:
         from tempopt.cli import launch
 
         return launch.compare(arguments, spec)
+
+    from tempopt.study import api
+    from tempopt.study.best_sets import advise_without
 
     def carry_out(observer: Observer) -> StudyResult:
         with advise_without(arguments.from_study):
@@ -54,17 +55,20 @@ def compare(arguments: argparse.Namespace) -> int:
 def _spec(arguments: argparse.Namespace) -> StudySpec:
     if arguments.from_study is None:
         _refuse_options_of_from(arguments)
-        return comparison_spec(
-            arguments.spec,
-            arguments.sets,
-            vary=parse_vary(arguments.vary),
-            all_pairs=arguments.all_pairs,
-            name=arguments.name,
-            pairs=arguments.pairs,
-            overrides=arguments.set,
-        )
+        with advise_check(arguments.spec, arguments.set):
+            return comparison_spec(
+                arguments.spec,
+                arguments.sets,
+                vary=parse_vary(arguments.vary),
+                all_pairs=arguments.all_pairs,
+                name=arguments.name,
+                pairs=arguments.pairs,
+                overrides=arguments.set,
+            )
     if arguments.sets or arguments.vary:
         raise UsageError("--from takes the parameter sets from a study. Give no SET and no --vary with it.")
+    from tempopt.study.best_sets import comparison_from
+
     spec = comparison_from(
         arguments.from_study,
         arguments.from_storage or arguments.url,
@@ -106,6 +110,7 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         arguments: What was typed.
         report: Path of its report, if one was written.
     """
+
     found = result.comparison
     where = f"{shlex.quote(result.name)}{storage_option(arguments)}"
     if getattr(arguments, "json", False):

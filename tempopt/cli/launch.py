@@ -24,7 +24,6 @@ from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
 from tempopt.store.store import Store
-from tempopt.study import api
 from tempopt.study.enlarge import grown, ordered
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
@@ -32,7 +31,6 @@ Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
 def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
     """Create or continue the study of a spec, with agents that a launcher starts."""
-    api.refuse_comparison(spec)
 
     def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
         trials = arguments.trials

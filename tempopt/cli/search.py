@@ -1,4 +1,7 @@
-"""``tempopt search``, ``resume`` and ``agent``: run a study, show it while it runs, say what it found."""
+"""``tempopt search``, ``resume`` and ``agent``: run a study, show it while it runs, say what it found.
+
+What runs a study is imported once its spec is in order, so that a refusal is quick.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
+from tempopt.cli.specs import read_spec
 from tempopt.cli.storage import storage_option
 from tempopt.cli.values import Trials
 from tempopt.errors import UsageError
 from tempopt.remote.address import is_server
-from tempopt.results.decision import screen_lines
-from tempopt.spec.load import load_spec
+from tempopt.spec.compared_sets import refuse_comparison
 from tempopt.spec.yaml_source import read_sets
-from tempopt.study import admin, api
-from tempopt.study.progress import observing
 
 if TYPE_CHECKING:
+    from tempopt.agent.observer import Observer
     from tempopt.results.study_result import StudyResult
 
 
@@ -35,12 +36,15 @@ def search(arguments: argparse.Namespace) -> int:
     if arguments.submit and (arguments.launcher or arguments.workers):
         option = "--launcher" if arguments.launcher else "--workers"
         raise UsageError(f"With --submit other agents train the study. Take {option} out, or --submit.")
-    spec = load_spec(arguments.spec, overrides)
+    spec = read_spec(arguments.spec, overrides)
+    refuse_comparison(spec)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
     if by_launcher(arguments):
         from tempopt.cli import launch
 
         return launch.search(arguments, spec, enqueue)
+
+    from tempopt.study import admin, api
 
     def carry_out(observer: Observer) -> StudyResult:
         return api.search(
@@ -74,6 +78,8 @@ def resume(arguments: argparse.Namespace) -> int:
         from tempopt.cli import launch
 
         return launch.resume(arguments)
+
+    from tempopt.study import api
 
     def carry_out(observer: Observer) -> StudyResult:
         return api.resume(
@@ -123,6 +129,9 @@ def to_verdict(
         arguments: What was typed.
         interrupted: Returns what to say after Ctrl-C; None: how to resume it.
     """
+    from tempopt.results.decision import screen_lines
+    from tempopt.study.progress import observing
+
     # what a program reads is the result alone
     stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
     try:
@@ -182,6 +191,8 @@ def elsewhere(name: str, arguments: argparse.Namespace) -> str:
 
 
 def how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
+    from tempopt.study import admin
+
     if not admin.may_be_begun(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
     if is_server(arguments.url) and again != "agent":

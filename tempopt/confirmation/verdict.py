@@ -1,7 +1,7 @@
 """The verdict of a confirmation: rows and measurements in, its answers out.
 
-Pure. Which runs there are is pairs.py's and ablation.py's business, how two arms are compared is
-comparisons.py's, and the plain words are results/verdict_text.py's.
+Pure. Which runs there are is pairs.py's and explanation.py's business, how two arms are compared is
+comparisons.py's, and the plain words are results/findings.py's.
 
 One answer is primary and declared so in advance: the winner against τ = 1. All others are claimed only where
 that one is.

@@ -14,11 +14,11 @@ from tempopt.mcp_server.session import Session
 from tempopt.records.liveness import study_standing
 from tempopt.results import study_result
 from tempopt.results.summary import summary_json
+from tempopt.spec.compared_sets import refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import listed
-from tempopt.study import api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def _plan(session: Session, asked: answers.PlanArguments) -> answers.Planned:
 
 def _search(session: Session, asked: answers.SearchArguments) -> answers.Begun:
     spec = _spec(asked)
-    api.refuse_comparison(spec)
+    refuse_comparison(spec)
     return _begun(session, spec, session.begin(spec))
 
 

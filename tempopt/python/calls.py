@@ -19,7 +19,7 @@ from tempopt.python.main_module import FOLDER
 from tempopt.records.rows import StudyRow
 from tempopt.remote.address import is_server
 from tempopt.results.study_result import StudyResult
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
@@ -128,7 +128,7 @@ def search(
             "With submit=True other agents train the study, and this call watches. Take workers and wait out."
         )
     if not wait:
-        api.refuse_comparison(spec)
+        refuse_comparison(spec)
         import_schedules(spec)
         return _begun(
             lambda store: ordered(store, spec, **ask), storage, workers=workers, checkpoints=checkpoints

@@ -11,12 +11,12 @@ from tempopt.confirmation.compare import check_comparison
 from tempopt.python.classes import Spec, loaded, with_paths
 from tempopt.results.study_result import StudyResult, load
 from tempopt.results.summary import summary_json
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.store.remote_store import RemoteStore
-from tempopt.study import admin, api, remote
+from tempopt.study import admin, remote
 from tempopt.study.progress import watching
 
 
@@ -90,7 +90,7 @@ class Server:
             KeyboardInterrupt: Waiting was interrupted; the study goes on.
         """
         asked = loaded(spec)
-        api.refuse_comparison(asked)
+        refuse_comparison(asked)
         import_schedules(asked)
         with self._shown(asked.study.name, progress, observer) as seen:
             remote.submit(

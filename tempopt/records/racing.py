@@ -14,7 +14,7 @@ import numpy as np
 
 from tempopt.records.rows import Parameters, TicketRow
 from tempopt.records.tickets import oriented, pairs_of, usable
-from tempopt.statistics.paired_tests import Direction
+from tempopt.statistics.levels import Direction
 
 ALPHA = 0.1
 """Chance at which one of two equally good candidates is given up at a look; of more of them, it is larger."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tempopt.records.rows import OVER, Kind, Measurement, TicketRow
 from tempopt.seeds import derive
-from tempopt.statistics.paired_tests import Direction
+from tempopt.statistics.levels import Direction
 from tempopt.temperature import training_key
 
 Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]

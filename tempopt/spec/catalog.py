@@ -55,7 +55,8 @@ def find_spec(name_or_path: str | Path) -> Path:
             remedy = f'A spec "{given.stem}" comes with tempopt: give just that name.'
         raise SpecError(f"There is no file {given}{where}. {remedy}")
     here = [path.name for path in specs_in(Path.cwd())]
-    raise SpecError(unknown("study spec", name_or_path, [*known, *here], "Or give a YAML file."))
+    remedy = "Or give a YAML file; to write one, run: tempopt init package.module.Class"
+    raise SpecError(unknown("study spec", name_or_path, [*known, *here], remedy))
 
 
 def _specs_in(folder: Path) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tempopt.statistics.paired_tests import Direction
+from tempopt.statistics.levels import Direction
 
 _MARGIN = r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
 _FORMS = (

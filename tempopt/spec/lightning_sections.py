@@ -5,13 +5,13 @@ Whether a class exists and takes those arguments is found by training/build.py, 
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from tempopt.errors import unknown
+from tempopt.spec.trainer_arguments import TRAINER_ARGUMENTS, argument_problem, value_problem
 from tempopt.spec.yaml_source import FaultsError, unresolved
 from tempopt.workers.class_paths import dotted
 
@@ -43,6 +43,12 @@ UNSEARCHED: dict[str, str] = {
     "logger": "what is logged changes no run. Give it under trainer:.",
 }
 """Arguments of ``lightning.Trainer`` that cannot be searched, with the reason and what to do."""
+
+SETTABLE = tuple(name for name in TRAINER_ARGUMENTS if name not in GOVERNED)
+"""Arguments of ``lightning.Trainer`` that a spec may give."""
+
+SEARCHABLE = tuple(name for name in TRAINER_ARGUMENTS if name not in UNSEARCHED)
+"""Arguments of ``lightning.Trainer`` that may be searched."""
 
 _BELONGS: dict[str, str] = {
     "seed_everything": "seeds come from tickets. Take it out; study.seed is the study's seed.",
@@ -175,10 +181,12 @@ def parse_trainer(given: object) -> dict[str, Any]:
     if "class_path" in given or "init_args" in given:
         message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
         lines.append(("trainer", message))
-    for key in given if not any(length in given for length in LENGTHS) else ():
-        # the worker tells of arguments that there are not, but a run without a length does not come to one
-        if near := difflib.get_close_matches(str(key), LENGTHS, n=1, cutoff=0.9):
-            lines.append((f"trainer.{key}", f'there is no such argument. Write "{near[0]}", not "{key}".'))
+    for key, value in given.items():
+        if key in ("class_path", "init_args"):
+            continue
+        problem = argument_problem(str(key), allowed=SETTABLE) or value_problem(key, value)
+        if problem is not None:
+            lines.append((f"trainer.{key}", problem))
     for key in LENGTHS:
         value = given.get(key)
         number = isinstance(value, int) and not isinstance(value, bool)

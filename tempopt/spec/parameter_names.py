@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tempopt.errors import unknown
-from tempopt.spec.lightning_sections import UNSEARCHED
+from tempopt.spec.lightning_sections import SEARCHABLE, UNSEARCHED
 from tempopt.spec.temperatures import unnamed
+from tempopt.spec.trainer_arguments import argument_problem
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 
@@ -57,6 +58,8 @@ def name_problem(
         return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
     if prefix == "trainer" and rest in UNSEARCHED:
         return f"{rest} cannot be {does}: {UNSEARCHED[rest]}"
+    if prefix == "trainer":
+        return argument_problem(rest.partition(".")[0], allowed=SEARCHABLE)
     return None
 
 

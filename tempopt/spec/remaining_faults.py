@@ -1,29 +1,20 @@
-"""What else is wrong with a study spec that does not validate, as far as that can be told.
+"""What else is wrong with a study spec that does not validate, as far as its text tells.
 
 Validation ends at what it finds first, as sections do not fit together before each is right. Whether the
-classes fit as well is found by a worker, for which the parts that can be read are put together here.
+classes fit is checked by a worker once the text is right.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from tempopt.errors import SpecError
-from tempopt.spec import yaml_source
-from tempopt.spec.lightning_sections import parse_class
-from tempopt.spec.parameter_names import name_problem
-from tempopt.spec.search_space import parse_search
-from tempopt.spec.sections import AttachSection
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import ATTENTION, TemperatureSection
-from tempopt.spec.validation_errors import FaultySpecError
-from tempopt.spec.yaml_source import FaultsError
-from tempopt.workers.messages import Evaluation, Program, RunRequest
+from tempopt.spec.temperatures import ATTENTION
+from tempopt.spec.validation_errors import FaultySpecError, faulty
+from tempopt.workers.secrets import refuse_secrets
 
 _Lines = Sequence[tuple[str, str]]
 
@@ -46,96 +37,22 @@ def all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
             if not new:
                 break
             found += new
-    return found
+    return [*found, *_secret_faults(error.origin.data, found)]
 
 
-def check_request(error: FaultySpecError, found: _Lines) -> RunRequest | None:
-    """Return what a worker is to check the classes of such a spec by; None: the model cannot be read.
-
-    Args:
-        error: What validating raised.
-        found: All that is known to be wrong.
-    """
-    given = error.origin.data
-    paths = {path for path, _ in found}
+def _secret_faults(given: Mapping[str, Any], found: _Lines) -> list[tuple[str, str]]:
+    """Return which logger holds a password, which is refused of specs that are right otherwise as well."""
     try:
-        model = yaml_source.resolve(parse_class(given.get("model"), section="model"), path="model")
-        data = given.get("data")
-        data = data and yaml_source.resolve(parse_class(data, section="data"), path="data")
-    except (FaultsError, SpecError):
-        return None
-    study, trainer = _mapping(given.get("study")), _mapping(given.get("trainer"))
-    on = study.get("confirm_on", "test")
-    return RunRequest(
-        ticket=0,
-        attempt=0,
-        program=Program(
-            model=model,
-            data=data or None,
-            trainer={name: value for name, value in trainer.items() if f"trainer.{name}" not in paths},
-            attach=_attach(given.get("attach")),
-            values=_values(given.get("temperatures")),
-            metric=str(study.get("metric")),
-            validate_at="final",
-            data_seed=0,
-        ),
-        parameters={},
-        seed=0,
-        evaluations=[Evaluation(name="test", on="test")] if on == "test" else [],
-        task="check",
-        space=_space(_mapping(given.get("search")), model["init_args"]),
-    )
+        refuse_secrets(_mapping(given.get("trainer")).get("logger"))
+    except SpecError as error:
+        path, _, message = str(error).partition(": ")
+        return [] if path in (known for known, _ in found) else [(path, message)]
+    return []
 
 
-def with_classes(found: _Lines, refusal: str) -> list[tuple[str, str]]:
-    """Return the faults of a spec with those that a worker has found, each once.
-
-    Args:
-        found: What is known without the classes.
-        refusal: What the worker said, with a line for each fault.
-    """
-    lines = list(found)
-    told = {path.replace(".init_args.", ".", 1) for path, _ in found}
-    for line in refusal.splitlines():
-        path, _, message = line.partition(": ")
-        if path not in told or path.startswith("search."):
-            lines.append((path, message))
-    return lines
-
-
-def _space(search: Mapping[str, Any], model_args: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the searched names with values that stand for all, and none where the domain is wrong."""
-    space: dict[str, list[Any]] = {}
-    for name, domain in search.items():
-        if not isinstance(name, str) or name_problem(name, model_args, temperatures=None) is not None:
-            continue
-        try:
-            space[name] = list(
-                parse_search({name: domain}, model_args=model_args, temperatures=None)[name].probes
-            )
-        except FaultsError:
-            space[name] = []
-    return space
-
-
-def _attach(given: object) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    try:
-        return AttachSection.model_validate(given).model_dump()
-    except ValidationError:
-        return AttachSection().model_dump()
-
-
-def _values(given: object) -> dict[str, Any]:
-    """Return the entries of ``temperatures:``; one that is wrong is there, too, for a study has it."""
-    found = {}
-    for name, each in _mapping(given).items():
-        section = TemperatureSection.model_construct()
-        with contextlib.suppress(ValidationError):
-            section = TemperatureSection.model_validate(each)
-        found[str(name)] = section.model_dump()
-    return found
+def with_all_faults(error: FaultySpecError) -> FaultySpecError:
+    """Return the error with all that the text of the spec does wrong; no class of it is imported."""
+    return faulty(all_faults(error), error.origin)
 
 
 def _follows(path: str, found: _Lines) -> bool:

@@ -19,8 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tempopt.statistics.group_sequential import spent
-from tempopt.statistics.paired_tests import Test, least_pairs
+from tempopt.statistics.levels import Test, least_pairs, spent
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""

@@ -24,7 +24,7 @@ from tempopt.spec.sections import (
 )
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
-from tempopt.statistics.paired_tests import Direction
+from tempopt.statistics.levels import Direction
 from tempopt.temperature.learned import Learns
 from tempopt.workers.messages import guard_name
 

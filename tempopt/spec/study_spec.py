@@ -49,7 +49,7 @@ from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, Section, Str
 from tempopt.spec.study_section import StudySection
 from tempopt.spec.validation_errors import listed, validated
 from tempopt.spec.yaml_source import Document, FaultsError, Override
-from tempopt.statistics.paired_tests import Direction
+from tempopt.statistics.levels import Direction
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS

@@ -8,7 +8,7 @@ open a round, and each round has one verdict.
 
 from __future__ import annotations
 
-from tempopt.statistics.paired_tests import ALPHA
+from tempopt.statistics.levels import ALPHA
 
 
 def level(verdict: int) -> float:

@@ -15,20 +15,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
-from typing import Literal
 
 from tempopt.errors import UsageError, unknown
 from tempopt.statistics.group_sequential import Look, increment, nominal, repeated_p, repeated_score
+from tempopt.statistics.levels import ALPHA as ALPHA
+from tempopt.statistics.levels import TESTS as TESTS
+from tempopt.statistics.levels import Direction as Direction
+from tempopt.statistics.levels import Test as Test
+from tempopt.statistics.levels import least_pairs as least_pairs
 from tempopt.statistics.power import POWER, pairs_needed
 from tempopt.statistics.sign_flip import Signs
-
-Direction = Literal["maximize", "minimize"]
-Test = Literal["t", "sign_flip"]
-
-TESTS: tuple[Test, ...] = ("t", "sign_flip")
-
-ALPHA = 0.05
-"""Level of a two-sided test that has no other."""
 
 _ROUNDING = 1e-9
 """Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
@@ -287,28 +283,6 @@ def pairs_to_add(
     left = min(2 * float(ndtr(-wanted)), _MOST_LEVEL)
     needed = pairs_needed(effect / deviation, alpha=left, power=power)
     return None if needed is None else max(needed, least_pairs(test, left))
-
-
-def least_pairs(test: Test, alpha: float) -> int:
-    """Return the fewest pairs at which a test can say that something is significant.
-
-    Args:
-        test: Which test.
-        alpha: Two-sided level of the one look that is taken, in (0, 1).
-
-    Raises:
-        UsageError: If the test is not known or the level out of range.
-    """
-    if test not in TESTS:
-        raise UsageError(unknown("test", test, TESTS))
-    if not 0 < alpha < 1:
-        raise UsageError(f"The level {alpha:g} was given; it has to lie between 0 and 1.")
-    if test == "t":
-        return 2
-    pairs = 1
-    while 2.0 ** (1 - pairs) >= alpha:
-        pairs += 1
-    return pairs
 
 
 class _Evidence:

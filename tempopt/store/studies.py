@@ -84,7 +84,7 @@ def load(connection: Connection, name: str, *, shown: str) -> StudyRow:
     row = connection.execute(select(*reading.STUDY_COLUMNS).where(STUDY.c.name == name)).one_or_none()
     if row is None:
         names = connection.scalars(select(STUDY.c.name).order_by(STUDY.c.id)).all()
-        remedy = f"Look into another database with --storage URL; this one is {shown}."
+        remedy = f"This database is {shown}. To look into another one, run: tempopt list --storage URL"
         raise StudyNotFound(unknown("study", name, names or ["none yet"], remedy))
     return reading.study_row(row)
 

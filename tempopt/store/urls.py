@@ -6,15 +6,17 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
-
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from tempopt.errors import StorageError, UsageError, masked, not_text, unknown
 from tempopt.files import absolute
 from tempopt.remote.address import is_server
 from tempopt.remote.credentials import default_server
+
+if TYPE_CHECKING:
+    # SQLAlchemy is loaded when a database is opened: the URL of a server, and a refused spec, need none.
+    from sqlalchemy.engine import URL
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 """The database in the current folder, where neither a person nor the environment names another store."""
@@ -110,6 +112,9 @@ def parse(given: str) -> Address:
             f"The storage URL {shown} has more than one @. In a user name or password write @ as %40, "
             ": as %3A and / as %2F."
         )
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = make_url(f"{driver}://{rest}")
     except (ArgumentError, ValueError):
@@ -150,6 +155,8 @@ def _sqlite(rest: str) -> Address:
         raise StorageError(str(error)) from error
     if file.exists() and not file.is_file() and not file.is_dir():
         raise StorageError(f"{file} is a pipe, a socket or a device. Give the path of a file.")
+    from sqlalchemy.engine import URL
+
     return Address(url=URL.create("sqlite", database=str(file)), shown=f"sqlite:///{path}", secrets=())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tempopt.agent.beginning import stand
 from tempopt.agent.continuation import find, same_question
-from tempopt.agent.dry_run import class_faults, rehearse, stage_text, workers_of
+from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
 from tempopt.agent.store_connection import while_busy
@@ -22,14 +22,14 @@ from tempopt.forecast.words import runs_text
 from tempopt.records.liveness import user
 from tempopt.records.rows import SEARCHING, StudyRow
 from tempopt.results.study_result import StudyResult, load
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.own_schedules import import_schedules
-from tempopt.spec.remaining_faults import all_faults, check_request, with_classes
+from tempopt.spec.remaining_faults import with_all_faults
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.validation_errors import FaultySpecError, faulty
+from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.store.checkpoints import DEFAULT_FOLDER, location
 from tempopt.store.store import Store, behind_server
 from tempopt.store.urls import DEFAULT_STORAGE
@@ -145,19 +145,6 @@ def refuse_place(checkpoints: str | Path | None) -> None:
         raise UsageError(
             "A server keeps the checkpoints of its studies where tempopt serve --checkpoints says. Take "
             "--checkpoints out."
-        )
-
-
-def refuse_comparison(spec: StudySpec) -> None:
-    """Refuse to search where parameter sets are to be compared.
-
-    Raises:
-        UsageError: The spec has a section ``compare:``.
-    """
-    if spec.compare is not None:
-        raise UsageError(
-            "The study spec has a section compare:, so it is a comparison and there is nothing to search. "
-            "Carry it out with tempopt compare SPEC, or take the section out."
         )
 
 
@@ -325,14 +312,6 @@ def check(
     runs = runs_text(planned_runs(spec))
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
-
-
-def with_all_faults(error: FaultySpecError) -> FaultySpecError:
-    """Return the error with all that can be known to be wrong with the spec, its classes included."""
-    found = all_faults(error)
-    request = check_request(error, found)
-    refusal = None if request is None else class_faults(request)
-    return faulty(found if refusal is None else with_classes(found, refusal), error.origin)
 
 
 def plan(

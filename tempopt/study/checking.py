@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tempopt.agent.continuation import find, refuse_alike
-from tempopt.agent.prior_runs import load_prior_runs
-from tempopt.agent.runner import optimizers
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import SpecError, UsageError
 from tempopt.records.rows import StudyState
 from tempopt.spec.checked_text import CheckedText, Message, check_text, message_at, messages_of
 from tempopt.spec.identity import differences
 from tempopt.spec.own_schedules import check_schedules
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
@@ -51,10 +50,10 @@ def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
         return found
     spec, origin = found.spec, found.origin
     more = list(_unseen(spec, found, may_see))
-    for each in (check_schedules, optimizers, _check_loggers, _check_sets):
+    for each in (check_schedules, _check_strategies, _check_loggers, _check_sets):
         more += _told(each, spec, found)
     if not more and find(store, spec.study.name) is None:
-        for of_store in (refuse_alike, load_prior_runs):
+        for of_store in (refuse_alike, _check_prior_runs):
             try:
                 of_store(store, spec)
             except SpecError as error:
@@ -111,6 +110,22 @@ def _told(does: Callable[[StudySpec], object], spec: StudySpec, found: CheckedTe
     except (SpecError, UsageError) as error:
         return messages_of(str(error), found.origin)
     return []
+
+
+def _check_strategies(spec: StudySpec) -> None:
+    """Refuse a sampler or pruner of Optuna that cannot work; its options themselves are validated before."""
+    if {spec.study.sampler.name, spec.study.pruner.name} == {KNOWLEDGE_GRADIENT}:
+        return
+    from tempopt.agent.runner import optimizers  # loads Optuna
+
+    optimizers(spec)
+
+
+def _check_prior_runs(store: Store, spec: StudySpec) -> None:
+    if spec.study.warm_start:
+        from tempopt.agent.prior_runs import load_prior_runs  # loads Optuna
+
+        load_prior_runs(store, spec)
 
 
 def _check_loggers(spec: StudySpec) -> None:

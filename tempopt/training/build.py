@@ -25,6 +25,7 @@ from tempopt.temperature.parameters import (
     effective,
 )
 from tempopt.temperature.plan import OWN_NUMBER, flat_numbers, is_own_number
+from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS
 from tempopt.training.arguments import Arguments, loaders, parameter
 from tempopt.workers.class_paths import load_class, load_schedule
 from tempopt.workers.messages import Program
@@ -40,15 +41,6 @@ _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
 _FOLLOWED = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS))
 # What decides attention.
 _ATTENDED = ParameterNames((*_FOLLOWED, *ENTROPY_PARAMETERS))
-# Why the rows of the query cannot deliver some of it.
-_WHERE_ATTENDED = {
-    "head_pattern": "are not known by head",
-    "length_scaling": "know nothing of the number of keys",
-    "local_share": "know nothing of which keys a head sees",
-    "normaliser": "know nothing of what makes weights of the logits",
-    **dict.fromkeys(ENTROPY_PARAMETERS, "know nothing of attention weights"),
-}
-_INTERFACE = "attention_interface"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +167,7 @@ class Prepared:
         """Names that attaching takes; others are the module's own to have."""
         if self._attach is None:
             return ()
-        return _ATTENDED if self.way == _INTERFACE else _FOLLOWED
+        return _ATTENDED if self.way == ATTENTION_INTERFACE else _FOLLOWED
 
     @property
     def layers(self) -> Sequence[str] | str:
@@ -262,11 +254,12 @@ class Prepared:
                 f"{name} is a temperature parameter, but {called} is not a TemperedModule. Add attach: "
                 f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
             )
-        if name in _WHERE_ATTENDED and self.way != _INTERFACE and value != NEUTRAL[name]:
+        if name in BEYOND_ROWS and self.way != ATTENTION_INTERFACE and value != NEUTRAL[name]:
             raise SpecError(
                 f"{name}={value!r} cannot be set from outside: attaching scales the rows of the query "
-                f"projection, which {_WHERE_ATTENDED[name]}. Derive {called} from TemperedModule, write "
-                f"attach: {{way: {_INTERFACE}}} if it is a model of transformers, or take {name} out."
+                f"projection, which {BEYOND_ROWS[name]}. Derive {called} from TemperedModule, write "
+                f"attach: {{way: {ATTENTION_INTERFACE}}} if it is a model of transformers, or take {name} "
+                "out."
             )
 
     def _check_name(self, name: str) -> None:
@@ -386,7 +379,7 @@ def _said_once(faults: Sequence[str]) -> list[str]:
 
 def other_way(refusal: str, way: str) -> str:
     """Return how a spec gives the way that a refusal advises; empty if it advises no other."""
-    other = _INTERFACE if way != _INTERFACE else "query_rows"
+    other = ATTENTION_INTERFACE if way != ATTENTION_INTERFACE else "query_rows"
     return f" (In a study: attach: {{way: {other}}}.)" if f'way="{other}"' in refusal else ""
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.temperature.learned import Learns
+if TYPE_CHECKING:
+    from tempopt.temperature.learned import Learns
 
 ValidateAt = Literal["final", "current"]
 

@@ -13,6 +13,7 @@ import yaml
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli import search as command
+from tempopt.results import verdict_text
 from tempopt.store import urls
 from tempopt.store.store import Store
 from tempopt.study import api
@@ -34,7 +35,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
 
     def load(spec: str, overrides: list[str]) -> SimpleNamespace:
         called.update(spec=spec, overrides=overrides)
-        return SimpleNamespace(study=SimpleNamespace(name="pairs"))
+        return SimpleNamespace(study=SimpleNamespace(name="pairs"), compare=None)
 
     def run(what: object, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
@@ -44,11 +45,11 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
             best=called.get("best", "the best"), state=called.get("state", "done"), spec=spec
         )
 
-    monkeypatch.setattr(command, "load_spec", load)
+    monkeypatch.setattr(command, "read_spec", load)
     monkeypatch.setattr(api, "search", run)
     monkeypatch.setattr(api, "resume", run)
     monkeypatch.setattr(api, "join", run)
-    monkeypatch.setattr(command, "verdict_lines", lambda *given: ["the verdict"])
+    monkeypatch.setattr(verdict_text, "verdict_lines", lambda *given: ["the verdict"])
     return called
 
 

@@ -123,8 +123,6 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
     monkeypatch.setattr("tempopt.report.dashboard.Dashboard.__enter__", _closed)
     # a study that was paused by what was typed before is watched for good
     monkeypatch.setattr("tempopt.cli.watch.time", SimpleNamespace(sleep=_interrupted))
-    # classes of a wrong spec are looked into by a worker
-    monkeypatch.setattr("tempopt.study.api.class_faults", lambda request: None)
     write("sqlite:///tempopt.db", make(World(trials=4, layers=1, heads=1, reports=2)))
     Path("toy.yaml").write_text(SPEC, encoding="utf-8")
     Path("folder").mkdir()

@@ -12,7 +12,9 @@ import httpx
 import pytest
 import yaml
 
+from tempopt import cli
 from tempopt.server import specs
+from tests.refused_specs import REFUSED
 from tests.server.conftest import Served
 from tests.server.test_studies import asking, code
 from tests.toy_study import toy_spec
@@ -63,6 +65,22 @@ def test_every_fault_is_told_at_its_line_and_column(client: httpx.Client) -> Non
     assert places == [(4, 3, "study.direction"), (7, 3, "trainer.max_steps")]
     assert {each["severity"] for each in told["messages"]} == {"error"}
     assert all("Give" in each["text"] for each in told["messages"])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_server_and_the_command_line_refuse_the_same_texts(
+    client: httpx.Client, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, given, allowed = REFUSED[name]
+    answer = check(client, text)
+    told = [each["text"] for each in answer["messages"] if each["severity"] == "error"]
+    assert not answer["valid"]
+    assert any(given in message and allowed in message for message in told)
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert cli.main(["check", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert all(message in said for message in told)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.spec.remaining_faults import all_faults, check_request, with_classes
+from tempopt.spec.remaining_faults import all_faults, with_all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 
@@ -63,28 +63,14 @@ def test_a_fault_is_not_told_a_second_time_for_what_it_leaves_undone(
     assert paths(refused(**changes)) == [path]
 
 
-def test_a_worker_is_asked_for_all_names_and_only_for_values_that_can_be_read() -> None:
-    error = refused(study={"trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}}, trainer={"max_time": "1"})
-    request = check_request(error, all_faults(error))
-    assert request is not None
-    assert request.space["lr"] == [] and request.space["temperature_init"][:2] == [0.25, 4.0]
-    assert request.program.trainer == {"max_steps": 10}
-    assert request.program.model == {"class_path": "mine.Mine", "init_args": {"width": 3}}
-
-
-def test_without_a_class_there_is_nothing_to_ask_a_worker() -> None:
-    error = refused(model={"class_path": "Mine"})
-    assert check_request(error, all_faults(error)) is None
-
-
-def test_what_the_worker_says_again_is_told_once() -> None:
-    known = [("model.init_args.temperature_init", "given 'abc'."), ("search.lr", "low is 2.")]
-    said = "model.temperature_init: given the text.\nsearch.lr: Unknown argument.\nmodel: Unknown argument."
-    assert with_classes(known, said) == [
-        *known,
-        ("search.lr", "Unknown argument."),
-        ("model", "Unknown argument."),
+def test_the_error_tells_all_faults_a_password_among_them() -> None:
+    logger = {"class_path": "a.B", "init_args": {"api_key": "k"}}
+    error = refused(study={"trails": 4}, trainer={"logger": logger}, search={"layer_ratio": [0.5, 2.0]})
+    told = with_all_faults(error)
+    assert [path for path, _ in told.lines] == [
+        *("study.trails", "search.layer_ratio", "trainer.logger.init_args.api_key"),
     ]
+    assert str(told).startswith("This study spec has 3 faults:")
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"trainer": None}, "trainer: it is not said how long a run trains. Give max_steps or max_epochs"),
     (
         {"trainer": {"max_step": 10}},
-        'trainer.max_step: there is no such argument. Write "max_steps", not "max_step".',
+        'trainer.max_step: Unknown argument of lightning.Trainer "max_step". Did you mean "max_steps"?',
     ),
     ({"trainer__max_steps": -1}, "trainer: it is not said how long a run trains."),
     (

@@ -1,0 +1,63 @@
+"""What ``tempopt plan`` prints: the forecast of a study as a table, and what it can show."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from tempopt.forecast.power import LARGE_GAIN
+from tempopt.forecast.runs import Span
+from tempopt.forecast.words import lasting, on, runs_text
+from tempopt.study.planning import StudyForecast
+from tempopt.study.progress import LABELS
+
+_HOUR = 3600.0
+
+
+def print_forecast(forecast: StudyForecast) -> None:
+    """Print the forecast of a study."""
+    where = on(forecast.run.workers, forecast.run.gpus or 0.0)
+    print(f"{forecast.name}: {runs_text(forecast.runs)}\n")
+    Console(file=sys.stdout, width=max(Console().width, 76)).print(_table(forecast, where))
+    print("", forecast.run.text, *_lines(forecast), sep="\n")
+
+
+def _table(forecast: StudyForecast, where: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("runs", no_wrap=True)
+    for name in (f"gain of {LARGE_GAIN:g} sd: min", "typical", "max", "no gain: min", "typical", "max"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for kind, span in forecast.runs.gain.items():
+        no_gain = forecast.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
+        table.add_row(LABELS[kind], *_cells(span), *_cells(no_gain))
+    totals = [forecast.runs.total(gain=gain) for gain in (True, False)]
+    table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
+    hours = [known for total in totals if (known := forecast.hours(total))]
+    if hours:
+        cells = (lasting(each * _HOUR) for span in hours for each in (span.min, span.typical, span.max))
+        table.add_row(f"time on {where}", *cells)
+    cards = [known for total in totals if (known := forecast.gpu_hours(total))]
+    if cards and forecast.run.gpus:
+        cells = (f"{each:.3g}" for span in cards for each in (span.min, span.typical, span.max))
+        table.add_row("GPU-hours", *cells)
+    return table
+
+
+def _cells(span: Span) -> list[str]:
+    return [f"{each:.0f}" for each in (span.min, span.typical, span.max)]
+
+
+def _lines(forecast: StudyForecast) -> list[str]:
+    lines = [
+        f"study.limits.{name} may end the search sooner, which is not counted here."
+        for name in forecast.limited
+    ]
+    lines += ["", f"Power: {forecast.power_text}"]
+    if forecast.detectable.comparisons > 1:
+        lines.append(
+            "It has to be shown against the baseline and against the winner's twin: its other parameters at "
+            "the baseline's temperature."
+        )
+    return lines

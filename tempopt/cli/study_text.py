@@ -1,0 +1,124 @@
+"""What ``tempopt show`` prints of a study that has begun, for people and for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.table import Table
+
+from tempopt.agent.running import to_json
+from tempopt.cli.output import shown
+from tempopt.cli.storage import storage_option
+from tempopt.cli.tables import make_table, print_table
+from tempopt.launch.standing import UNKNOWN, Standing
+from tempopt.records.run_code import run_codes
+from tempopt.results import study_result
+from tempopt.results.decision import screen_lines
+from tempopt.results.findings import find, render_lines
+from tempopt.results.heads_text import map_lines
+from tempopt.results.study_result import Baseline, StudyResult
+from tempopt.store.store import Store
+from tempopt.study.progress import LABELS, number
+
+# The documented keys of a study that are not known before it has been begun.
+_KEYS = (
+    *("metric", "direction", "state", "agents", "tickets"),
+    *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone"),
+    *("codes", "heads", "ledger", "earlier_verdicts"),
+)
+_ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
+# So many of the jobs are named.
+_NAMED = 8
+
+
+def print_json(store: Store, name: str, jobs: Sequence[Standing]) -> None:
+    """Print all that is documented of a study as JSON."""
+    result = study_result.load(store, name)
+    more = {"jobs": [asdict(job) for job in jobs], "agents_at_work": to_json(store, result.runs)}
+    print(json.dumps({**result.to_json(), **more}, indent=2, allow_nan=False))
+
+
+def print_heads(store: Store, name: str) -> None:
+    """Print pictures of the heads of a study's winner and baseline."""
+    for line in map_lines(study_result.load(store, name)):
+        print(shown(line))
+
+
+def print_study(store: Store, arguments: argparse.Namespace, jobs: Sequence[Standing]) -> None:
+    """Print how a study stands, and its verdict."""
+    result = study_result.load(store, arguments.name)
+    print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
+    codes = run_codes(run.code for run in result.runs)
+    for code, count in codes if len(codes) > 1 else ():
+        print(shown(f"mixture of code: {count} runs by {code.words}"))
+    print_jobs(jobs)
+    print()
+    if arguments.full or result.verdict is None:
+        print_table(_tickets(result))
+        print()
+    if arguments.full and result.baseline is not None:
+        print(shown(_baseline_line(result.baseline)))
+    option = storage_option(arguments)
+    lines = render_lines(find(result, option)) if arguments.full else screen_lines(result, option)
+    for line in lines:
+        print(shown(line))
+
+
+def _state(result: StudyResult) -> str:
+    if result.state == "waiting":
+        return "waiting for an agent"
+    if result.state != "running":
+        return result.state
+    return f"running ({result.agents} agent{'s' if result.agents > 1 else ''})"
+
+
+def _tickets(result: StudyResult) -> Table:
+    states = ["done", "running", "waiting", "failed"]
+    if any(count.withdrawn for count in result.tickets.values()):
+        states.append("withdrawn")
+    table = make_table("tickets", "asked", *states)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for kind, count in result.tickets.items():
+        if count.requested == 0 and not result.spec.about_temperature:
+            continue
+        asked = "not known yet" if count.requested is None else str(count.requested)
+        table.add_row(LABELS[kind], asked, *(str(getattr(count, state)) for state in states))
+    return table
+
+
+def _baseline_line(baseline: Baseline) -> str:
+    spread = "" if baseline.sd is None else f" ± {number(baseline.sd)}"
+    runs = "1 run" if baseline.n == 1 else f"{baseline.n} runs"
+    return f"baseline during the search: {number(baseline.mean)}{spread} ({runs})"
+
+
+def print_waiting(arguments: argparse.Namespace, jobs: Sequence[Standing]) -> None:
+    """Print how the jobs of a study stand that none of them has begun yet."""
+    if arguments.json:
+        unknown = dict.fromkeys(_KEYS)
+        jobs_told = [asdict(job) for job in jobs]
+        told = {"study": arguments.name, **unknown, "jobs": jobs_told, "agents_at_work": []}
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{arguments.name}: not begun yet")
+    print_jobs(jobs)
+
+
+def print_jobs(jobs: Sequence[Standing]) -> None:
+    """Print how the jobs of a study stand, a line for each launcher."""
+    for launcher in dict.fromkeys(job.launcher for job in jobs):
+        own = [job for job in jobs if job.launcher == launcher]
+        counts = Counter(job.state for job in own)
+        told = ", ".join(
+            f"{count} {'whose state is not known here' if state == UNKNOWN else state}"
+            for state, count in sorted(counts.items(), key=lambda each: _ORDER.index(each[0]))
+        )
+        more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
+        print(shown(f"jobs: {launcher} {told} ({', '.join(job.id for job in own[:_NAMED])}{more})"))
+        for message in dict.fromkeys(job.message for job in own if job.message):
+            print(shown(f"  {message}"))

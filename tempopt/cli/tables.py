@@ -1,0 +1,24 @@
+"""The tables that commands print."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+_WIDE = 10_000
+
+
+def make_table(*columns: str) -> Table:
+    """Return an empty table whose first column is folded and whose others are cut where it is too wide."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, overflow="fold" if position == 0 else "ellipsis", no_wrap=position > 0)
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table on standard output."""
+    # in a pipe a line is a row, however long
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)

@@ -1,0 +1,87 @@
+"""Specs whose text is wrong, and what is said of each: to every door of tempopt the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import yaml
+
+_SPEC: dict[str, Any] = {
+    "study": {"name": "toy", "metric": "val_loss", "direction": "minimize"},
+    "model": {"class_path": "toy_modules.Plain"},
+    "data": {"class_path": "toy_modules.ToyData"},
+    "trainer": {"max_steps": 10, "accelerator": "cpu"},
+    "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
+}
+_ROWS = {"layers": "auto", "way": "query_rows"}
+_SETS = [{"name": "A", "parameters": {}}, {"name": "B", "parameters": {"length_scaling": "log_n"}}]
+
+
+def _text(**sections: dict[str, Any] | list[Any] | None) -> str:
+    """Return the text of the spec with sections merged in, or taken out by None."""
+    spec = copy.deepcopy(_SPEC)
+    for name, section in sections.items():
+        if section is None:
+            del spec[name]
+        elif isinstance(section, dict):
+            spec[name] = {**spec.get(name, {}), **section}
+        else:
+            spec[name] = section
+    return yaml.safe_dump(spec, sort_keys=False)
+
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "tab": ("study:\n\tname: toy\n", "found character", "replace the tab"),
+    "misspelt key": (
+        _text(study={"trails": 4}),
+        'Unknown key "trails"',
+        'Did you mean "trials"? Known: name',
+    ),
+    "entropy term by query rows": (
+        _text(attach=_ROWS, search={"entropy_lambda": {"low": 0.0, "high": 0.1}}),
+        "given 0.1, but attach: {way: query_rows} cannot set it",
+        "Only entropy_lambda=0.0 is allowed there. Write attach: {way: attention_interface}",
+    ),
+    "length scaling by query rows": (
+        _text(attach=_ROWS, search={"length_scaling": ["none", "log_n"]}),
+        "given 'log_n', but attach: {way: query_rows} cannot set it",
+        "Only length_scaling='none' is allowed there",
+    ),
+    "compared length scaling by query rows": (
+        _text(attach=_ROWS, search=None, compare=_SETS),
+        "given 'log_n', but attach: {way: query_rows} cannot set it",
+        "Only length_scaling='none' is allowed there",
+    ),
+    "argument of attach and module": (
+        _text(attach=_ROWS, model={"init_args": {"temperature_init": 2.0}}),
+        "temperature_init could mean what attach: sets",
+        "Rename the argument, or take attach: out.",
+    ),
+    "no data": (
+        _text(data=None, search={"data.batch_size": [4, 8]}),
+        "data.batch_size is given, but the spec has no data: section",
+        "Add one, or take data.batch_size out.",
+    ),
+    "misspelt argument of the Trainer": (
+        _text(trainer={"acumulate_grad_batches": 2}),
+        'Unknown argument of lightning.Trainer "acumulate_grad_batches"',
+        'Did you mean "accumulate_grad_batches"? Known: accelerator',
+    ),
+    "text for a number": (
+        _text(trainer={"accumulate_grad_batches": "two"}),
+        'given the text "two"',
+        "Give a whole number.",
+    ),
+    "misspelt option of the sampler": (
+        _text(study={"sampler": {"name": "tpe", "startup": 1}}),
+        'Unknown option of tpe "startup"',
+        'Did you mean "n_startup_trials"? Known: consider_prior',
+    ),
+    "pruner without its threshold": (
+        _text(study={"pruner": "threshold"}),
+        "threshold was given no lower or upper",
+        "Give it, as in {name: threshold, lower: 0.1}.",
+    ),
+}
+"""Text of a spec, what is said to be given, and what is said to be allowed."""
