@@ -110,6 +110,7 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         arguments: What was typed.
         report: Path of its report, if one was written.
     """
+    from tempopt.results.decision import screen_lines
 
     found = result.comparison
     where = f"{shlex.quote(result.name)}{storage_option(arguments)}"
