@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from tempopt.errors import UsageError
-from tempopt.statistics.group_sequential import boundaries, repeated_p
-from tempopt.statistics.paired_tests import TESTS, Stage, least_pairs, not_worse, paired
+from tempopt.statistics.group_sequential import boundaries, repeated_p, spent
+from tempopt.statistics.paired_tests import TESTS, Stage, least_pairs, not_worse, paired, skewness
 
 finite = st.floats(-1e3, 1e3).map(lambda x: round(x, 6))
 coarse = finite.map(lambda x: round(x, 2))
@@ -35,11 +35,9 @@ def test_t_is_scipys_one_sample_t(differences: list[float], confidence: float) -
     interval = expected.confidence_interval(confidence)
     found = gains(differences, "t", alpha=1 - confidence)
     assert found.gain == pytest.approx(np.mean(differences), abs=1e-9)
-    assert found.p_value == pytest.approx(
-        min(1.0, expected.pvalue * 0.05 / (1 - confidence)), rel=1e-6, abs=1e-12
-    )
+    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
     assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
-    assert found.confidence == pytest.approx(confidence)
+    assert (found.alpha, found.confidence) == pytest.approx((1 - confidence, confidence))
 
 
 @given(samples)
@@ -73,11 +71,11 @@ def test_the_interval_holds_the_estimate_and_p_is_a_probability(test: str, diffe
 
 
 @both
-def test_no_difference_at_all_is_no_gain(test: str) -> None:
+def test_no_difference_at_all_shows_nothing_and_bounds_nothing(test: str) -> None:
     found = gains([0.0] * 8, test, direction="minimize")
-    assert (found.gain, found.ci_low, found.ci_high, found.p_value) == (0, 0, 0, 1)
+    assert (found.gain, found.ci_low, found.ci_high, found.p_value) == (0, -math.inf, math.inf, 1)
     assert math.copysign(1, found.gain) == 1
-    assert not found.significant
+    assert found.is_equal and not found.significant and not found.is_worse
 
 
 @both
@@ -92,7 +90,7 @@ def test_equal_differences_are_judged_by_their_signs_alone(test: str) -> None:
 def test_a_loss_is_not_significant_however_small_its_p(test: str) -> None:
     found = gains([-1.0, -1.1, -0.9, -1.05, -0.95, -1.2, -0.8, -1.01], test)
     assert found.p_value < 0.01
-    assert not found.significant
+    assert found.is_worse and not found.significant
 
 
 @both
@@ -100,7 +98,7 @@ def test_one_pair_shows_nothing(test: str) -> None:
     found = gains([0.5], test)
     assert (found.gain, found.p_value) == (0.5, 1)
     assert (found.ci_low, found.ci_high) == (-math.inf, math.inf)
-    assert not found.significant
+    assert not found.significant and not found.is_equal
 
 
 def test_five_pairs_do_not_bound_an_interval_of_signs() -> None:
@@ -180,16 +178,17 @@ def test_more_pairs_than_can_be_enumerated_are_sampled_and_always_the_same() -> 
 
 
 @both
-@given(differences=six_or_eight, alpha=st.sampled_from([0.05, 0.02, 0.0625, 0.3]), staged=st.booleans())
-def test_p_and_interval_never_disagree(
-    test: str, differences: list[float], alpha: float, staged: bool
+@given(differences=six_or_eight, alpha=st.sampled_from([0.05, 0.02, 0.0625, 0.3]), is_looked_at=st.booleans())
+def test_p_is_below_the_level_exactly_where_the_interval_excludes_zero(
+    test: str, differences: list[float], alpha: float, is_looked_at: bool
 ) -> None:
-    looks = ((4, 0.2), (len(differences), 0.7)) if staged else None
+    looks = ((4, 0.2), (len(differences), 0.7)) if is_looked_at else None
     found = gains(differences, test, alpha=alpha, looks=looks)
-    assume(abs(found.p_value / 0.05 - 1) > 1e-6 or test != "t")
-    assert (found.p_value < 0.05) == (not found.ci_low <= 0 <= found.ci_high)
+    assume(abs(found.p_value / alpha - 1) > 1e-6 or test != "t")
+    assert (found.p_value < alpha) == (not found.ci_low <= 0 <= found.ci_high)
     assert found.significant == (found.ci_low > 0)
-    assert found.confidence == 1 - alpha
+    assert found.is_worse == (found.ci_high < 0)
+    assert (found.alpha, found.confidence) == (alpha, 1 - alpha)
 
 
 @both
@@ -218,12 +217,15 @@ def test_larger_gains_are_never_less_significant(test: str, differences: list[fl
 
 
 @both
-def test_a_share_of_the_level_scales_p(test: str) -> None:
+def test_a_smaller_level_leaves_p_and_widens_the_interval(test: str) -> None:
     differences = [0.3, 0.1, 0.5, 0.2, 0.25, 0.15, -0.05, 0.4]
-    whole, part = gains(differences, test), gains(differences, test, alpha=0.02)
-    assert part.p_value == pytest.approx(2.5 * whole.p_value)
-    assert part.confidence == 0.98
-    assert part.ci_low < whole.ci_low and part.ci_high > whole.ci_high
+    at_five, at_two = gains(differences, test), gains(differences, test, alpha=0.02)
+    assert at_two.p_value == at_five.p_value
+    assert (at_two.alpha, at_two.confidence) == (0.02, 0.98)
+    assert at_two.ci_low < at_five.ci_low and at_two.ci_high > at_five.ci_high
+    assert at_five.significant
+    assert gains(differences, test, alpha=at_five.p_value * 1.01).significant
+    assert not gains(differences, test, alpha=at_five.p_value * 0.99).significant
 
 
 def test_looks_at_t_are_judged_by_exact_boundaries() -> None:
@@ -241,8 +243,9 @@ def test_looks_at_t_are_judged_by_exact_boundaries() -> None:
 def test_looks_at_signs_spend_what_each_look_may() -> None:
     differences = [0.3, 0.1, 0.5, 0.2, 0.25, 0.15, -0.05, 0.4]
     found = gains(differences, "sign_flip", looks=((4, 0.2), (8, 0.6)))
+    # the second look has four tenths of the level to itself
     alone = gains(differences, "sign_flip", alpha=0.05 * 0.4)
-    assert found.p_value == pytest.approx(alone.p_value)
+    assert found.p_value == pytest.approx(alone.p_value / 0.4)
     assert (found.ci_low, found.ci_high) == (alone.ci_low, alone.ci_high)
     nothing = gains(differences, "sign_flip", looks=((4, 0.6), (8, 0.6)))
     assert (nothing.p_value, nothing.ci_low, nothing.ci_high) == (1, -math.inf, math.inf)
@@ -259,25 +262,43 @@ def one_sided(differences: list[float], test: str, alternative: str) -> float:
     return float(stats.permutation_test((differences,), np.mean, alternative=alternative, **flips).pvalue)
 
 
-def stouffer(stages: list[list[float]], test: str, alternative: str = "greater") -> float:
-    p_values = [one_sided(stage, test, alternative) for stage in stages]
-    return float(stats.combine_pvalues(p_values, method="stouffer").pvalue)
+def combined_p(stages: list[list[float]], test: str, alternative: str = "greater") -> float:
+    """Return the one-sided p of stages by the inverse normal method, with squared weights 1 : 2 : 4."""
+    scores = [stats.norm.isf(one_sided(stage, test, alternative)) for stage in stages]
+    weights = np.sqrt([1.0, 2.0, 4.0][: len(stages)])
+    return float(stats.norm.sf(np.dot(weights, scores) / math.sqrt((weights**2).sum())))
 
 
 @both
-def test_pairs_that_were_added_are_combined_by_stouffers_method(test: str) -> None:
+def test_added_pairs_are_combined_by_the_inverse_normal_method_with_doubling_weights(test: str) -> None:
     first = [d + 0.001 * i for i, d in enumerate(FIRST)]
     second = [d + 0.0007 * i for i, d in enumerate(SECOND)]
     third = [d + 0.1 for d in second]
     before = [Stage(differences=tuple(first)), Stage(differences=tuple(second))]
     found = gains(third, test, earlier=before, alpha=0.1)
-    assert found.p_value == pytest.approx(stouffer([first, second, third], test), rel=1e-6)
+    assert found.p_value == pytest.approx(2 * combined_p([first, second, third], test), rel=1e-6)
+    weighed = stats.combine_pvalues(
+        [one_sided(stage, test, "greater") for stage in (first, second, third)],
+        method="stouffer",
+        weights=np.sqrt([1, 2, 4]),
+    )
+    assert found.p_value == pytest.approx(2 * weighed.pvalue, rel=1e-6)
     assert found.n_pairs == 18
     everything = gains([*first, *second, *third], test)
     assert found.gain == everything.gain
     for end, alternative, out in ((found.ci_low, "greater", 1e-4), (found.ci_high, "less", -1e-4)):
         ins, outs = ([shifted(stage, by - end) for stage in (first, second, third)] for by in (-out, out))
-        assert stouffer(ins, test, alternative) > 0.05 > stouffer(outs, test, alternative)
+        assert combined_p(ins, test, alternative) > 0.05 > combined_p(outs, test, alternative)
+
+
+def test_the_later_of_two_stages_has_twice_the_weight() -> None:
+    strong, weak = [1.0, 1.1, 0.9, 1.05, 0.95], [0.4, -0.3, 0.2, 0.1, -0.15]
+    early = gains(weak, "t", earlier=[Stage(differences=tuple(strong))])
+    late = gains(strong, "t", earlier=[Stage(differences=tuple(weak))])
+    assert early.gain == pytest.approx(late.gain) and late.p_value < early.p_value
+    scores = {name: stats.norm.isf(one_sided(v, "t", "greater")) for name, v in [("s", strong), ("w", weak)]}
+    expected = 2 * stats.norm.sf((math.sqrt(2) * scores["s"] + scores["w"]) / math.sqrt(3))
+    assert late.p_value == pytest.approx(expected)
 
 
 @both
@@ -289,6 +310,7 @@ def test_combined_p_and_interval_never_disagree(
     looks = ((4, 0.2), (len(first), 0.7)) if staged else None
     found = gains(second, test, earlier=[Stage(differences=tuple(first), looks=looks)])
     assert found.significant == (found.ci_low > 0)
+    assert found.is_worse == (found.ci_high < 0)
     assert found.ci_low <= found.gain <= found.ci_high
     turned = gains(
         [-d for d in second],
@@ -304,7 +326,8 @@ def test_a_stage_that_was_looked_at_on_the_way_counts_with_its_repeated_p() -> N
     found = gains(SECOND, "t", earlier=[Stage(differences=tuple(FIRST), looks=looks)])
     before = repeated_p(looks, stats.ttest_1samp(FIRST, 0).pvalue) / 2
     now = stats.ttest_1samp(SECOND, 0, alternative="greater").pvalue
-    assert found.p_value == pytest.approx(2 * stats.combine_pvalues([before, now], method="stouffer").pvalue)
+    score = (stats.norm.isf(before) + math.sqrt(2) * stats.norm.isf(now)) / math.sqrt(3)
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(score))
     plain = gains(SECOND, "t", earlier=[Stage(differences=tuple(FIRST))])
     assert plain.p_value < found.p_value
 
@@ -314,7 +337,7 @@ def test_stages_that_contradict_each_other_show_nothing(sign: int) -> None:
     # two pairs leave no doubt, and twenty say little, but so large that the mean is on their side
     strong = (sign * 100.0, sign * 100.0001)
     weak = [sign * (-30.0 + 200 * (-1) ** i) for i in range(20)]
-    assert stouffer([list(strong), weak], "t", "greater" if sign > 0 else "less") < 0.001
+    assert combined_p([list(strong), weak], "t", "greater" if sign > 0 else "less") < 0.05
     found = gains(weak, "t", earlier=[Stage(differences=strong)])
     assert sign * found.gain < 0 and found.p_value == 1
     assert found.ci_low <= found.gain <= found.ci_high
@@ -334,16 +357,16 @@ def test_a_stage_without_any_difference_speaks_for_neither_side(test: str) -> No
     strong = [0.3, 0.31, 0.29, 0.33, 0.27, 0.32, 0.28, 0.3001, 0.34]
     found = gains(strong, test, earlier=[Stage(differences=(0.0,) * 8)])
     alone = one_sided(strong, test, "greater")
-    assert found.p_value == pytest.approx(2 * stats.norm.sf(stats.norm.isf(alone) / math.sqrt(2)))
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(math.sqrt(2 / 3) * stats.norm.isf(alone)))
     nothing = gains([0.0] * 4, test, earlier=[Stage(differences=(0.0,) * 8)])
-    assert (nothing.gain, nothing.ci_low, nothing.ci_high, nothing.p_value) == (0, 0, 0, 1)
+    assert (nothing.gain, nothing.ci_low, nothing.ci_high, nothing.p_value) == (0, -math.inf, math.inf, 1)
     assert nothing.n_pairs == 12
 
 
 @both
 def test_rounding_errors_of_nothing_are_nothing(test: str) -> None:
     found = gains([0.1 + 0.2 - 0.3] * 8, test)
-    assert (found.gain, found.ci_low, found.ci_high, found.p_value) == (0, 0, 0, 1)
+    assert (found.gain, found.ci_low, found.ci_high, found.p_value) == (0, -math.inf, math.inf, 1)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.025, 0.0625, 0.004])
@@ -419,3 +442,49 @@ def test_one_added_pair_that_turns_the_sign_shows_nothing() -> None:
 def test_a_run_that_explodes_makes_no_ties_of_the_others(exploded: float) -> None:
     gains = [0.11, 0.09, 0.12, 0.1, 0.08, 0.13, 0.1, exploded]
     assert paired(gains, test="sign_flip", direction="maximize").p_value == pytest.approx(2 / 2**8)
+
+
+# ---- looks, and the shape of differences
+
+
+@pytest.mark.parametrize("effect", [0.0, 1.0])
+def test_repeated_looks_show_a_gain_of_nothing_in_a_fortieth_and_hold_the_truth(effect: float) -> None:
+    draws_SN = np.random.default_rng(11).normal(effect, 1.0, (400, 16))
+    ends = [(look, spent(look, 16)) for look in (4, 8, 12, 16)]
+    num_significant = num_missed = 0
+    for differences in draws_SN.tolist():
+        for place, (look, _) in enumerate(ends):
+            found = gains(differences[:look], "t", looks=ends[: place + 1])
+            if found.significant or found.gain <= 0:
+                break
+        num_significant += found.significant
+        num_missed += not found.ci_low <= effect <= found.ci_high
+    assert stats.binomtest(num_missed, 400, 0.05, alternative="greater").pvalue > 1e-3
+    if effect:
+        assert num_significant > 300
+    else:
+        assert stats.binomtest(num_significant, 400, 0.025, alternative="greater").pvalue > 1e-3
+
+
+@given(st.lists(coarse, min_size=6, max_size=16))
+def test_skewness_is_scipys_in_its_standard_errors(differences: list[float]) -> None:
+    assume(np.ptp(differences) > 1e-3)
+    n = len(differences)
+    error = math.sqrt(6 * n * (n - 1) / ((n - 2) * (n + 1) * (n + 3)))
+    expected = stats.skew(differences, bias=False) / error
+    assert skewness(differences) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_the_standard_error_of_skewness_is_that_of_normal_samples() -> None:
+    draws_SN = np.random.default_rng(2).standard_normal((4000, 12))
+    scores = [skewness(differences) for differences in draws_SN.tolist()]
+    assert np.std([score for score in scores if score is not None]) == pytest.approx(1.0, abs=0.04)
+    exponential = np.random.default_rng(3).exponential(1.0, 40).tolist()
+    assert (skewness(exponential) or 0.0) > 2
+    assert (skewness([-value for value in exponential]) or 0.0) < -2
+
+
+def test_few_differences_and_equal_ones_have_no_skewness() -> None:
+    assert skewness([0.1, 0.2, 0.3, 0.4, 0.9]) is None
+    assert skewness([0.3] * 8) is None
+    assert skewness([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0]) == pytest.approx(0.0, abs=1e-12)
