@@ -27,8 +27,8 @@ from tempopt.study.progress import LABELS, number
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone"),
-    *("codes", "heads", "ledger", "earlier_verdicts"),
+    *("trials", "baseline", "best", "decision", "findings", "verdict"),
+    *("comparison", "cost", "alone", "codes", "heads", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tempopt.results.wording import compared, moved_text, temperature_text
+from tempopt.temperature import is_controlled
 
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
@@ -19,7 +20,9 @@ def constant_texts(verdict: Verdict) -> dict[str, str]:
         texts["constant"] = f"{text}: {compared(verdict.over_constant)}."
     if verdict.over_constant_twin is not None and verdict.constant_twin_params is not None:
         constant, moved = temperature_text(verdict.constant_twin_params), moved_text(verdict.params)
-        text = f"against itself with the geometric mean of its {moved} in place of it ({constant})"
+        is_begun = is_controlled(verdict.params)
+        level = "the temperature that it begins with" if is_begun else "its geometric mean"
+        text = f"against itself with {level} in place of its {moved} ({constant})"
         texts["constant_twin"] = f"{text}: {compared(verdict.over_constant_twin)}."
     return texts
 

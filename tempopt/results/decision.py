@@ -247,20 +247,20 @@ def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> li
     decision = decide(result, storage)
     if decision is None:
         return render_lines(find(result, storage))
-    where = f"{shlex.quote(result.name)}{storage}"
     changes = decision.use != f"{decision.baseline}, as now"
-    lines = [
-        decision.headline,
-        _labelled("use", f"{decision.use}    tempopt export {where}" if changes else decision.use),
-    ]
+    lines = [decision.headline, _labelled("use", decision.use)]
     if changes:
         lines.append(_labelled("now", decision.baseline))
     for place, text in enumerate(decision.also):
         lines.append(_labelled("" if place else "also", text))
     runs = sum(count.done + count.failed for count in result.tickets.values())
-    details = f"Details: tempopt show {where} --full{f', or {report}' if report else ''}"
-    lines.append(f"{runs} runs, {duration(result.cost.train_seconds)} of training. {details}")
-    return lines
+    where = f"{shlex.quote(result.name)}{storage}"
+    more = [f"details: tempopt show {where} --full"]
+    if changes:
+        more.append(f"as code: tempopt export {where}")
+    if report:
+        more.append(f"report: {report}")
+    return [*lines, f"{runs} runs, {duration(result.cost.train_seconds)} of training; {'; '.join(more)}"]
 
 
 def _labelled(label: str, text: str) -> str:

@@ -90,6 +90,20 @@ class Finding:
     answer: Answer | None = None
     params: Mapping[str, Any] | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as plain data without infinities."""
+        test = None if self.answer is None else self.answer.paired
+        numbers = {} if test is None else {name: _finite(getattr(test, name)) for name in _NUMBERS}
+        told = {"kind": self.kind, "state": self.state, "text": self.text, "details": list(self.details)}
+        return {**told, **numbers, "params": self.params}
+
+
+_NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
 
 _NOT_READ = Finding(
     kind="inference",

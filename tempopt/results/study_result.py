@@ -194,9 +194,12 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
+        from tempopt.results.decision import decide
+        from tempopt.results.findings import find
         from tempopt.results.heads_text import heads_json
         from tempopt.results.verdict_json import earlier_json, verdict_json
 
+        decision = decide(self)
         return {
             "study": self.name,
             "metric": self.metric,
@@ -207,6 +210,8 @@ class StudyResult:
             "trials": self.trials,
             "baseline": self.baseline and asdict(self.baseline),
             "best": self.best and asdict(self.best),
+            "decision": decision and decision.to_json(),
+            "findings": [finding.to_json() for finding in find(self)],
             "verdict": self.verdict and verdict_json(self),
             "comparison": self.comparison and comparison_json(self.comparison),
             "cost": asdict(self.cost),
