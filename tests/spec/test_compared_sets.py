@@ -69,7 +69,7 @@ def test_the_spec_of_a_comparison_has_the_sets_and_nothing_of_a_search() -> None
         study__sampler="tpe",
     )
     assert spec.search == {} and spec.study.enqueue == [] and spec.study.warm_start == []
-    assert spec.study.seeds.confirm.max == 5 and spec.study.seeds.choose == 4
+    assert spec.study.seeds.confirm.max == 5 and spec.study.seeds.choose == 2
     assert spec.compare is not None
     assert [each.name for each in spec.compare] == ["A", "B"]
     # a temperature is a real number, whatever was typed

@@ -39,8 +39,8 @@ def test_the_pairs_of_a_confirmation_are_a_number_or_looked_at_on_the_way(
 
 @pytest.mark.parametrize(("test", "fewest"), [("t", 2), ("sign_flip", 6)])
 def test_a_test_needs_the_pairs_at_which_a_first_verdict_can_show_something(test: str, fewest: int) -> None:
-    # the least p of signs is 2^(1 - n), and a first verdict may spend 4 %
-    assert test == "t" or 2.0 ** (1 - fewest) < 0.04 <= 2.0 ** (2 - fewest)
+    # the least p of signs is 2^(1 - n), and the level of a first verdict is 5 %
+    assert test == "t" or 2.0 ** (1 - fewest) < 0.05 <= 2.0 ** (2 - fewest)
     make(study__test=test, study__seeds={"confirm": fewest})
     if fewest > 2:
         with pytest.raises(SpecError, match=rf"give at least {fewest}, or test: t\.$"):
@@ -48,9 +48,9 @@ def test_a_test_needs_the_pairs_at_which_a_first_verdict_can_show_something(test
 
 
 def test_looks_on_the_way_leave_enough_of_the_level_for_a_test_of_signs_to_show_something() -> None:
-    # of six pairs the last two have what four have not spent: 4 % of which p = 2^-5 is too much
+    # of six pairs the last two have what four have not spent: 5 % of which p = 2^-5 is too much
     share = 1 - (4 / 6) ** 1.5
-    assert 2.0**-5 > 0.04 * share
+    assert 2.0**-5 > 0.05 * share
     with pytest.raises(SpecError, match=r"give at least 8, or test: t\.$"):
         make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": 6}})
     for most in (8, 16):
@@ -59,23 +59,34 @@ def test_looks_on_the_way_leave_enough_of_the_level_for_a_test_of_signs_to_show_
 
 
 def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() -> None:
-    for said in ({"study__ablation": "none"}, {"study__keep_share": 0.8}, {"study__failure": 0.3}):
+    for said in ({"study__explain": True}, {"study__keep_share": 0.8}, {"study__failure": 0.3}):
         changed = make(**said)
         assert changed.identity() != make().identity() and len(diff(make(), changed)) == 1
         assert StudySpec.from_json(json.loads(json.dumps(changed.to_json()))) == changed
-    unsaid = make(study__ablation="auto", study__keep_share=0.5, study__failure=None)
+    unsaid = make(study__explain=False, study__keep_share=0.5, study__failure=None)
     assert unsaid.identity() == make().identity()
-    assert diff(make(), make(study__arms={"rematch": 12})) == []
+    assert diff(make(), make(study__arms={"baseline": 3, "constant": 9})) == []
 
 
 @pytest.mark.parametrize(
-    ("given", "written", "at_half"),
-    [(None, None, 0.0), (0.01, 0.01, 0.01), (1, 1.0, 1.0), ("2%", "2%", 0.01), (" 0.5 % ", "0.5%", 0.0025)],
+    ("amount", "written", "in_units"),
+    [
+        (None, None, 0.006),
+        (0, 0.0, 0.0),
+        (0.01, 0.01, 0.01),
+        (1, 1.0, 1.0),
+        ("0%", "0%", 0.0),
+        ("2%", "2%", 0.01),
+        (" 0.5 % ", "0.5%", 0.0025),
+        ("0.5 sd", "0.5 sd", 0.015),
+        ("2sd", "2 sd", 0.06),
+    ],
 )
-def test_a_gain_worth_having_is_an_amount_or_a_share_of_the_metric_and_no_part_of_the_question(
-    given: Any, written: Any, at_half: float
+def test_the_smallest_gain_worth_a_change_is_in_units_percent_or_deviations_and_no_part_of_the_question(
+    amount: Any, written: Any, in_units: float
 ) -> None:
-    spec = make(study__min_gain=given)
+    spec = make(study__min_gain=amount)
     assert spec.study.min_gain == written and StudySpec.from_json(spec.to_json()) == spec
-    assert spec.study.worth_having(0.5) == spec.study.worth_having(-0.5) == pytest.approx(at_half)
+    for mean in (0.5, -0.5):
+        assert spec.study.min_gain_in_units(mean, 0.03) == pytest.approx(in_units)
     assert diff(make(), spec) == [] and spec.identity() == make().identity()

@@ -19,21 +19,21 @@ from tests.specs import BASE, Write, changed, make
 
 def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     spec = load_spec(write(BASE))
-    assert (spec.study.trials, spec.num_constant, spec.num_baseline) == (40, 20, 3)
-    assert (spec.study.candidates, spec.study.seeds.choose) == (3, 4)
-    assert (spec.study.seeds.confirm.looks, spec.study.arms.rematch) == ((8,), None)
-    assert (spec.study.ablation, spec.study.keep_share, spec.study.failure) == ("auto", 0.5, None)
+    assert (spec.study.trials, spec.num_constant, spec.num_baseline) == (12, 4, 2)
+    assert (spec.study.candidates, spec.study.seeds.search, spec.study.seeds.choose) == (2, 2, 2)
+    assert spec.study.seeds.confirm.looks == (4, 8, 12, 16)
+    assert (spec.study.explain, spec.study.keep_share, spec.study.failure) == (False, 0.5, None)
     assert (spec.study.test, spec.study.confirm_on, spec.study.validate_at) == ("t", "test", "final")
     assert (spec.study.sampler.name, spec.study.pruner.name) == ("knowledge_gradient",) * 2
     assert spec.study.parallel == 4
     assert spec.notes == []
 
 
-def test_other_parameters_make_the_baseline_arm_a_search_of_its_own() -> None:
-    assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 16
+def test_other_parameters_give_the_baseline_more_runs_in_the_first_design() -> None:
+    assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 6
     # as it tunes generation, which is no temperature of attention
     drawn = make(search__top_p={"low": 0.5, "high": 1.0}, study__trials=31)
-    assert (drawn.num_baseline, drawn.other_names, drawn.method_names) == (16, ["top_p"], [])
+    assert (drawn.num_baseline, drawn.other_names, drawn.method_names) == (6, ["top_p"], [])
     assert make(search__lr=[0.1, 0.2], study__arms={"baseline": 5, "constant": 7}).num_baseline == 5
     assert make(study__arms={"constant": 7}).num_constant == 7
 
@@ -53,11 +53,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"study__arms": {"baseline": 0}},
         "study.arms.baseline: given 0. Give a whole number from 1 to 100000, or null.",
     ),
-    ({"study__arms": 3}, "study.arms: given 3. Give a mapping with the keys baseline, constant, rematch."),
-    (
-        {"study__arms": {"rematch": 9}},
-        "study.arms.rematch: given 9. Give a whole number from 10 to 100000, or null.",
-    ),
+    ({"study__arms": 3}, "study.arms: given 3. Give a mapping with the keys baseline, constant."),
+    ({"study__arms": {"rematch": 9}}, 'study.arms.rematch: Unknown key "rematch". Known: baseline, constant.'),
     *(
         (
             {"study__seeds": {"confirm": wrong}},
@@ -85,15 +82,15 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"study__seeds": {"confirm": {"min": 2, "max": 5}}, "study__test": "sign_flip"},
         "study.seeds.confirm: given 5 with test: sign_flip. Two-sided, so few pairs cannot give a p below 0",
     ),
-    ({"study__ablation": "some"}, 'study.ablation: given the text "some". Give auto, full or none.'),
-    ({"study__ablation": True}, "study.ablation: given True. Give auto, full or none."),
+    ({"study__ablation": "full"}, 'study.ablation: Unknown key "ablation".'),
+    ({"study__explain": "some"}, 'study.explain: given the text "some". Give true or false.'),
     *(
         ({"study__keep_share": wrong}, f"study.keep_share: given {wrong:g}. Give a number between 0 and 1.")
         for wrong in (0, 1, -0.5)
     ),
     *(
-        ({"study__min_gain": wrong}, f"study.min_gain: given {wrong!r}. Give a number above 0, percent as in")
-        for wrong in (0, -0.1, "1", "0%", "-1%", True, math.inf, "one percent", [1])
+        ({"study__min_gain": wrong}, f"study.min_gain: given {wrong!r}. Give a number of at least 0, percent")
+        for wrong in (-0.1, "1", "-1%", "-1 sd", "1 se", True, math.inf, "one percent", [1])
     ),
     ({"study__metric": "val_loss "}, 'study.metric: given "val_loss ", with white space at its end or'),
     (
@@ -393,12 +390,12 @@ def test_a_program_holds_what_a_trainer_needs(monkeypatch: pytest.MonkeyPatch) -
     assert (program.metric, program.validate_at, program.data_seed) == ("val_accuracy", "final", 7)
 
 
-def test_the_arms_follow_from_themake() -> None:
+def test_the_arms_follow_from_the_spec() -> None:
     spec = make(search__lr={"low": 1e-3, "high": 1e-1, "log": True}, study__trials=10)
     assert list(spec.space("baseline")) == ["lr"]
     assert list(spec.space("constant")) == ["temperature_init", "lr"]
     found = [each["temperature_init"] for each in spec.constants()]
-    assert found == pytest.approx([1.0, 0.25, 4.0, 0.5, 2.0])
+    assert found == pytest.approx([0.25 * 16**position for position in (0.25, 0.75, 0.125, 0.625)])
     assert spec.parameters("baseline", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1}
 
 
