@@ -100,9 +100,9 @@ def test_those_named_together_are_the_best_one_and_those_that_may_be_better_yet(
     # its neighbours are as good as it; what is far off may be better
     assert second == 3
     assert sorted(select_batch(known, count=4, rng=rng)) == [0, 1, 2, 3]
-    # one that is held takes the place of the one that adds least, and never that of the best single one
-    held = next(place for place in range(3) if place != first)
-    assert select_batch(known, count=2, rng=rng, holding=held) == [first, held]
-    assert select_batch(known, count=3, rng=rng, holding=held) == [first, held, 3]
-    assert select_batch(known, count=1, rng=rng, holding=held) == [first]
-    assert select_batch(known, count=2, rng=rng, holding=first) == [first, 3]
+    # a first one that is given stays the first, and is not named again
+    neighbour = next(place for place in range(3) if place != first)
+    assert select_batch(known, count=1, rng=rng, first=neighbour) == [neighbour]
+    assert select_batch(known, count=2, rng=rng, first=neighbour) == [neighbour, 3]
+    assert select_batch(known, count=2, rng=rng, first=3)[0] == 3
+    assert sorted(select_batch(known, count=4, rng=rng, first=3)) == [0, 1, 2, 3]

@@ -18,6 +18,7 @@ from tempopt.sampling.arms import Arms
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.unit_cube import at_place, configurations, count_values
 from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature import is_neutral
 from tests.simulated import row
 from tests.specs import make
 
@@ -92,10 +93,17 @@ def test_a_training_is_repeated_with_the_other_seed_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_the_best_configuration_of_a_small_space_is_named_first_and_none_twice(name: str) -> None:
-    arms, rows = search(spec(SPACES[name], trials=2 * CONFIGURATIONS[name]))
+    space = {"temperature_init": [2.0], **SPACES[name]}
+    arms, rows = search(spec(space, trials=2 * CONFIGURATIONS[name]))
     named = arms.recommend("search", 3)
-    assert named[0] == max((t.parameters or {} for t in rows), key=worth)
-    assert len({repr(each) for each in named}) == 3
+    best = max((t.parameters or {} for t in rows if not is_neutral(t.parameters or {})), key=worth)
+    assert {n: v for n, v in named[0].items() if n != "temperature_init"} == {
+        n: v for n, v in best.items() if n != "temperature_init"
+    }
+    # a constant has a range, in which a neighbour of the trained temperature may be named
+    assert named[0]["temperature_init"] == pytest.approx(best["temperature_init"], rel=0.02)
+    assert len({repr(parameters) for parameters in named}) == 3
+    assert not any(is_neutral(parameters) for parameters in named)
 
 
 def test_two_configurations_are_both_tried_though_no_model_can_be_fitted_to_them_yet() -> None:

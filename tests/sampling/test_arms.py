@@ -1,0 +1,132 @@
+"""What the arms of a study name: by one model of the search, its design among what it learns from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempopt.confirmation.stages import first_tickets
+from tempopt.records.rows import TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature import active_groups, is_neutral, training_key
+from tests.simulated import Worth, row
+
+TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+SCHEDULED = {
+    **TAU,
+    "temperature_final": {"low": 0.25, "high": 4.0},
+    "schedule": ["constant", "linear"],
+}
+TUNED = {**TAU, "lr": {"low": 1e-3, "high": 1e-1, "log": True}}
+
+
+def carry_out(
+    spec: StudySpec, worth: Worth, *, num_search: int | None = None
+) -> tuple[Arms, list[TicketRow]]:
+    """Return a study whose search is over, its parameters by tempopt's own sampler, with what it knows."""
+    waiting = [row(new, place) for place, new in enumerate(first_tickets(spec))]
+    arms, rows = Arms(spec, waiting, []), []
+    for ticket in waiting:
+        if ticket.kind == "search" and num_search is not None and ticket.number >= num_search:
+            continue
+        arm: Any = ticket.kind
+        sampled = arms.ask(ticket)
+        begun = dataclasses.replace(ticket, sampled=sampled, parameters=spec.parameters(arm, sampled))
+        arms.asked(begun)
+        value = worth(begun)
+        ended = dataclasses.replace(
+            begun, state="done", outcome="complete" if value is not None else "diverged", value=value
+        )
+        arms.told(ended, {} if value is None else {10: value})
+        rows.append(ended)
+    return arms, rows
+
+
+def noise_of(ticket: TicketRow) -> float:
+    key = [ticket.seed % 2**32, len(str(ticket.parameters)), ticket.number]
+    return float(np.random.default_rng(key).normal(0, 0.01))
+
+
+def peak_at(tau: float) -> Worth:
+    """Return a world in which the temperature at the beginning has a best value, and nothing else matters."""
+
+    def worth(ticket: TicketRow) -> float:
+        assert ticket.parameters is not None
+        return noise_of(ticket) - np.log2(ticket.parameters["temperature_init"] / tau) ** 2
+
+    return worth
+
+
+@pytest.mark.parametrize("best", [0.5, 1.0, 3.0])
+def test_the_search_names_no_baseline_wherever_the_best_temperature_is(make_spec: Any, best: float) -> None:
+    arms, _ = carry_out(make_spec({"search": TAU}, trials=8), peak_at(best))
+    named = arms.recommend("search", 4)
+    assert len(named) == 4 and not any(is_neutral(parameters) for parameters in named)
+    assert abs(np.log2(named[0]["temperature_init"] / best)) < 0.5
+    assert arms.recommend("baseline", 4) == [{"temperature_init": 1.0}]
+
+
+def test_a_schedule_that_is_worth_nothing_gives_way_to_a_constant(make_spec: Any) -> None:
+    arms, _ = carry_out(make_spec({"search": SCHEDULED}, trials=12), lambda t: noise_of(t))
+    first, *_ = arms.recommend("search", 2)
+    assert active_groups(first) == ("level",)
+    [constant] = arms.recommend("constant", 2)
+    assert training_key(first) == training_key(constant)
+
+
+def test_a_schedule_that_is_worth_much_is_named_before_the_best_constant(make_spec: Any) -> None:
+    def worth(ticket: TicketRow) -> float:
+        assert ticket.parameters is not None
+        return noise_of(ticket) + ("schedule" in active_groups(ticket.parameters))
+
+    arms, _ = carry_out(make_spec({"search": SCHEDULED}, trials=12), worth)
+    assert "schedule" in active_groups(arms.recommend("search", 2)[0])
+    assert all(active_groups(parameters) == ("level",) for parameters in arms.recommend("constant", 2))
+
+
+def test_the_search_learns_from_the_runs_of_baseline_and_constants(make_spec: Any) -> None:
+    # all trials of the search have one learning rate, so that only the design says which one is better
+    spec = make_spec(
+        {"search": TUNED}, trials=4, arms={"baseline": 8, "constant": 8}, enqueue=[{"lr": 0.01}] * 4
+    )
+    rates = {}
+    for sign in (1.0, -1.0):
+
+        def worth(ticket: TicketRow, sign: float = sign) -> float:
+            assert ticket.parameters is not None
+            return noise_of(ticket) + sign * float(np.log10(ticket.parameters["lr"]))
+
+        arms, rows = carry_out(spec, worth)
+        assert {t.parameters["lr"] for t in rows if t.kind == "search" and t.parameters} == {0.01}
+        rates[sign] = [arms.recommend(arm, 1)[0]["lr"] for arm in ("baseline", "constant", "search")]
+    assert min(rates[1.0]) > 0.03 and max(rates[-1.0]) < 0.003
+
+
+def test_baseline_and_constant_have_one_set_by_the_model_of_the_search(make_spec: Any) -> None:
+    def worth(ticket: TicketRow) -> float:
+        assert ticket.parameters is not None
+        return noise_of(ticket) - np.log10(ticket.parameters["lr"] / 0.01) ** 2
+
+    arms, _ = carry_out(make_spec({"search": TUNED}, trials=12), worth)
+    [baseline] = arms.recommend("baseline", 3)
+    [constant] = arms.recommend("constant", 3)
+    assert baseline["temperature_init"] == 1.0 and 0.25 <= constant["temperature_init"] <= 4.0
+    assert abs(np.log10(baseline["lr"] / 0.01)) < 0.35 > abs(np.log10(constant["lr"] / 0.01))
+
+
+@pytest.mark.parametrize("sampler", ["knowledge_gradient", "random"])
+def test_without_a_model_nothing_is_named(make_spec: Any, sampler: str) -> None:
+    spec = make_spec({"search": TUNED}, trials=6, sampler=sampler, pruner="none")
+    count = 2 if sampler == "knowledge_gradient" else 6
+    arms, _ = carry_out(spec, lambda ticket: noise_of(ticket), num_search=count)
+    assert [arms.recommend(arm, 2) for arm in ("search", "baseline", "constant")] == [[], [], []]
+
+
+def test_the_runs_of_the_design_share_the_seeds_of_the_search(make_spec: Any) -> None:
+    spec = make_spec({"search": TUNED}, trials=6)
+    seeds = [{t.seed for t in first_tickets(spec) if t.kind == kind} for kind in ("baseline", "search")]
+    assert seeds[0] == seeds[1] and len(seeds[0]) == spec.study.seeds.search
