@@ -27,8 +27,9 @@ from tempopt.confirmation.selection import (
     recommend_none,
     searched,
 )
-from tempopt.records.rows import NewTicket, Parameters, TicketRow
-from tempopt.records.tickets import Arm, current_round
+from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
+from tempopt.records.tickets import Arm, current_round, next_number, of_kind
+from tempopt.seeds import derive, seed_name
 from tempopt.spec.conditions import counted
 from tempopt.temperature import (
     active_groups,
@@ -82,6 +83,45 @@ def baseline_of(
     return chosen("baseline", tickets, spec, lambda: _baseline_candidates(tickets, spec, first, recommend))
 
 
+def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+    """Return the runs at τ = 1 that tune the ordinary parameters once the search is over; none: it has them.
+
+    The search's model says what they train: it knows best by then.
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+    """
+    now = current_round(tickets)
+    if not of_kind(tickets, "search") or has_tuned(tickets, spec, now):
+        return []
+    first = next_number(tickets, "baseline")
+    return [
+        NewTicket(
+            kind="baseline",
+            arm="baseline",
+            number=number,
+            seed=search_seed(spec, "baseline", number),
+            round=now,
+        )
+        for number in range(first, first + spec.num_tuning)
+    ]
+
+
+def has_tuned(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
+    """Return whether a round has the runs that tune the baseline after its search."""
+    in_design = spec.num_baseline if of_round == 0 else 0
+    return len(of_kind(tickets, "baseline", of_round=of_round)) > in_design
+
+
+def search_seed(spec: StudySpec, kind: Kind, number: int) -> int:
+    """Return the seed of a searching run: all kinds share the study's search seeds by turns."""
+    shared = spec.study.seeds.search
+    if shared is None:
+        return derive(spec.study.seed, seed_name(kind), number)
+    return derive(spec.study.seed, seed_name("search"), number % shared)
+
+
 def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
     """Return the next runs that choose the baseline, and the winner's other parameters; none: all are chosen.
 
@@ -108,17 +148,18 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
 def _baseline_candidates(
     tickets: Sequence[TicketRow], spec: StudySpec, first: Parameters, recommend: Recommend
 ) -> list[Parameters]:
-    """Return the candidates at τ = 1, at least one: the best that is known, and the winner's twin.
+    """Return the candidates at τ = 1, at least one: the best that are known, and the winner's twin.
 
     τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
     other parameters are what is left to measure it with, which are known to train at another temperature.
     """
     if is_neutral(first):
         return [first]
-    best, twin = searched("baseline", tickets, spec, recommend)[:1], neutral(first)
-    if not best or not spec.other_names:
-        return best or [twin]
-    return best if same_training(best[0], twin) else [*best, twin]
+    named = searched("baseline", tickets, spec, recommend)
+    if not named or not spec.other_names:
+        return named[:1] or [neutral(first)]
+    distinct = {training_key(parameters): parameters for parameters in (*named, neutral(first))}
+    return list(distinct.values())
 
 
 def constants_to_train(

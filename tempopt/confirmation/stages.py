@@ -1,7 +1,8 @@
 """Which tickets a study gets, and when: its first ones, more on request, and those that decide.
 
-Pure: rows in, new tickets out. A round searches, chooses the winner and what it is compared with
-(references.py), confirms them on fresh seeds (pairs.py) and, on request, explains the winner (ablation.py).
+Pure: rows in, new tickets out. A round searches, tunes the baseline, chooses the winner and what it is
+compared with (references.py), confirms them on fresh seeds (pairs.py) and, on request, explains the winner
+(explanation.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.explanation import explanation_tickets
 from tempopt.confirmation.pairs import confirm_tickets, constant_tickets, deciding_arms
-from tempopt.confirmation.references import reference_tickets
+from tempopt.confirmation.references import has_tuned, reference_tickets, search_seed, tuning_tickets
 from tempopt.confirmation.selection import Recommend, choose_tickets, most_to_choose, recommend_none, searched
 from tempopt.records.rows import KINDS, SEARCHING, Kind, NewTicket, TicketRow
 from tempopt.records.tickets import (
@@ -27,7 +28,6 @@ from tempopt.records.tickets import (
     over,
     pairs_of,
 )
-from tempopt.seeds import derive, seed_name
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 
 if TYPE_CHECKING:
@@ -56,18 +56,10 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
         return compare_tickets([], spec)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     return [
-        NewTicket(kind=kind, arm=kind, number=number, seed=_seed(spec, kind, number))
+        NewTicket(kind=kind, arm=kind, number=number, seed=search_seed(spec, kind, number))
         for kind, count in counts.items()
         for number in range(count)
     ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
-
-
-def _seed(spec: StudySpec, kind: Kind, number: int) -> int:
-    """Return the seed of a searching run: all kinds share the study's search seeds by turns."""
-    shared = spec.study.seeds.search
-    if shared is None:
-        return derive(spec.study.seed, seed_name(kind), number)
-    return derive(spec.study.seed, seed_name("search"), number % shared)
 
 
 def proving(tickets: Sequence[TicketRow]) -> bool:
@@ -103,7 +95,7 @@ def _search(
             kind="search",
             arm="search",
             number=number,
-            seed=_seed(spec, "search", number),
+            seed=search_seed(spec, "search", number),
             round=of_round,
             sampled=dict(enqueued[place]) if place < len(enqueued) else None,
         )
@@ -131,7 +123,8 @@ def next_tickets(
         )
     candidates = {"search": lambda: searched("search", tickets, spec, recommend)}
     return (
-        choose_tickets(tickets, spec, candidates)
+        tuning_tickets(tickets, spec)
+        or choose_tickets(tickets, spec, candidates)
         or reference_tickets(tickets, spec, recommend)
         or confirm_tickets(tickets, spec, recommend)
     )
@@ -153,14 +146,15 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         is_over = finished(confirm) and is_decided(tickets, spec, now)
         return 0 if is_over else num_arms * (pairs - pairs_of(confirm))
     num_arms = 2 + (tunes or bool(spec.method_names))
-    return _to_choose(tickets, spec, now) + num_arms * pairs
+    num_tuning = 0 if has_tuned(tickets, spec, now) else spec.num_tuning
+    return num_tuning + _to_choose(tickets, spec, now) + num_arms * pairs
 
 
 def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
     """Return how many tickets of choosing a round will still get, at most."""
     seeds, choose = spec.study.seeds.choose, of_kind(tickets, "choose", of_round=now)
-    # the baseline's two candidates, and the winner with the baseline's other parameters
-    at_most = {"baseline": 2, "exchange": 1} if spec.other_names else {}
+    # the baseline's candidates with the winner's twin, and the winner with the baseline's other parameters
+    at_most = {"baseline": spec.study.candidates + 1, "exchange": 2} if spec.other_names else {}
     if not choose:
         count = candidates_at_most(spec, _num_asked(tickets, "search"))
         return seeds * ((count if count > 1 else 0) + sum(at_most.values()))

@@ -81,15 +81,15 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
         few = 0 if not _is_continuous(spec) else candidates * seeds
         choose += Span(min=few, typical=candidates * seeds, max=candidates * seeds)
     if tunes:
-        # the baseline's two candidates, and the winner with the baseline's other parameters
-        untried = 2 + (candidates == 1)
-        choose += Span(min=0, typical=untried * seeds, max=(untried + 1) * seeds)
+        # the baseline's candidates, the winner's twin, and the winner with the baseline's other parameters
+        untried = study.candidates + 1
+        choose += Span(min=0, typical=(untried + 1) * seeds, max=(untried + 2) * seeds)
     pairs, arms = _pairs(spec, gain=gain), 2 + (tunes or bool(spec.method_names))
     confirm = Span(min=pairs.min * 2, typical=pairs.typical * arms, max=pairs.max * arms)
     if gain and not _is_plain(spec):
         confirm += Span(min=0, typical=pairs.typical * 2 * _MOVES, max=pairs.max * 2)
     counts: dict[Kind, Span] = {
-        "baseline": _exactly(spec.num_baseline),
+        "baseline": _exactly(spec.num_baseline + spec.num_tuning),
         "constant": _exactly(spec.num_constant),
         "search": _exactly(study.trials),
         "choose": choose,

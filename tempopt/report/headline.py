@@ -52,7 +52,7 @@ def decision_lines(result: StudyResult, storage: str = "") -> list[str]:
     if decision is None:
         return [find(result, storage)[0].text]
     lines = [decision.headline, f"Use {decision.use}."]
-    if decision.use != f"{decision.baseline}, as now":
+    if decision.is_change:
         lines.append(f"Now: {decision.baseline}.")
     return [*lines, *(f"{_sentence(text)}." for text in decision.also)]
 

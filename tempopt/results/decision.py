@@ -77,6 +77,11 @@ class Decision:
     also: tuple[str, ...]
 
     @property
+    def is_change(self) -> bool:
+        """Whether the temperatures are to be changed, in training or at inference."""
+        return not self.use.startswith(f"{self.baseline}, as now")
+
+    @property
     def headline(self) -> str:
         """The decision in one line."""
         seeds = f"{self.seeds} fresh seed{'s' * (self.seeds != 1)}"
@@ -162,9 +167,11 @@ def _use(verdict: Verdict, baseline: str) -> str:
     advice = verdict.recommendation
     assert advice is not None
     plan = "" if advice.plan is None else f", evaluated at {plan_text(advice.plan)}"
-    if advice.now in ("change_nothing", "inference_only"):
-        end = ", as now" if advice.now == "change_nothing" else ""
-        return f"{baseline}{others_text(advice)}{plan}{end}"
+    if advice.now == "change_nothing":
+        others = others_text(advice)
+        return f"{baseline}, as now{',' if others else ''}{others}"
+    if advice.now == "inference_only":
+        return f"{baseline}{others_text(advice)}{plan}"
     return f"{temperature_text(advice.parameters)}{plan}"
 
 
@@ -189,7 +196,7 @@ def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
     elif not verdict.at_one:
         tried = temperature_text(verdict.params)
         lines.append(f"{tried} was the best of the search")
-        if advice.excluded is not None:
+        if advice.excluded is not None and not total.worse:
             above = rounded_in(advice.excluded, total.paired.gain, total.paired.ci_low, total.paired.ci_high)
             lines.append(f"a gain above {above.lstrip('+')} is excluded ({confidence(total.paired)})")
     if advice.widen:
@@ -247,16 +254,15 @@ def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> li
     decision = decide(result, storage)
     if decision is None:
         return render_lines(find(result, storage))
-    changes = decision.use != f"{decision.baseline}, as now"
     lines = [decision.headline, _labelled("use", decision.use)]
-    if changes:
+    if decision.is_change:
         lines.append(_labelled("now", decision.baseline))
     for place, text in enumerate(decision.also):
         lines.append(_labelled("" if place else "also", text))
     runs = sum(count.done + count.failed for count in result.tickets.values())
     where = f"{shlex.quote(result.name)}{storage}"
     more = [f"details: tempopt show {where} --full"]
-    if changes:
+    if decision.is_change:
         more.append(f"as code: tempopt export {where}")
     if report:
         more.append(f"report: {report}")

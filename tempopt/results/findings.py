@@ -265,7 +265,7 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
             Finding(kind="sign", text=f"a gain or difference with + is better: a lower {result.metric}.")
         )
     advice = verdict.recommendation
-    if advice is not None and advice.excluded is not None:
+    if advice is not None and advice.excluded is not None and not total.worse:
         above = unsigned(advice.excluded, total.paired)
         text = f"a gain of the winner above {above} is excluded ({confidence(total.paired)})."
         findings.append(Finding(kind="excluded", text=text))
@@ -391,7 +391,7 @@ def _caveats(verdict: Verdict, baseline: str) -> list[Finding]:
             lines.append(f"the winner diverged on {counts} (counted with the worst value reached){end}.")
     if total.dropped:
         lines.append(f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}.")
-    if math.isinf(total.paired.ci_low):
+    if math.isinf(total.paired.ci_low) and not verdict.at_one:
         why = "the differences are equal" if total.paired.is_equal else "too few seeds"
         lines.append(f"{why}: no finite interval; give study.seeds.confirm more.")
     if total.is_skewed:

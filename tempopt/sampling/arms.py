@@ -35,11 +35,15 @@ from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
 
+_DESIGN = ("baseline", "constant")
+"""The arms beside the search whose runs its model learns from."""
+
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
     from tempopt.sampling.knowledge_gradient import KnowledgeGradient
+    from tempopt.sampling.parameter_sets import ParameterSets
 
 
 def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
@@ -134,27 +138,50 @@ class Arms:
                 guarding=guarding(self._spec, self._runs_at_one())
                 if arm == "search" and self._spec.study.weighs_guards
                 else None,
-                list_design=self._list_design if arm == "search" else list,
+                list_design=self._list_design if arm == "search" else lambda num_baseline: (),
             )
         return self._strategies[arm]
 
-    def _list_design(self) -> list[FrozenTrial]:
-        """Return the runs at the baseline and at constants as the search's model reads them."""
+    def _list_design(self, num_baseline: int | None = None) -> list[FrozenTrial]:
+        """Return the runs at the baseline and at constants as the search's model reads them.
+
+        Args:
+            num_baseline: How many of the baseline's, from the first on; None: all that are over.
+        """
+        return [
+            self._as_design(arm, trial)
+            for arm in _DESIGN
+            for trial in self._histories[arm].over()
+            if arm != "baseline" or num_baseline is None or trial.number < num_baseline
+        ]
+
+    def _as_design(self, arm: str, trial: FrozenTrial) -> FrozenTrial:
+        """Return a trial of the design as one of the search's model."""
+        design = copy.copy(trial)
+        design.number = self._design_number(arm, trial.number)
+        design.params = self._spec.parameters(cast("Arm", arm), trial.params)
+        return design
+
+    def _design_number(self, arm: str, number: int) -> int:
+        """Return a number below those of the search, whose trials share their seeds by turns, too."""
         streams = self._spec.study.seeds.search or 1
-        found = []
-        for place, arm in enumerate(("baseline", "constant"), 1):
-            for trial in self._histories[arm].over():
-                # numbers below those of the search that share their seeds by turns, too
-                number = trial.number - place * streams * MOST_RUNS
-                design = copy.copy(trial)
-                design.number = number
-                design.params = self._spec.parameters(cast("Arm", arm), trial.params)
-                found.append(design)
-        return found
+        return number - (1 + _DESIGN.index(arm)) * streams * MOST_RUNS
+
+    def _tuned(self, number: int, seed: int) -> Parameters | None:
+        """Return what a run trains that tunes the baseline once the search is over; None: not known."""
+        history, search = self._histories["baseline"], self._histories["search"]
+        return self._strategy("search").ask_within(
+            search.over(),
+            [self._as_design("baseline", trial) for trial in history.pending(number)],
+            self._sets_within("baseline"),
+            number=self._design_number("baseline", number),
+            num_baseline=len(history.known(number)),
+            seed=seed,
+        )
 
     def _runs_at_one(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Return the baseline arm's runs in their order: all are over before a search trial is begun."""
-        return [self._at_one[number] for number in sorted(self._at_one)]
+        """Return the baseline's runs of the first design: all are over before a search trial is begun."""
+        return [self._at_one[number] for number in sorted(self._at_one) if number < self._spec.num_baseline]
 
     def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
         """Return by how much a run exceeds the limit of each guard; 0 or less keeps it.
@@ -210,6 +237,8 @@ class Arms:
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         if sampler:
             return history.ask(number, sampler) | fixed
+        if arm == "baseline" and number >= self._spec.num_baseline and (found := self._tuned(number, seed)):
+            return found | fixed
         known, pending = history.known(number), history.pending(number)
         strategy = self._strategy(arm)
         found = strategy.ask(known, pending, number=number, seed=seed, fixed=fixed) or strategy.first(number)
@@ -260,7 +289,7 @@ class Arms:
             return []
         if arm != "search":
             best = self._recommend_within(arm)
-            return [] if best is None else [best]
+            return [] if best is None else [best, *self._recommend_alone(arm)][:count]
         found = self._strategy(arm).recommend(
             self._histories[arm].over(),
             count=count,
@@ -270,22 +299,33 @@ class Arms:
         )
         return [self._spec.parameters("search", sampled) for sampled in found]
 
+    def _recommend_alone(self, arm: str) -> list[Parameters]:
+        """Return what the runs of an arm name by themselves; none if too few are complete."""
+        if not self._spaces[arm]:
+            return []
+        seed = derive(self._spec.study.seed, seed_name(arm), "named")
+        sets = self._strategy(arm).recommend(self._histories[arm].over(), count=1, seed=seed)
+        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sets]
+
     def _recommend_within(self, arm: str) -> Parameters | None:
         """Return what the search's model expects to be the best baseline or constant; None: not known."""
+        whole = cast("Arm", arm)
+        if not self._spaces[arm]:
+            return self._spec.parameters(whole, {})
+        seed, known = derive(self._spec.study.seed, seed_name(arm), "named"), self._histories["search"].over()
+        best = self._strategy("search").recommend_within(known, self._sets_within(arm), seed=seed)
+        return None if best is None else self._spec.parameters(whole, best)
+
+    def _sets_within(self, arm: str) -> ParameterSets:
+        """Return the parameter sets of an arm as the search's model describes them."""
         from tempopt.sampling.parameter_sets import ParameterSets
 
-        whole, space = cast("Arm", arm), self._spaces[arm]
-        strategy, known = self._strategy("search"), self._histories["search"].over()
-        if not space:
-            return self._spec.parameters(whole, {})
-        sets = ParameterSets(
-            space,
-            lambda sampled: strategy.describe(self._spec.parameters(whole, sampled)),
+        strategy = self._strategy("search")
+        return ParameterSets(
+            self._spaces[arm],
+            lambda sampled: strategy.describe(self._spec.parameters(cast("Arm", arm), sampled)),
             seed=derive(self._spec.study.seed, seed_name(arm), "within") & 0xFFFFFFFF,
         )
-        seed = derive(self._spec.study.seed, seed_name(arm), "named")
-        best = strategy.recommend_within(known, sets, seed=seed)
-        return None if best is None else self._spec.parameters(whole, best)
 
     def rank_tried(self, arm: str) -> list[Parameters]:
         """Return the whole parameter sets that an arm has tried, the best posterior mean first.

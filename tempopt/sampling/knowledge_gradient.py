@@ -44,7 +44,8 @@ class KnowledgeGradient:
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
         guarding: What guards ask of a parameter set; None: nothing.
-        list_design: Returns the trials outside of the arm that its model learns from, too; all over.
+        list_design: Returns the trials outside of the arm that its model learns from, too; all over. Takes
+            how many runs at the baseline are among them; None: all.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class KnowledgeGradient:
         seed: int,
         earlier: Sequence[PriorStudy] = (),
         guarding: Guarding | None = None,
-        list_design: Callable[[], Sequence[FrozenTrial]] = list,
+        list_design: Callable[[int | None], Sequence[FrozenTrial]] = lambda num_baseline: (),
     ) -> None:
         self._list_design = list_design
         self._guarding = guarding
@@ -70,9 +71,14 @@ class KnowledgeGradient:
         self._new: dict[int, tuple[Posterior, float]] = {}
         self._trials_described: dict[int, Array] = {}
 
-    def model(self, known: Sequence[FrozenTrial]) -> ArmModel | None:
-        """Return what the first trials of the arm say, with its design; None: too few are complete."""
-        design = self._list_design()
+    def model(self, known: Sequence[FrozenTrial], *, num_baseline: int | None = None) -> ArmModel | None:
+        """Return what the first trials of the arm say, with its design; None: too few are complete.
+
+        Args:
+            known: The first trials of the arm, all over.
+            num_baseline: How many runs at the baseline the design has; None: all that are over.
+        """
+        design = self._list_design(num_baseline)
         numbers = tuple(trial.number for trial in (*design, *known))
         if numbers not in self._kept:
             _forget(self._kept)
@@ -208,6 +214,48 @@ class KnowledgeGradient:
         places = select_batch(posterior, count=min(count, len(pool)), rng=rng, first=first)
         return [pool[place] for place in places]
 
+    def ask_within(
+        self,
+        known: Sequence[FrozenTrial],
+        pending: Sequence[FrozenTrial],
+        sets: ParameterSets,
+        *,
+        number: int,
+        num_baseline: int,
+        seed: int,
+    ) -> Parameters | None:
+        """Return the set of a part of the space to train, which is to find the best of that part.
+
+        Args:
+            known: Trials of the arm that are over.
+            pending: Trials in progress.
+            sets: The part of the space.
+            number: Number of the trial that is asked for.
+            num_baseline: Runs at the baseline that are over.
+            seed: What is drawn follows from it.
+
+        Returns:
+            Values of the part's names; None: too few runs are complete.
+        """
+        model = self.model(known, num_baseline=num_baseline)
+        if model is None:
+            return None
+        pool, features_MD = self._refined(model, sets, np.random.default_rng(seed))
+        posterior = model.posterior(features_MD, pending=pending)
+        best, _ = self._best_new(model, posterior, [*model.trials, *pending], number)
+        return pool[best]
+
+    def _refined(
+        self, model: ArmModel, sets: ParameterSets, rng: np.random.Generator
+    ) -> tuple[list[Parameters], Array]:
+        """Return sets of a part of the space, many of them near the best, the best first, and described."""
+        ranked, features_MD = list[Parameters](), np.empty((0, 0))
+        for _ in range(_REFINEMENTS):
+            pool, features_MD = sets.pool(ranked, rng, {})
+            order = np.argsort(-model.posterior(features_MD).mean_M, kind="stable")
+            ranked, features_MD = [pool[place] for place in order], features_MD[order]
+        return ranked, features_MD
+
     def recommend_within(
         self,
         known: Sequence[FrozenTrial],
@@ -225,11 +273,7 @@ class KnowledgeGradient:
         model = self.model(known)
         if model is None:
             return None
-        rng, ranked = np.random.default_rng(seed), list[Parameters]()
-        for _ in range(_REFINEMENTS):
-            pool, features_MD = sets.pool(ranked, rng, {})
-            order = np.argsort(-model.posterior(features_MD).mean_M, kind="stable")
-            ranked = [pool[place] for place in order]
+        ranked, _ = self._refined(model, sets, np.random.default_rng(seed))
         return ranked[0]
 
     def rank_tried(self, known: Sequence[FrozenTrial]) -> list[Parameters]:

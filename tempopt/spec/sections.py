@@ -71,8 +71,8 @@ class Arms(Section):
     """Number of runs in the first design of the search beside its trials; None for the default.
 
     Args:
-        baseline: Runs at the baseline's temperature, which tune the ordinary parameters that are searched;
-            None: 6 where there are such, else 2.
+        baseline: Runs at the baseline's temperature; None: 4 where ordinary parameters are searched, which
+            they tune, else 2.
         constant: Runs at constant temperatures that span the searched range; None: 4.
     """
 

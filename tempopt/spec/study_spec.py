@@ -190,8 +190,14 @@ class StudySpec(Section):
 
     @property
     def num_baseline(self) -> int:
-        """Number of runs at the baseline's temperature in the first design: 6 if these tune parameters."""
-        return self.study.arms.baseline or (6 if self.other_names else 2)
+        """Number of runs at the baseline's temperature in the first design."""
+        return self.study.arms.baseline or (4 if self.other_names else 2)
+
+    @property
+    def num_tuning(self) -> int:
+        """Number of runs that tune the ordinary parameters at the baseline once the search is over."""
+        num_tuned = len(self.other_names)
+        return 4 + 2 * num_tuned if num_tuned else 0
 
     @property
     def about_temperature(self) -> bool:
