@@ -18,7 +18,7 @@ differences = st.lists(st.integers(-50, 50).map(lambda n: n / 100), min_size=4, 
 
 
 def answer(values: list[float], diverged: int = 0, reference: int = 0) -> Answer:
-    test = paired(values, test="t", direction="maximize", alpha=0.04)
+    test = paired(values, test="t", direction="maximize", alpha=0.05)
     return Answer(paired=test, diverged=diverged, reference_diverged=reference)
 
 
@@ -86,7 +86,7 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
         if usable > 1:
             looks[usable] = spent(look, 8)
     stage = Stage(differences=tuple(used), looks=tuple(looks.items()) or None)
-    expected = paired(used, test="t", direction="maximize", alpha=0.04, looks=stage.looks)
+    expected = paired(used, test="t", direction="maximize", alpha=0.05, looks=stage.looks)
     assert found is not None and found.paired == expected
     assert found.dropped == 8 - len(used)
 

@@ -16,7 +16,7 @@ from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.verdict import conclude
 from tempopt.records.rows import Measurement, TicketRow
 
-ALPHA = 0.04
+ALPHA = 0.05
 BASELINE = np.array([0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48])
 GAINS = np.array([0.10, 0.12, 0.08, 0.11, 0.09, 0.13, 0.07, 0.10])
 NONE = np.zeros(8)
@@ -63,15 +63,15 @@ def measured(tickets: list[TicketRow], **arms: Plans) -> list[Measurement]:
 
 
 def inferred(
-    make_spec: Any, tickets: list[TicketRow], measurements: list[Measurement], **study: Any
+    fixed_spec: Any, tickets: list[TicketRow], measurements: list[Measurement], **study: Any
 ) -> InferenceOnly:
-    verdict = conclude(tickets, measurements, make_spec(**study))
+    verdict = conclude(tickets, measurements, fixed_spec(**study))
     assert verdict is not None and verdict.inference_only is not None
     return verdict.inference_only
 
 
 def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
-    make_spec: Any, confirmed: Any
+    fixed_spec: Any, confirmed: Any
 ) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     # 0.5 is the best on the validation data, so it counts although others are better on the test data
@@ -80,13 +80,13 @@ def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
         "constant=2": (0.1, 0.09 + JITTER),
         "winner": (0.15, 0.2 + JITTER),
     }
-    found = inferred(make_spec, tickets, measured(tickets, baseline=plans))
+    found = inferred(fixed_spec, tickets, measured(tickets, baseline=plans))
     assert found.plan == "constant=0.5"
     expected = stats.ttest_1samp(0.06 + JITTER, 0)
     interval = expected.confidence_interval(1 - ALPHA)
     test = found.answer.paired
     assert test.gain == pytest.approx(0.06)
-    assert test.p_value == pytest.approx(expected.pvalue * 0.05 / ALPHA)
+    assert test.p_value == pytest.approx(expected.pvalue)
     assert (test.ci_low, test.ci_high) == pytest.approx((interval.low, interval.high))
     assert found.baseline.curve == {
         AS_TRAINED: pytest.approx(BASELINE.mean()),
@@ -96,22 +96,22 @@ def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
     }
 
 
-def test_of_a_loss_the_lowest_is_picked(make_spec: Any, confirmed: Any) -> None:
+def test_of_a_loss_the_lowest_is_picked(fixed_spec: Any, confirmed: Any) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE + GAINS, search=BASELINE)
     plans = {"constant=0.5": (-0.02, -0.03 + JITTER), "constant=2": (0.2, -0.3)}
-    found = inferred(make_spec, tickets, measured(tickets, baseline=plans), direction="minimize")
+    found = inferred(fixed_spec, tickets, measured(tickets, baseline=plans), direction="minimize")
     assert found.plan == "constant=0.5"
     assert found.answer.paired.gain == pytest.approx(0.03) and found.answer.significant
 
 
 def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(
-    make_spec: Any, confirmed: Any
+    fixed_spec: Any, confirmed: Any
 ) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
-    found = inferred(make_spec, tickets, measured(tickets, baseline={"constant=2": (0.0, 0.3)}))
+    found = inferred(fixed_spec, tickets, measured(tickets, baseline={"constant=2": (0.0, 0.3)}))
     assert found.plan == AS_TRAINED
     test = found.answer.paired
-    assert (test.gain, test.ci_low, test.ci_high, test.p_value) == (0, 0, 0, 1)
+    assert (test.gain, test.ci_low, test.ci_high, test.p_value) == (0, -np.inf, np.inf, 1)
 
 
 @settings(max_examples=30)
@@ -120,13 +120,13 @@ def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(
     st.sampled_from(["maximize", "minimize"]),
 )
 def test_without_test_data_the_plan_is_picked_on_every_other_seed_and_counted_on_the_rest(
-    make_spec: Any, confirmed: Any, table: list[list[int]], direction: str
+    fixed_spec: Any, confirmed: Any, table: list[list[int]], direction: str
 ) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
     table_PS = np.vstack([np.zeros(8), np.array(table)]) / 100
     plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(table_PS[1:])}
     found = inferred(
-        make_spec,
+        fixed_spec,
         tickets,
         measured(tickets, baseline=plans),
         confirm_on="validate",
@@ -141,37 +141,37 @@ def test_without_test_data_the_plan_is_picked_on_every_other_seed_and_counted_on
     assert found.answer.dropped == 0
 
 
-def test_without_test_data_the_intervals_hold_what_they_say(make_spec: Any, confirmed: Any) -> None:
+def test_without_test_data_the_intervals_hold_what_they_say(fixed_spec: Any, confirmed: Any) -> None:
     rng = np.random.default_rng(1)
     tickets, missed = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5), 0
     for _ in range(300):
         plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(rng.normal(0, 0.01, (12, 8)))}
-        found = inferred(make_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
+        found = inferred(fixed_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
         test = found.answer.paired
         missed += not test.ci_low <= 0 <= test.ci_high
-    # the first verdict's 4 %; picking for each seed on the others missed in 20 %
-    assert stats.binomtest(missed, 300, 0.04, alternative="greater").pvalue > 1e-3
+    # the first verdict's 5 %; picking for each seed on the others missed in 20 %
+    assert stats.binomtest(missed, 300, ALPHA, alternative="greater").pvalue > 1e-3
 
 
-def test_picking_and_estimating_on_the_same_values_would_be_caught(make_spec: Any, confirmed: Any) -> None:
+def test_picking_and_estimating_on_the_same_values_would_be_caught(fixed_spec: Any, confirmed: Any) -> None:
     rng = np.random.default_rng(0)
     gains, naive = [], []
     for _ in range(60):
         tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
         noise = rng.normal(0, 0.1, (12, 8))
         plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(noise)}
-        found = inferred(make_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
+        found = inferred(fixed_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
         gains.append(found.answer.paired.gain)
         naive.append(max(0.0, noise.mean(axis=1).max()))
     assert stats.ttest_1samp(gains, 0).pvalue > 1e-3
     assert stats.ttest_1samp(naive, 0).pvalue < 1e-12
 
 
-def test_the_winners_models_are_tuned_at_inference_as_well(make_spec: Any, confirmed: Any) -> None:
+def test_the_winners_models_are_tuned_at_inference_as_well(fixed_spec: Any, confirmed: Any) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     own = {"constant=0.5": (0.0, 0.3), "constant=8": (0.01, 0.02 + JITTER)}
     found = inferred(
-        make_spec,
+        fixed_spec,
         tickets,
         measured(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER[::-1])}, search=own),
     )
@@ -182,17 +182,17 @@ def test_the_winners_models_are_tuned_at_inference_as_well(make_spec: Any, confi
     expected = stats.ttest_1samp(difference, 0)
     assert found.difference is not None
     assert found.difference.paired.gain == pytest.approx(difference.mean())
-    assert found.difference.paired.p_value == pytest.approx(expected.pvalue * 0.05 / ALPHA)
+    assert found.difference.paired.p_value == pytest.approx(expected.pvalue)
 
 
 def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
-    make_spec: Any, confirmed: Any
+    fixed_spec: Any, confirmed: Any
 ) -> None:
     twin = BASELINE + 0.02 + 2 * JITTER[::-1]
     tickets = confirmed(baseline=BASELINE, twin=twin, search=BASELINE + GAINS)
     plans = {"constant=0.5": (0.2, 0.03 + JITTER)}
     arms = {"baseline": {"constant=4": (0.2, 0.09)}, "twin": plans}
-    found = inferred(make_spec, tickets, measured(tickets, **arms))
+    found = inferred(fixed_spec, tickets, measured(tickets, **arms))
     above, below = 0.03 + JITTER, BASELINE + GAINS - twin
     assert found.plan == "constant=4" and found.share is not None
     assert found.share.ratio == pytest.approx(above.mean() / below.mean())
@@ -202,15 +202,15 @@ def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
         assert stats.ttest_1samp(above - (end + beyond) * below, 0).pvalue < ALPHA
 
 
-def test_there_is_no_share_of_a_gain_that_is_not_shown(make_spec: Any, confirmed: Any) -> None:
+def test_there_is_no_share_of_a_gain_that_is_not_shown(fixed_spec: Any, confirmed: Any) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 10 * JITTER)
-    found = inferred(make_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.1)}))
+    found = inferred(fixed_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.1)}))
     assert found.answer.significant and found.share is None
 
 
 @pytest.mark.parametrize("bad", [None, np.inf, np.nan])
 def test_a_plan_that_not_all_models_have_a_value_under_is_not_picked(
-    make_spec: Any, confirmed: Any, bad: float | None
+    fixed_spec: Any, confirmed: Any, bad: float | None
 ) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     found = measured(tickets, baseline={"constant=0.5": (0.2, 0.06), "constant=2": (0.1, 0.09)})
@@ -219,32 +219,32 @@ def test_a_plan_that_not_all_models_have_a_value_under_is_not_picked(
         left = [m for m in found if m is not missed]
         if bad is not None:
             left.append(dataclasses.replace(missed, value=bad))
-        assert inferred(make_spec, tickets, left).plan == "constant=2"
+        assert inferred(fixed_spec, tickets, left).plan == "constant=2"
 
 
-def test_models_that_diverged_count_as_they_do_in_the_verdict(make_spec: Any, confirmed: Any) -> None:
+def test_models_that_diverged_count_as_they_do_in_the_verdict(fixed_spec: Any, confirmed: Any) -> None:
     baseline = np.array([np.nan, *BASELINE[1:]])
     tickets = confirmed(baseline_and_twin=baseline, search=BASELINE + GAINS)
-    found = inferred(make_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.08 + JITTER)}))
+    found = inferred(fixed_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.08 + JITTER)}))
     test = found.answer.paired
     # on the seed on which there is no model both are the worst that was reached, and so equal
     assert test.n_pairs == 8 and (found.answer.diverged, found.answer.reference_diverged) == (1, 1)
     assert test.gain == pytest.approx((0.08 * 7 + JITTER[1:].sum()) / 8)
 
 
-def test_without_measurements_of_the_baseline_there_is_no_answer(make_spec: Any, confirmed: Any) -> None:
+def test_without_measurements_of_the_baseline_there_is_no_answer(fixed_spec: Any, confirmed: Any) -> None:
     tickets = confirmed(baseline=BASELINE, twin=BASELINE, search=BASELINE + GAINS)
     found = measured(tickets, twin={"constant=2": (0.1, 0.1)}, search={"constant=2": (0.1, 0.1)})
     of_baseline = {t.id for t in tickets if t.arm == "baseline"}
     for left in ([], [m for m in found if m.ticket_id not in of_baseline]):
-        verdict = conclude(tickets, left, make_spec())
+        verdict = conclude(tickets, left, fixed_spec())
         assert verdict is not None and verdict.inference_only is None
     of_winner = {t.id for t in tickets if t.arm == "search"}
-    answer = inferred(make_spec, tickets, [m for m in found if m.ticket_id not in of_winner])
+    answer = inferred(fixed_spec, tickets, [m for m in found if m.ticket_id not in of_winner])
     assert answer.winner is None and answer.difference is None and answer.plan == AS_TRAINED
 
 
-def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(make_spec: Any, confirmed: Any) -> None:
+def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(fixed_spec: Any, confirmed: Any) -> None:
     first = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     more = [
         dataclasses.replace(t, round=1, id=t.id + 50, number=t.number + 50)
@@ -254,17 +254,17 @@ def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(make_spec: Any,
     # by the first eight alone 0.5 would have been picked, by all eleven it is 2
     before = measured(first, baseline={"constant=0.5": (0.02, 0.05), "constant=2": (0.01, 0.06)})
     after = measured(more, baseline={"constant=0.5": (-0.5, 0.05), "constant=2": (0.01, 0.06)})
-    assert inferred(make_spec, first, before).plan == "constant=0.5"
-    found = inferred(make_spec, [*first, *more], [*before, *after])
+    assert inferred(fixed_spec, first, before).plan == "constant=0.5"
+    found = inferred(fixed_spec, [*first, *more], [*before, *after])
     assert found.plan == "constant=2"
     assert found.answer.paired.n_pairs == 11 and found.answer.paired.gain == pytest.approx(0.06)
 
 
 def test_models_judged_at_the_temperature_of_the_moment_are_evaluated_at_others_all_the_same(
-    make_spec: Any, confirmed: Any
+    fixed_spec: Any, confirmed: Any
 ) -> None:
     tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     found = measured(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER)})
     own = [dataclasses.replace(each, name=f"{each.name}_current") for each in found if each.name == "test"]
-    said = inferred(make_spec, tickets, [*found, *own], validate_at="current")
+    said = inferred(fixed_spec, tickets, [*found, *own], validate_at="current")
     assert said.plan == "constant=0.5" and said.answer.paired.gain == pytest.approx(0.06)

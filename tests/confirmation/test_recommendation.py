@@ -47,9 +47,9 @@ def noisy(mean: float, spread: float = 0.1) -> list[float]:
 
 
 def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
-    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
+    fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
-    found = of(conclude(whole_study, measure_baseline(whole_study), make_spec(WIDE)))
+    found = of(conclude(whole_study, measure_baseline(whole_study), fixed_spec(WIDE)))
     assert (found.action, found.now) == ("train_at_constant", "train_at_constant")
     assert found.parameters == {"temperature_init": 4.0} and found.at_inference is None
     assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.1035)
@@ -57,10 +57,10 @@ def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
 
 
 def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
-    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
+    fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
     at_half = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
-    found = of(conclude(whole_study, measure_baseline(whole_study, at_half), make_spec(WIDE)))
+    found = of(conclude(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE)))
     assert found.action == found.now == "inference_only" and found.plan == "constant=0.5"
     assert found.at_inference == {"temperature_init": 0.5} and found.parameters == {"temperature_init": 1.0}
     assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.11)
@@ -68,28 +68,32 @@ def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
 
 @pytest.mark.parametrize(("min_gain", "action"), [(None, "train_at_constant"), (0.05, "inference_only")])
 def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
-    min_gain: float | None, action: str, make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
+    min_gain: float | None,
+    action: str,
+    fixed_spec: Any,
+    whole_study: list[TicketRow],
+    measure_baseline: Any,
 ) -> None:
     at_half = {"validate:constant=0.5": 0.07, "test:constant=0.5": 0.07}
-    spec = make_spec(WIDE, min_gain=min_gain)
+    spec = fixed_spec(WIDE, min_gain=min_gain)
     found = of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
     assert found.action == action
     # what keeps less than half is never enough
     third = {"validate:constant=0.5": 0.04, "test:constant=0.5": 0.04}
-    kept = of(conclude(whole_study, measure_baseline(whole_study, third), make_spec(WIDE, min_gain=0.03)))
+    kept = of(conclude(whole_study, measure_baseline(whole_study, third), fixed_spec(WIDE, min_gain=0.03)))
     assert kept.action == "train_at_constant"
 
 
 def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_doubt(
-    make_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
+    fixed_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
 ) -> None:
     none = with_gains(whole_study, noisy(0.0))
     sure = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
-    found = conclude(none, measure(none, baseline=sure), make_spec(WIDE))
+    found = conclude(none, measure(none, baseline=sure), fixed_spec(WIDE))
     assert found is not None and not found.total.significant
     assert of(found).action == "inference_only" and of(found).excluded is not None
     # too small to be worth it
-    small = conclude(none, measure(none, baseline=sure), make_spec(WIDE, min_gain=0.2))
+    small = conclude(none, measure(none, baseline=sure), fixed_spec(WIDE, min_gain=0.2))
     assert of(small).action == "change_nothing"
 
     last: list[Measurement] = []
@@ -104,13 +108,13 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
             for m in measured
         ]
         last[:] = uncertain
-        verdict = conclude(none, uncertain, make_spec(WIDE))
+        verdict = conclude(none, uncertain, fixed_spec(WIDE))
         assert verdict is not None and verdict.inference_only is not None
         return verdict.inference_only.answer.paired.p_value, of(verdict)
 
     p, found_at_p = with_p(0.029)
     assert 0.0125 < p < 0.05 and found_at_p.action == "change_nothing"
-    text = recommendation_text(result_of(make_spec(WIDE), none, last, state="done"))
+    text = recommendation_text(result_of(fixed_spec(WIDE), none, last, state="done"))
     assert "Evaluating the same models at τ = 0.5 gains 0.03" in text
     assert "is recommended only if p is below 0.0125." in text
     p, found_at_p = with_p(0.019)
@@ -122,34 +126,88 @@ def _is_baseline(tickets: list[TicketRow], id: int) -> bool:
 
 
 def test_without_a_gain_nothing_is_to_be_changed_and_what_is_excluded_is_said(
-    make_spec: Any, whole_study: list[TicketRow]
+    fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     none = with_gains(whole_study, noisy(0.0))
-    verdict = conclude(none, [], make_spec(WIDE))
+    verdict = conclude(none, [], fixed_spec(WIDE))
     found = of(verdict)
     assert (found.action, found.parameters) == ("change_nothing", {"temperature_init": 1.0})
     assert verdict is not None and found.excluded == verdict.total.paired.ci_high
     assert found.gain is None and found.min_gain == 0.0
     # all that is worth having is excluded
-    assert of(conclude(none, [], make_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+    assert of(conclude(none, [], fixed_spec(WIDE, min_gain=0.2))).action == "change_nothing"
 
 
 def test_a_gain_that_is_not_worth_having_changes_nothing(
-    make_spec: Any, whole_study: list[TicketRow]
+    fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     for min_gain in (0.11, "25%"):
-        found = of(conclude(whole_study, [], make_spec(WIDE, min_gain=min_gain)))
+        found = of(conclude(whole_study, [], fixed_spec(WIDE, min_gain=min_gain)))
         assert found.action == "change_nothing" and found.parameters == {"temperature_init": 1.0}
     assert found.min_gain == pytest.approx(0.125)
-    assert of(conclude(whole_study, [], make_spec(WIDE, min_gain="20%"))).action == "train_at_constant"
+    assert of(conclude(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action == "train_at_constant"
+
+
+def spread_out(tickets: list[TicketRow], spread: float) -> list[TicketRow]:
+    """Return the tickets with what seeds do to all arms alike: eight values with that standard deviation."""
+    shifts = noisy(0.0, spread)
+    return [
+        dataclasses.replace(t, value=t.value + shifts[t.pair])
+        if t.kind == "confirm" and t.value is not None and t.pair is not None
+        else t
+        for t in tickets
+    ]
+
+
+@pytest.mark.parametrize(
+    ("min_gain", "expected"), [(None, 0.2), ("0.5 sd", 0.5), ("0.4 sd", 0.4), (0.07, 0.07 / 0.2), (0, 0.0)]
+)
+def test_the_smallest_gain_is_a_fifth_of_the_deviation_between_seeds_unless_the_spec_says_more(
+    min_gain: Any, expected: float, fixed_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    # the gain of 0.1035 is half of the deviation and a little more, and shown
+    tickets = spread_out(whole_study, 0.2)
+    verdict = conclude(tickets, [], fixed_spec(WIDE, min_gain=min_gain))
+    assert verdict is not None and verdict.total.significant
+    assert of(verdict).min_gain == pytest.approx(expected * 0.2)
+    assert of(verdict).reason == "gain" and of(verdict).now == "train_at_constant"
+
+
+def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
+    fixed_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    tickets = spread_out(whole_study, 1.0)
+    verdict = conclude(tickets, [], fixed_spec(WIDE))
+    assert verdict is not None and verdict.total.significant
+    found = of(verdict)
+    assert (found.now, found.reason, found.min_gain) == ("change_nothing", None, pytest.approx(0.2))
+    # the amount changes the recommendation and no test
+    without = conclude(tickets, [], fixed_spec(WIDE, min_gain=0))
+    assert without is not None and without.total == verdict.total
+    assert of(without).now == "train_at_constant"
+
+
+def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
+    fixed_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    tickets = spread_out(with_gains(whole_study, noisy(0.02)), 0.3)
+    actions = {
+        given: of(conclude(tickets, [], fixed_spec(WIDE, min_gain=given))) for given in (None, "0.2 sd", 0)
+    }
+    assert {given: found.action for given, found in actions.items()} == {
+        None: "change_nothing",
+        "0.2 sd": "more_pairs",
+        0: "change_nothing",
+    }
+    assert actions[None].min_gain == actions["0.2 sd"].min_gain > 0
 
 
 def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_studies(
-    make_spec: Any, whole_study: list[TicketRow]
+    fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     gains = noisy(0.02)
     none = with_gains(whole_study, gains)
-    found = of(conclude(none, [], make_spec(WIDE, min_gain=0.06)))
+    found = of(conclude(none, [], fixed_spec(WIDE, min_gain=0.06)))
     assert (found.action, found.now) == ("more_pairs", "change_nothing") and found.pairs is not None
     draw = np.random.default_rng(1)
     stage = Stage(differences=tuple(gains))
@@ -168,8 +226,8 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
         return float(np.mean([test.significant for test in tests]))
 
     assert shown(found.pairs.pairs) == pytest.approx(0.8, abs=0.05)
-    # the winner's and the constant's, tau = 1's, the learned and the baked one
-    assert found.pairs.runs == 4 * found.pairs.pairs
+    # the winner's and those at tau = 1
+    assert found.pairs.runs == 2 * found.pairs.pairs
     assert found.pairs.seconds == pytest.approx(2.0 * found.pairs.runs)
     # what was seen is no reason to expect it: only the level that is left to reach moves with it
     assert found.pairs.pairs < pairs_to_add(
@@ -231,25 +289,25 @@ def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
     ],
 )
 def test_the_ends_of_ranges_of_temperatures_are_seen(
-    space: dict[str, Any], parameters: dict[str, Any], expected: Any, make_spec: Any
+    space: dict[str, Any], parameters: dict[str, Any], expected: Any, fixed_spec: Any
 ) -> None:
     found = [
-        (each.name, each.to_low, each.to_high) for each in at_ends(parameters, make_spec({"search": space}))
+        (each.name, each.to_low, each.to_high) for each in at_ends(parameters, fixed_spec({"search": space}))
     ]
     assert found == ([] if expected is None else [expected])
 
 
 def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_then(
-    make_spec: Any, whole_study: list[TicketRow]
+    fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    spec = make_spec({"search": {"temperature_init": {"low": 1.0, "high": 4.0}}})
+    spec = fixed_spec({"search": {"temperature_init": {"low": 1.0, "high": 4.0}}})
     found = of(conclude(whole_study, [], spec))
     assert (found.action, found.now) == ("widen_range", "train_at_constant")
     assert [(each.name, each.value, each.to_high) for each in found.widen] == [("temperature_init", 4.0, 8.0)]
 
 
-def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(make_spec: Any) -> None:
-    spec = make_spec({"search": {"temperature_init": {"low": 0.3, "high": 4.0, "log": False}}})
+def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(fixed_spec: Any) -> None:
+    spec = fixed_spec({"search": {"temperature_init": {"low": 0.3, "high": 4.0, "log": False}}})
     (found,) = at_ends({"temperature_init": 0.3}, spec)
     command = widen_command("pairs", (found,))
     settings = "--set search.temperature_init.low=0.0822 --set 'study.warm_start=[pairs]'"
@@ -259,7 +317,7 @@ def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(ma
 
 
 def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_the_other(
-    make_spec: Any, make_ticket: Any
+    fixed_spec: Any, make_ticket: Any
 ) -> None:
     gains = noisy(0.02)
 
@@ -277,7 +335,7 @@ def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_t
             *confirmed("twin", 2, twin, temperature_init=1.0, lr=0.1),
         ]
         space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
-        return of(conclude(tickets, [], make_spec({"search": space}, min_gain=0.05)))
+        return of(conclude(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
 
     alone = recommended([0.5] * 8)
     beside = recommended([0.49 + gain for gain in gains])
@@ -306,9 +364,11 @@ def by_part(t: TicketRow, parts: dict[str, float]) -> float:
     ],
 )
 def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_recommended(
-    parts: dict[str, float], action: str, groups: tuple[str, ...], make_spec: Any
+    parts: dict[str, float], action: str, groups: tuple[str, ...], fixed_spec: Any
 ) -> None:
-    study = Simulated(make_spec({"search": SPACE}, trials=6), lambda t: by_part(t, parts)).run()
+    study = Simulated(
+        fixed_spec({"search": SPACE}, trials=6, explain=True), lambda t: by_part(t, parts)
+    ).run()
     found = of(conclude(study.rows, [], study.spec))
     assert found.now == action
     assert active_groups(found.parameters) == groups
@@ -316,7 +376,7 @@ def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_reco
 
 @pytest.mark.parametrize(("ahead", "recommended"), [(0.05, 0.4), (0.0, 0.8), (-0.05, 0.8)])
 def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
-    ahead: float, recommended: float, make_spec: Any, make_ticket: Any, result_of: Any
+    ahead: float, recommended: float, fixed_spec: Any, make_ticket: Any, result_of: Any
 ) -> None:
     gains = noisy(0.2, 0.02)
     constants = [
@@ -344,7 +404,7 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
         *confirmed("twin", 2, [0.5] * 8, 1.0),
         *confirmed("constant", 3, constants, 0.4),
     ]
-    spec = make_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
+    spec = fixed_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
     found = of(conclude(tickets, [], spec))
     assert (found.now, found.parameters) == ("train_at_constant", {"temperature_init": recommended})
     text = recommendation_text(result_of(spec, tickets, [], state="done"))
