@@ -16,8 +16,8 @@ from tempopt.errors import StudyFailed
 from tempopt.records.rows import TicketRow
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
-from tempopt.results.findings import verdict_lines
 from tempopt.spec.comparison_spec import comparison_spec
+from tests.results.full_text import full_lines
 from tests.specs import changed
 
 
@@ -59,9 +59,9 @@ def gaining(**gains: float) -> Any:
 
 
 def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None:
-    lines = verdict_lines(make_result(gaining(B=0.1)))
+    lines = full_lines(make_result(gaining(B=0.1)))
     assert lines[0].startswith(
-        "Gain shown: val_accuracy is higher by 0.115 with B than with A (96 % interval 0.0"
+        "Gain shown: val_accuracy is higher by 0.115 with B than with A (95 % interval 0.0"
     )
     assert lines[0].endswith("; 4 fresh seeds, test data, paired t-test).")
     assert lines[1:3] == ["  A, the reference: the spec as it stands", "  B: lr=0.1"]
@@ -70,18 +70,18 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None
 
 
 def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
-    worse = verdict_lines(make_result(gaining(B=-0.1)))[0]
+    worse = full_lines(make_result(gaining(B=-0.1)))[0]
     assert worse.startswith("No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A (")
     # the words say which way, so no number has a sign
     assert "+" not in worse and "−" not in worse
-    assert not any("compatible" in line for line in verdict_lines(make_result(gaining(B=-0.1))))
-    lower = verdict_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
+    assert not any("compatible" in line for line in full_lines(make_result(gaining(B=-0.1))))
+    lower = full_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
     assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
-    better = verdict_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]
+    better = full_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]
     assert better.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
-    lines = verdict_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
-    assert lines[0].startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (96 % interval −")
-    assert any("a gain above" in line and "is excluded (96 %)" in line for line in lines)
+    lines = full_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
+    assert lines[0].startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (95 % interval −")
+    assert any("a gain above" in line and "is excluded (95 %)" in line for line in lines)
 
 
 def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: Any) -> None:
@@ -91,24 +91,26 @@ def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: A
         noise = (-1.0) ** pair * (arm == "other")
         return 0.5 + {"good": 1.0, "bad": -1.0}.get(arm, 0.0) * (1 + pair / 100) + noise
 
-    lines = verdict_lines(make_result(worth, *sets))
+    lines = full_lines(make_result(worth, *sets))
     assert lines[0] == (
         "Gain shown: in val_accuracy good is better than old; bad is worse (test data, paired t-test)."
     )
     assert lines[1] == "  old, the reference: temperature_init=2"
     assert lines[2].startswith("  good: lr=1: +1.01") and lines[2].endswith("; 4 seeds): better.")
     assert lines[3].endswith("): worse.") and lines[4].endswith("): no difference shown.")
-    assert "(98.67 % interval" in lines[2]
-    assert lines[5].startswith("  the 3 variants share the 4 % that this verdict may spend: each interval")
-    assert "all of them together 96 %" in lines[5]
-    none = verdict_lines(make_result(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3]))
+    assert "(98.33 % interval" in lines[2]
+    assert lines[5] == (
+        "  the 3 variants share the level 5 %: each interval covers 98.33 %, all of them together 95 %, and "
+        "p has to be below 0.0167."
+    )
+    none = full_lines(make_result(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3]))
     assert none[0].startswith(
         "No gain shown: in val_accuracy none of good, bad is shown to be better than old"
     )
 
 
 def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
-    text = "\n".join(verdict_lines(make_result(lambda arm, pair: 0.5)))
+    text = "\n".join(full_lines(make_result(lambda arm, pair: 0.5)))
     assert "B and A have the same value on every seed." in text
 
     def worth(arm: str, pair: int) -> Any:
@@ -116,7 +118,7 @@ def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
             return 0.1 + pair / 100
         return {0: "lost", 1: None}.get(pair, 0.9)
 
-    text = "\n".join(verdict_lines(make_result(worth, study__confirm_on="validate")))
+    text = "\n".join(full_lines(make_result(worth, study__confirm_on="validate")))
     assert "B diverged on 1 of 3 seeds, A on 0 (counted with the worst value reached)" in text
     assert "seeds of B left out, a run of theirs having failed on every attempt: 1." in text
     assert "compared on the validation data." in text
@@ -124,12 +126,13 @@ def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
 
 
 def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) -> None:
-    lines = verdict_lines(make_result(gaining(B=1.0), waiting=True))
+    lines = full_lines(make_result(gaining(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
-    lines = verdict_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
-    assert lines[0] == (
-        "No verdict: no pair of runs of B and A could be compared: B failed on 4 of 4 seeds, A on 0."
-    )
+    lines = full_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
+    assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
+    six = {"study__seeds": {"confirm": 6}}
+    lines = full_lines(make_result(lambda arm, pair: None if arm == "B" else 0.5, **six))
+    assert lines[0].startswith("No gain shown: B diverged on 6 of 6 seeds, A on 0")
 
 
 def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: Any) -> None:
@@ -148,7 +151,7 @@ def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: An
     assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
     assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)
     lost = make_result(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
-    assert lost["outcome"] == "worse" and lost["variants"][0]["gain"] is None
+    assert lost["outcome"] == "not_shown" and lost["variants"][0]["gain"] is None
     # a kind of which there will be no run is not unknown
     assert {kind: each["requested"] for kind, each in data["tickets"].items() if each["requested"] != 0} == {
         "confirm": 8
@@ -179,19 +182,19 @@ def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> Non
 def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: Any) -> None:
     sets = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
     result = make_result(gaining(B=1.0, C=1.01), *sets, all_pairs=True)
-    headline, bound, *lines = verdict_lines(result)
+    headline, bound, *lines = full_lines(result)
     assert headline == (
         "Difference shown: take C, the only set that none is shown to beat in val_accuracy (4 fresh seeds, "
         "test data, paired t-test)."
     )
     assert bound == (
-        "  nothing is lost by taking C: it is shown to be the best of the sets (96 % confidence, upper end "
+        "  nothing is lost by taking C: it is shown to be the best of the sets (95 % confidence, upper end "
         "of the simultaneous intervals)."
     )
     text = "\n".join(lines)
     assert "A (lr=0.1): mean 0.65; another set is shown to beat it." in text
     assert "gain of B over A: +1.15 (" in text
-    assert "the 3 comparisons share the 4 % that this verdict may spend. p is Holm's" in text
+    assert "the 3 comparisons share the level 5 %: p has to be below 0.0167; " in text
     found = result.to_json()["comparison"]["all_pairs"]
     assert [(pair["reference"], pair["name"]) for pair in found["pairs"]] == [
         ("A", "B"),
@@ -206,13 +209,13 @@ def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
     result = make_result(
         lambda arm, pair: 0.5 + hash((arm, pair)) % 7 / 70, {"lr": 0.1}, {"lr": 0.2}, all_pairs=True
     )
-    assert verdict_lines(result)[0].startswith("No difference shown: take A, the first set that none")
+    assert full_lines(result)[0].startswith("No difference shown: take A, the first set that none")
 
 
 @pytest.mark.parametrize("all_pairs", [True, False])
 def test_a_name_that_has_the_parameters_stands_for_them(make_result: Any, all_pairs: bool) -> None:
     vary = {"lr": [0.1, 0.3, 0.5], "dropout": [0.2]}
-    text = "\n".join(verdict_lines(make_result(gaining(), vary=vary, all_pairs=all_pairs)))
+    text = "\n".join(full_lines(make_result(gaining(), vary=vary, all_pairs=all_pairs)))
     assert "lr=0.3,dropout=0.2: " in text and "lr=0.3, dropout=0.2" not in text
 
 
@@ -222,6 +225,6 @@ def test_equal_differences_are_said_to_be_equal(make_result: Any, all_pairs: boo
         return 0.5 + pair / 8 + (arm == "B") / 4
 
     sets = [{}, {"lr": 0.1}]
-    lines = verdict_lines(make_result(worth, *sets, study__seeds={"confirm": 2}, all_pairs=all_pairs))
+    lines = full_lines(make_result(worth, *sets, study__seeds={"confirm": 2}, all_pairs=all_pairs))
     assert "differences are equal" in "\n".join(lines)
     assert "too few seeds" not in "\n".join(lines)

@@ -32,6 +32,11 @@ FOUND = {
 }
 
 
+def without_data(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values by name without those of the data module."""
+    return {name: value for name, value in values.items() if not name.startswith("data.")}
+
+
 @pytest.fixture
 def best_of(make_spec: Any, make_ticket: Any, result_of: Any) -> Any:
     """Return a maker of a study whose one complete trial has the parameters FOUND."""
@@ -115,9 +120,9 @@ def test_the_header_says_what_was_shown(
 ) -> None:
     done = result_of(make_spec(), whole_study, measure_baseline(whole_study))
     for text in (to_yaml(done), to_python(done)):
-        assert "\n# Gain shown: val_accuracy is higher by 0.1035" in text
+        assert "\n# Gain shown: val_accuracy is higher by 0.1015" in text
         assert "temperature_init" in text and "UNCONFIRMED" not in text
-    assert yaml.safe_load(to_yaml(done))["model"]["init_args"]["temperature_init"] == 4.0
+    assert yaml.safe_load(to_yaml(done))["model"]["init_args"]["temperature_init"] == 5.0
 
 
 def test_what_was_confirmed_is_exported_until_later_trials_are(
@@ -125,7 +130,7 @@ def test_what_was_confirmed_is_exported_until_later_trials_are(
 ) -> None:
     later = make_ticket("search", 99, 9.0, round=1, parameters={"temperature_init": 0.3})
     text = to_yaml(result_of(make_spec(), [*whole_study, later]))
-    assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 4.0
+    assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 5.0
     assert "Gain shown" in text and "# this is from before the newest search trials were added" in text
 
 
@@ -146,7 +151,7 @@ def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirm
     chosen = [t for t in whole_study if t.kind != "confirm"]
     text = to_python(result_of(make_spec(), chosen))
     assert "# Chosen on fresh seeds, but UNCONFIRMED" in text
-    assert "temperature_init=4.0" in text
+    assert "temperature_init=5.0" in text
 
 
 @pytest.mark.parametrize("export", [to_yaml, to_python])
@@ -239,14 +244,14 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
     for text in (config, code):
         assert "# What tempopt's study 'pairs' recommends" in text
         assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5 (the best of " in text
-        assert "trained.ckpt" in text and "temperature_init=4" not in text
+        assert "trained.ckpt" in text and "temperature_init=5" not in text
     assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
     assert "LoadCallback(path='trained.ckpt')" in code
     assert "trainer.validate(model" in code and "trainer.fit" not in code
     for text in (to_yaml(done, winner=True), to_python(done, winner=True)):
         assert "# The winner of the search of tempopt's study 'pairs'" in text
         assert "trained.ckpt" not in text and "# What to do: " in text
-    assert yaml.safe_load(to_yaml(done, winner=True))["model"]["init_args"]["temperature_init"] == 4.0
+    assert yaml.safe_load(to_yaml(done, winner=True))["model"]["init_args"]["temperature_init"] == 5.0
 
 
 def test_where_nothing_is_to_be_changed_the_baseline_is_exported(
@@ -321,8 +326,7 @@ def test_the_python_of_an_attached_module_runs_and_ends_at_the_final_temperature
         "trainer": QUIET,
         "attach": {"layers": "auto"},
     }
-    found = {name: value for name, value in FOUND.items() if not name.startswith("data.")}
-    result = best_of(sections, found)
+    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(FOUND))
     space: dict[str, Any] = {}
     exec(compile(to_python(result), "export", "exec"), space)
     assert space["trainer"].global_step == 2
@@ -362,8 +366,8 @@ def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: 
         "data": None,
         "trainer": QUIET,
     }
-    found = {name: value for name, value in FOUND.items() if not name.startswith("data.")}
-    (tmp_path / "winner.yaml").write_text(to_yaml(best_of(sections, found)))
+    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(FOUND))
+    (tmp_path / "winner.yaml").write_text(to_yaml(result))
     cli = LightningCLI(run=False, args=["--config", "winner.yaml"], save_config_callback=None)
     hparams = cli.model.hparams
     assert (hparams["schedule"], hparams["temperature_init"], hparams["lr"]) == ("linear", 2.5, 1e-05)

@@ -14,9 +14,9 @@ from tempopt.errors import UsageError
 from tempopt.records.rows import KINDS
 from tempopt.report.page.html import render_report
 from tempopt.report.plots import PLOTS
+from tempopt.results.decision import screen_lines
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult, load
-from tempopt.results.findings import verdict_lines
 from tempopt.store.store import Store
 from tests.report.made_study import Made, World, make, write
 
@@ -77,8 +77,8 @@ def test_a_notebook_shows_the_verdict_and_escapes_what_people_wrote(result: Stud
     assert shown.count("<tr>") == 1 + len(KINDS)
 
 
-def test_a_result_prints_its_verdict(result: StudyResult) -> None:
-    assert str(result).splitlines() == verdict_lines(result)
+def test_a_result_prints_its_decision(result: StudyResult) -> None:
+    assert str(result).splitlines() == screen_lines(result)
 
 
 def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path:
 
 def test_a_result_is_shown_in_a_line_and_printed_in_full(result: StudyResult) -> None:
     shown = repr(result)
-    assert shown == f"StudyResult(name='pairs', state='done', headline={verdict_lines(result)[0]!r})"
-    assert len(shown) < 300 and str(result).count("\n") > 5
+    assert shown == f"StudyResult(name='pairs', state='done', headline={screen_lines(result)[0]!r})"
+    assert len(shown) < 300 and 3 <= str(result).count("\n") <= 6
 
 
 def test_a_report_is_written_where_it_was_asked_for(

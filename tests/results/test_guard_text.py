@@ -11,7 +11,7 @@ from tempopt.records.tickets import arms_of
 from tempopt.results.guard_text import guard_line
 from tempopt.results.recommendation_text import HEAD
 from tempopt.results.study_result import StudyResult
-from tempopt.results.findings import verdict_lines
+from tests.results.full_text import full_lines
 
 GUARDS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
@@ -30,7 +30,7 @@ def result(make_spec: Any, result_of: Any, tickets: list[TicketRow], loss: float
 
 
 def guard_lines_of(shown: StudyResult) -> list[str]:
-    return [line.strip() for line in verdict_lines(shown)[1:] if "guard" in line and HEAD not in line]
+    return [line.strip() for line in full_lines(shown)[1:] if "guard" in line and HEAD not in line]
 
 
 def test_a_guard_that_is_kept_is_told_with_its_interval(
@@ -38,7 +38,7 @@ def test_a_guard_that_is_kept_is_told_with_its_interval(
 ) -> None:
     (kept,) = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
     assert kept == (
-        "guard on val_loss (limit +5 %): kept: +1.00 % (96 % interval +0.97 to +1.03 %; 8 seeds)."
+        "guard on val_loss (limit +5 %): kept: +1.00 % (95 % interval +0.89 to +1.11 %; 4 seeds)."
     )
 
 
@@ -46,7 +46,7 @@ def test_a_winner_that_breaks_a_guard_is_not_recommended(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
     broken, said = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
-    assert broken.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (96 % interval +")
+    assert broken.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (95 % interval +")
     assert said == ("the winner is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %).")
 
 
@@ -58,7 +58,7 @@ def test_no_winner_is_spoken_of_where_no_gain_is_shown(
         for t in whole_study
     ]
     shown = result(make_spec, result_of, level, 2.4)
-    assert not any("not recommended" in line for line in verdict_lines(shown))
+    assert not any("not recommended" in line for line in full_lines(shown))
 
 
 def test_programs_get_the_guards_as_plain_data(
@@ -66,7 +66,7 @@ def test_programs_get_the_guards_as_plain_data(
 ) -> None:
     verdict = json.loads(json.dumps(result(make_spec, result_of, whole_study, 2.4).to_json()))["verdict"]
     (loss,) = verdict["guards"]
-    assert (loss["name"], loss["state"], loss["headroom"]["n_pairs"]) == ("val_loss", "broken", 8)
+    assert (loss["name"], loss["state"], loss["headroom"]["n_pairs"]) == ("val_loss", "broken", 4)
     assert loss["low"] < loss["change"] < loss["high"]
     assert verdict["guards_kept"] is False
 
@@ -85,5 +85,5 @@ def test_absolute_guards_are_told_in_their_unit(
         high=0.02,
     )
     assert guard_line(guard) == (
-        "guard on val_loss (limit +0.01): kept: +0.0123 (96 % interval −0.001 to +0.02; 8 seeds)."
+        "guard on val_loss (limit +0.01): kept: +0.0123 (95 % interval −0.001 to +0.02; 4 seeds)."
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.results.findings import find
 from tempopt.results.learned_text import ends_text
-from tempopt.results.findings import verdict_lines
-from tests.results.test_verdict_text import shifted
+from tempopt.temperature import LEARNED
+from tests.simulated import Simulated
 
 
 @pytest.mark.parametrize(
@@ -32,11 +35,26 @@ def test_where_learned_temperatures_ended_is_told_by_layer_and_head(
     assert said in ends_text(ends)
 
 
-def test_a_winner_that_is_worse_than_learned_temperatures_is_said_to_be(
+@pytest.mark.parametrize(("worth_of_learned", "state"), [(0.3, "worse"), (0.0, "shown"), (0.1, "not_shown")])
+def test_the_winner_is_compared_with_learned_temperatures_on_request(
+    worth_of_learned: float, state: str, make_spec: Any, result_of: Any
+) -> None:
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+        gain = 0.1 * (t.parameters["temperature_init"] != 1.0)
+        return float(noise + (worth_of_learned if LEARNED in t.parameters else gain))
+
+    study = Simulated(make_spec(trials=6, explain=True), worth).run()
+    result = result_of(study.spec, study.rows, state="done")
+    by_kind = {finding.kind: finding for finding in find(result)}
+    assert any("learned" in arms_of(run) for run in result.runs if run.kind == "ablation")
+    assert by_kind["over_learned"].state == state
+    assert by_kind["learned"].state == ("not_shown" if worth_of_learned == 0.0 else "shown")
+
+
+def test_nothing_is_said_of_learned_temperatures_where_no_explanation_is_asked_for(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    better = shifted(whole_study, "learned", [0.3 + 0.01 * (number % 3) for number in range(8)])
-    (line,) = [
-        each for each in verdict_lines(result_of(make_spec(), better)) if "winner against them" in each
-    ]
-    assert line.endswith("; the winner is worse.")
+    kinds = {finding.kind for finding in find(result_of(make_spec(), whole_study, state="done"))}
+    assert not kinds & {"learned", "over_learned", "part", "simplest"}

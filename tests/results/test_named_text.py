@@ -14,8 +14,8 @@ from tempopt.records.rows import TicketRow
 from tempopt.report.headline import terms
 from tempopt.results.export import to_yaml
 from tempopt.results.study_result import StudyResult
-from tempopt.results.findings import verdict_lines
-from tempopt.results.wording import baseline_label, baseline_name, baseline_values, set_text
+from tempopt.results.wording import baseline_label, baseline_name, baseline_values, temperature_text
+from tests.results.full_text import full_lines
 from tests.simulated import Simulated
 
 ATTENTION = {"temperature_init": {"low": 1.2, "high": 1.5}}
@@ -91,30 +91,27 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
     names: tuple[str, ...], gain: float, make_spec: Any, result_of: Any
 ) -> None:
     result = studied(make_spec, result_of, named(*names), gain)
-    text = "\n".join([*verdict_lines(result), *terms(result), to_yaml(result)])
+    text = "\n".join([*full_lines(result), *terms(result), to_yaml(result)])
     assert "τ" not in text
     name = baseline_name(result.spec)
-    assert f"{name}{baseline_values(result.spec)}" in verdict_lines(result)[0]
+    assert f"{name}{baseline_values(result.spec)}" in full_lines(result)[0]
     assert f"it is trained with the winner and at {name}, from" in terms(result)[-1]
 
 
 def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any, result_of: Any) -> None:
     result = studied(make_spec, result_of, named("contrast", "head"))
-    (winner,) = [line for line in verdict_lines(result) if line.startswith("  winner of the search: ")]
+    (winner,) = [line for line in full_lines(result) if line.startswith("  winner of the search: ")]
     assert winner.startswith("  winner of the search: contrast from 0.")
     assert "(linear), head from 0." in winner and "temperature_init=" not in winner
     kept = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
-    assert set_text(kept) == "contrast = 0.1, head = 2 as found, lr=0.01"
-    assert (
-        set_text({"temperature_init": 0.1, "schedule": "constant"})
-        == "temperature_init=0.1, schedule=constant"
-    )
+    assert temperature_text(kept) == "contrast = 0.1, head = 2 as found, lr=0.01"
+    assert temperature_text({"temperature_init": 0.1, "schedule": "constant"}) == "τ = 0.1"
 
 
 def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
     make_spec: Any, result_of: Any
 ) -> None:
-    spec = make_spec(named("contrast"), trials=6)
+    spec = make_spec(named("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
     study = Simulated(spec, lambda t: (t.seed % 97) / 97)
     study.search()
     able, known = detectable(spec), known_of(study.of("baseline"), spec)

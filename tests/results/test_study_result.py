@@ -14,7 +14,6 @@ from tempopt.records.changes import Ended, Outcomes, Wanted
 from tempopt.records.rows import KINDS, NewTicket, TicketRow
 from tempopt.results.study_result import load
 from tempopt.store.store import Store
-from tempopt.temperature import LEARNED
 
 TEST = ("gain", "ci_low", "ci_high", "p_value")
 ANSWER = (*TEST, "significant")
@@ -31,6 +30,11 @@ DOCUMENTED: dict[str, Any] = {
     "trials": ("complete", "pruned", "diverged", "failed", "running"),
     "baseline": ("mean", "sd", "n"),
     "best": ("number", "value", "params"),
+    "decision": (
+        *("outcome", "metric", "before", "after", "change", "low", "high", "p_value"),
+        *("confidence", "seeds", "use", "params", "baseline", "also"),
+    ),
+    "findings": None,
     "verdict": {
         "recommendation": (
             *(
@@ -54,7 +58,6 @@ DOCUMENTED: dict[str, Any] = {
         "baseline_params": None,
         "over_twin": ANSWER,
         "twin_params": None,
-        "interacts": None,
         "against_constant": ANSWER,
         "over_constant": ANSWER,
         "over_constant_twin": ANSWER,
@@ -167,7 +170,7 @@ def test_the_baseline_is_the_baseline_arm(make_spec: Any, make_ticket: Any, resu
     assert result_of(make_spec(), baseline[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
 
 
-def test_a_finished_study_has_all_four_answers(
+def test_a_finished_study_has_its_answers(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_baseline: Any
 ) -> None:
     spec = make_spec()
@@ -176,25 +179,28 @@ def test_a_finished_study_has_all_four_answers(
     assert keys_match(data, DOCUMENTED)
     verdict = data["verdict"]
     assert verdict["significant"] is True
-    assert verdict["gain"] == pytest.approx(0.1 * 1.035)
-    assert verdict["params"] == result.winner == {"temperature_init": 4.0}
-    assert (verdict["n_pairs"], verdict["test"], verdict["confirmed_on"]) == (8, "t", "test")
-    assert verdict["against_constant"]["gain"] == pytest.approx(0.05 * 1.035)
-    assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.03 / 0.1035)
+    assert verdict["gain"] == pytest.approx(0.1 * 1.015)
+    assert verdict["params"] == result.winner == {"temperature_init": 5.0}
+    assert (verdict["n_pairs"], verdict["test"], verdict["confirmed_on"]) == (4, "t", "test")
+    # the winner is a constant itself
+    assert verdict["against_constant"] is verdict["over_constant"] is verdict["constant_params"] is None
+    assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.3)
     assert verdict["inference_only"]["winner"]["plan"] == "as trained"
-    assert verdict["inference_only"]["difference"]["gain"] == pytest.approx(0.1035 - 0.03)
+    assert verdict["inference_only"]["difference"]["gain"] == pytest.approx(0.07 * 1.015)
     levels = [float(each.removeprefix("constant=")) for each in list(verdict["inference_only"]["curve"])[:-2]]
     assert levels == sorted(levels) and min(levels) < 1 and max(levels) > 10
     assert list(verdict["inference_only"]["curve"])[-2:] == ["as trained", "winner"]
-    assert (verdict["alpha"], verdict["confidence"], verdict["interacts"]) == (0.04, 0.96, False)
+    assert (verdict["alpha"], verdict["confidence"]) == (0.05, 0.95)
     assert verdict["baseline_params"] == verdict["twin_params"] == {"temperature_init": 1.0}
     assert (verdict["parts"], verdict["simplest"], verdict["failures"]) == ([], None, None)
     assert verdict["constant_twin_params"] is None
-    assert verdict["learned"]["share"]["ratio"] == pytest.approx(0.3)
-    assert verdict["learned"]["winner_over_it"]["gain"] == pytest.approx(0.07 * 1.035)
-    assert verdict["learned"]["params"] == {"temperature_init": 1.0, LEARNED: verdict["learned"]["lr_ratio"]}
-    assert data["tickets"]["confirm"]["requested"] == 32
-    assert data["tickets"]["rematch"]["requested"] == data["tickets"]["ablation"]["requested"] == 0
+    assert verdict["learned"] is None
+    assert data["tickets"]["confirm"]["requested"] == 8
+    assert data["tickets"]["ablation"]["requested"] == 0
+    kinds = [finding["kind"] for finding in data["findings"]]
+    assert kinds[0] == "decision" and kinds[-1] == "cost"
+    assert data["findings"][0]["gain"] == verdict["gain"] and data["findings"][0]["state"] == "shown"
+    assert data["decision"]["outcome"] == "gain" and data["decision"]["change"] == verdict["gain"]
 
 
 def test_an_interval_without_an_end_is_null(
@@ -204,7 +210,10 @@ def test_an_interval_without_an_end_is_null(
         replace(t, state="failed", outcome="failed", value=None) if t.kind == "confirm" and t.pair else t
         for t in whole_study
     ]
-    data = result_of(make_spec(), few).to_json()["verdict"]
+    result = result_of(make_spec(seeds={"confirm": 4}), few)
+    decision = result.to_json()["decision"]
+    assert (decision["low"], decision["high"]) == (None, None)
+    data = result.to_json()["verdict"]
     assert data["ci_low"] is None and data["ci_high"] is None
     assert (data["p_value"], data["n_pairs"]) == (1.0, 1)
     assert data["inference_only"] is None
@@ -245,7 +254,7 @@ def test_the_winner_is_known_once_choosing_is_over(
     chosen = [t for t in whole_study if t.kind == "choose"]
     spec = make_spec()
     assert result_of(spec, searched).winner is None
-    assert result_of(spec, [*searched, *chosen]).winner == {"temperature_init": 4.0}
+    assert result_of(spec, [*searched, *chosen]).winner == {"temperature_init": 5.0}
     assert result_of(spec, [*searched, *chosen]).verdict is None
 
 
