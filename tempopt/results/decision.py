@@ -22,7 +22,6 @@ from tempopt.results.wording import (
     rounded_in,
     temperature_text,
 )
-from tempopt.temperature import moves
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -216,10 +215,9 @@ def _beside_constants(verdict: Verdict) -> list[str]:
     assert advice is not None
     if advice.now == "inference_only":
         return ["training at another temperature is not shown to be worth more"]
-    what = "a schedule" if moves(verdict.params) else "the best of the search"
     if advice.parameters != verdict.params and advice.winner is not None:
         does = "is worse than" if advice.winner.worse else "is not shown to be better than"
-        return [f"{what} ({temperature_text(verdict.params)}) {does} this"]
+        return [f"the winner of the search ({temperature_text(verdict.params)}) {does} this"]
     over = _closest_constant(verdict)
     if over is None:
         return []

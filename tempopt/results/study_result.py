@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
+from tempopt.confirmation.explanation import LEARNED_ARM
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.verdict import Verdict, conclude, earlier_verdicts, standing
@@ -299,7 +300,8 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     compared = [
         t.id
         for t in tickets
-        if (t.kind == "confirm" and not {*INFERENCE_ARMS, "learned"}.isdisjoint(arms_of(t)))
+        if (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
+        or (t.kind == "ablation" and LEARNED_ARM in arms_of(t))
         or (guarded and t.kind in ("confirm", "ablation"))
     ]
     # the entropies of these runs are many, and no verdict follows from them

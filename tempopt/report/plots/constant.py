@@ -12,11 +12,12 @@ from plotly.subplots import make_subplots
 
 from tempopt.confirmation.evaluations import WINNER as WINNERS_PLAN
 from tempopt.confirmation.evaluations import ConstantPlan
+from tempopt.confirmation.explanation import LEARNED_ARM
 from tempopt.confirmation.inference import AS_TRAINED, Tuned
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import arms_of, usable
-from tempopt.report.plots.confirmation import confirming
+from tempopt.records.tickets import of_kind, usable
+from tempopt.report.plots.confirmation import before
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
@@ -167,7 +168,7 @@ class ConstantAndLearned:
         ends = [f"{p.name} from {number(p.first)} to {number(p.mean[-1])}" for p in self.paths[:_MAX_PATHS]]
         more = len(self.paths) - len(ends)
         yield (
-            f"Below, the temperatures that {self.num_learned} confirming runs have learned, in the geometric "
+            f"Below, the temperatures that {self.num_learned} runs have learned, in the geometric "
             f"mean; dashed is the winner's. Learned: {', '.join(ends)}{f' and {more} more' if more else ''}."
         )
 
@@ -299,7 +300,12 @@ def _learned(
     result: StudyResult, temperatures: Sequence[Shown]
 ) -> tuple[tuple[int, ...], tuple[LearnedPath, ...], int]:
     """Return steps, paths and number of runs of the learned temperatures that the verdict rests on."""
-    runs = [run for run in confirming(result) if "learned" in arms_of(run) and usable(run)]
+    runs = [
+        run
+        for of_round in before(result)
+        for run in of_kind(result.runs, "ablation", LEARNED_ARM, of_round=of_round)
+        if usable(run)
+    ]
     points: dict[str, dict[int, list[float]]] = {}
     for run in runs:
         for name, curve in result.measured.get(run.id, {}).items():
@@ -332,7 +338,7 @@ def _why_not_learned(result: StudyResult) -> str:
         return f"The temperatures cannot be learned here: {study.not_learned.rstrip('.')}."
     if not study.learned:
         return "The study spec asks for no learned temperatures (study.learned)."
-    return "No run with learned temperatures is confirmed."
+    return f"No temperature was learned; tempopt explain {result.name} trains such runs."
 
 
 def plot_constant(data: ConstantAndLearned) -> go.Figure:
