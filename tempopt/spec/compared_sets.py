@@ -51,7 +51,7 @@ _TYPICAL = "{temperature_init: 2, lr: 0.001}"
 # What a search alone reads of the section study:.
 _OF_A_SEARCH = (
     *("trials", "arms", "candidates", "sampler", "pruner", "enqueue", "warm_start", "limits"),
-    *("ablation", "keep_share", "min_gain", "failure"),
+    *("explain", "learned", "keep_share", "min_gain", "failure"),
 )
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # What may be changed while a study runs: how many runs there are, how they are looked after, what is advised.
 _CARE = (
-    *("trials", "arms", "enqueue", "limits", "min_gain"),
+    *("trials", "enqueue", "limits", "min_gain", "explain"),
     *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
     "priority",
 )

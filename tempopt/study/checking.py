@@ -82,14 +82,8 @@ def standing(spec: StudySpec, store: Store) -> Standing | None:
     given = begun_as(spec, stored)
     lines = list(differences(stored, given).values())
     if not lines:
-        counts = ((each.num_baseline, each.num_constant, each.study.trials) for each in (stored, given))
-        names = ("study.arms.baseline", "study.arms.constant", "study.trials")
-        before, after = counts
-        lines = [
-            f"{name}: was {old}, now {new}"
-            for name, old, new in zip(names, before, after, strict=True)
-            if old != new
-        ]
+        before, now = stored.study.trials, given.study.trials
+        lines = [f"study.trials: was {before}, now {now}"] if before != now else []
     return Standing(state=row.state, same=not lines, differences=tuple(lines))
 
 
