@@ -42,14 +42,15 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 # A newcomer's way: their commands are carried out, in order.
 FOLLOWED = ("quickstart.md", "own-model.md")
-# A bundled study trains for the better part of an hour.
-SHORTER = ["--trials", "6", "--set", "trainer.max_steps=60", "--set", "study.seeds.confirm=2"]
+# A bundled study trains for minutes.
+SHORTER = ["--trials", "6", "--set", "study.seeds.confirm=2"]
 _TITLE = re.compile(r'title="([^"]+)"')
 _NOT_RUN = re.compile(r"<!-- not run: .+ -->\s*")
 # What a part of a spec is laid over.
 _REST = {
     "study": {"name": "a_study", "metric": "val_accuracy", "direction": "maximize"},
     "model": {"class_path": "lightning_modules.DigitsViT"},
+    "data": {"class_path": "lightning_modules.DigitsData"},
     "trainer": {"max_steps": 300},
     "search": {
         "temperature_init": {"low": 0.25, "high": 4},
@@ -296,7 +297,7 @@ def test_a_newcomer_who_follows_the_page_gets_through(name: str, tmp_path: Path)
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
         for words in _commands(block) if block.run else []:
             program = {"tempopt": [sys.executable, "-m", "tempopt"], "python": [sys.executable]}[words[0]]
-            if words[1:] == ["search", "max_retrieval"]:
+            if words[1:] == ["search", "recall"]:
                 words += SHORTER
             done = subprocess.run(
                 [*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
