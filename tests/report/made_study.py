@@ -87,6 +87,14 @@ class World:
                     "direction": "maximize",
                     "trials": self.trials,
                     "pruner": "median",
+                    # large enough that every part of a report has something to show
+                    "arms": {
+                        "baseline": max(1, self.trials // 2) if self.search else 3,
+                        "constant": max(1, self.trials // 2),
+                    },
+                    "candidates": 3,
+                    "seeds": {"choose": 4, "confirm": 8},
+                    "explain": True,
                     **self.study,
                 },
                 "model": {"class_path": "package.module.Model", "init_args": {"d_model": 8}},
@@ -188,12 +196,7 @@ def _maps(world: World) -> dict[str, Any]:
 def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> None:
     while new := next_tickets(rows, spec):
         for ticket in new:
-            if ticket.kind == "rematch":
-                sampled = ticket.sampled or _sampled(spec, draw, spec.other_names)
-                row = _ended(world, spec, draw, "rematch", ticket.number, sampled)
-                rows.append(replace(row, arm=ticket.arm, round=ticket.round, seed=ticket.seed))
-            else:
-                rows.append(_judged(world, spec, draw, ticket))
+            rows.append(_judged(world, spec, draw, ticket))
 
 
 def write(url: str, made: Made) -> None:
@@ -264,8 +267,7 @@ def _at(world: World, temperature: Mapping[str, Any]) -> float:
 def _ended(
     world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, sampled: Mapping[str, Any]
 ) -> TicketRow:
-    tuned = "baseline" if arm == "rematch" else arm
-    parameters = spec.parameters(tuned, sampled)  # type: ignore[arg-type]
+    parameters = spec.parameters(arm, sampled)  # type: ignore[arg-type]
     value = _worth(world, parameters) + draw.gauss(0, 0.012)
     outcome = "complete"
     if arm == "search" and world.ends is not None:
@@ -347,13 +349,13 @@ def _measurements(
     winner = parameters_of([row for row in rows if row.kind == "confirm"], "search")
     for row in rows:
         yield from _reports(world, draw, row)
+        if row.kind == "ablation" and "learned" in arms_of(row):
+            yield from _learned(world, row)
         if row.kind != "confirm":
             continue
         arms, own = arms_of(row), row.parameters or {}
         if not set(arms).isdisjoint(OBSERVED):
             yield from _entropies(world, row)
-        if "learned" in arms:
-            yield from _learned(world, row)
         for each in evaluations("confirm", arms, spec, winner or {}, own):
             if row.value is None:
                 continue

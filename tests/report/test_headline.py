@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tempopt.confirmation.guards import Guard
-from tempopt.report.headline import answer, terms, verdict
+from tempopt.report.headline import answer, decision_lines, statements, terms
 from tempopt.report.note import escaped, render_note
 from tempopt.results.export import to_python, to_yaml
+from tempopt.results.findings import GAIN
 from tempopt.results.study_result import StudyResult
-from tempopt.results.findings import GAIN, verdict_lines
 from tests.report.made_study import World, make
+from tests.results.full_text import full_lines
 
 
 def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed: StudyResult) -> None:
@@ -21,7 +22,7 @@ def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed: St
     )
     broken = replace(confirmed, verdict=replace(confirmed.verdict, guards=(guard,)))
     assert answer(broken) == "Gain shown, but a guard is not kept"
-    assert verdict(broken)[0].startswith("val_accuracy is higher by")
+    assert decision_lines(broken)[0].startswith("Gain shown: val_accuracy 0.")
 
 
 def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
@@ -29,16 +30,16 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     result = make(World(search={"temperature_init": narrow, "temperature_final": narrow})).result()
     assert result.verdict is not None and not result.verdict.total.significant
     assert answer(result) == "No gain shown by training at another temperature"
-    assert verdict(result)[0].startswith("The gain of the winner of the search over τ = 1 in ")
     said = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
-    assert verdict_lines(result)[0].startswith(said)
+    assert full_lines(result)[0].startswith(said)
     for code in (to_python(result), to_yaml(result)):
         assert said in code.replace("\n# ", " ")
-    assert escaped(said.strip()) in render_note(result)
+    # the note leads with what is recommended
+    assert escaped("evaluated at τ = 0.") in render_note(result)
 
 
 def test_a_statement_that_begins_with_a_temperature_keeps_its_letter(confirmed: StudyResult) -> None:
-    below = [each for _, lines in verdict(confirmed)[1] for each in lines]
+    below = [each for _, lines in statements(confirmed) for each in lines]
     (choice,) = [each for each in below if "has the best mean of" in each]
     assert choice.startswith("τ = 0.")
 

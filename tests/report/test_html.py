@@ -15,7 +15,7 @@ import pytest
 import yaml
 from markupsafe import Markup
 
-from tempopt.report.headline import verdict
+from tempopt.report.headline import statements
 from tempopt.report.page.html import Site, file_name, render_report
 from tempopt.report.page.sections import codes_to_reproduce, stages, tiles
 from tempopt.report.plots import PLOTS
@@ -87,14 +87,10 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
     search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
     result = make(World(search=search, study={"failure": 0.6})).result()
     assert result.verdict is not None
-    _, statements = verdict(result)
-    (parts,) = [
-        below for head, below in statements if head.startswith("The winner against itself without one")
-    ]
-    assert len(parts) == len(result.verdict.parts) >= 2
-    heads = " ".join(head for head, _ in statements)
+    heads = " ".join(head for head, _ in statements(result))
+    assert heads.count("The winner against itself without ") == len(result.verdict.parts) >= 2
     for each in (
-        "Against the best at τ = 1, tuned again",
+        "Against the best that is known at τ = 1",
         "Against its own other parameters at τ = 1",
         "Inference only",
         "against models trained at τ = 1",
@@ -102,10 +98,10 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
     ):
         assert each in heads
     tiles_shown = {name: (value, more) for name, value, more in tiles(result)}
-    assert tiles_shown["error rate allowed"] == ("4 %", "verdict 1; 5\u00a0% for all")
-    assert tiles_shown["gain in val_accuracy"][1].startswith("96 % interval +")
+    assert tiles_shown["level, two-sided"] == ("5 %", "verdict 1")
+    assert tiles_shown["gain in val_accuracy"][1].startswith("95 % interval +")
     again = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
-    assert again["error rate allowed"] == "0.5 %"
+    assert again["level, two-sided"] == "2.5 %"
 
 
 def test_every_link_leads_to_something_on_the_page(page: str) -> None:
@@ -298,6 +294,6 @@ def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
 def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:
     page = render_report(make(World(layers=0)).result(), plotlyjs="cdn")
     box = page.partition("<b>What to do:</b>")[2].partition("</p>")[0]
-    assert box.strip().startswith("Train at a constant temperature: τ = 0.5")
+    assert box.strip().startswith("Train with a schedule: τ from 2.556 to 0.4159 (cosine).")
     assert "<code>tempopt export pairs</code>" in box and "`" not in box
     assert page.index('class="word"') < page.index("What to do") < page.index('class="quiet terms"')

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from tempopt.report.headline import decision_lines
 from tempopt.report.note import belongs_to_tempopt, escaped, render_note
-from tempopt.results.findings import verdict_lines
+from tempopt.results.findings import find
 from tests.report.made_study import World, make
 
 MARKUP = '<a href="x">`|*_[</a>'
 
 
-def test_every_line_of_the_verdict_is_in_the_note() -> None:
+def test_the_note_has_the_decision_and_every_finding() -> None:
     result = make(World(trials=8, layers=0)).result()
     note = render_note(result).replace("\\", "")
-    assert all(line.strip() in note for line in verdict_lines(result))
+    assert all(text in note for text in decision_lines(result))
+    findings = [finding for finding in find(result)[1:] if finding.kind != "recommendation"]
+    assert all(text[1:] in note for finding in findings for text in (finding.text, *finding.details))
     assert "tempopt export pairs" in note and "tempopt report pairs" in note
     runs = [run for run in result.runs if run.kind == "confirm"]
     assert f"| confirm | {len(runs)} of {len(runs)} | 0 | 0 |" in note
 
 
-def test_the_parts_of_the_winner_stand_below_what_is_said_of_them() -> None:
-    lines = render_note(make(World(trials=40, layers=0)).result()).replace("\\", "").splitlines()
-    head = lines.index("- the winner against itself without one of its parts:")
-    assert lines[head + 1].startswith("  - the schedule: ") and lines[head + 2].startswith("  - the level (")
+def test_the_details_of_a_finding_stand_below_it() -> None:
+    result = make(World(trials=40, layers=0)).result()
+    lines = render_note(result).replace("\\", "").splitlines()
+    (finding,) = [finding for finding in find(result) if finding.details]
+    place = lines.index(f"- {finding.text[0].upper()}{finding.text[1:]}")
+    assert lines[place + 1].startswith("  - ") and lines[place + 1].endswith(finding.details[0][1:])
 
 
 def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:

@@ -59,11 +59,17 @@ def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: S
     assert colours(PLOTS[key](confirmed).to_plotly_json()) <= set(DARK)
 
 
-def test_the_plan_is_the_winners_at_every_layer(confirmed: StudyResult) -> None:
-    data = plots.schedule_data(confirmed)
-    assert confirmed.winner is not None
-    plan = TemperatureParameters.from_mapping(confirmed.winner).plan(3)
-    assert len(data.temperatures) == 3 and data.layers_known and data.confirmed
+@pytest.mark.parametrize("role", ["recommended", "winner"])
+def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
+    role: str, confirmed: StudyResult
+) -> None:
+    result = confirmed if role == "recommended" else replace(confirmed, verdict=None)
+    data = plots.schedule_data(result)
+    assert (data.role, result.plan[0]) == (role, role) and result.plan[1] is not None
+    assert confirmed.winner != confirmed.plan[1]
+    plan = TemperatureParameters.from_mapping(result.plan[1]).plan(3)
+    assert len(data.temperatures) == 3 and data.layers_known
+    assert data.confirmed == (role == "recommended")
     for place in (0, 100, 200):
         column = tuple(layer[place] for layer in data.temperatures)
         assert column == plan.temperatures(data.progress[place])
@@ -306,11 +312,11 @@ def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> Non
         "normaliser": "softmax",
     }
     winner = {"temperature_init": 0.5, "schedule": "constant", **beside}
-    data = plots.schedule_data(replace(confirmed, winner=winner))
+    data = plots.schedule_data(replace(confirmed, verdict=None, winner=winner))
     assert data.beside == {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
     assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
     plain = plots.schedule_data(
-        replace(confirmed, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0})
+        replace(confirmed, verdict=None, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0})
     )
     assert plain.beside == {}
 
