@@ -30,7 +30,7 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
     spec = make_spec()
     for kind, arm, on in (
         ("search", "search", "validate"),
-        ("rematch", "baseline", "validate"),
+        ("baseline", "baseline", "validate"),
         ("choose", "search", "validate"),
         ("confirm", "constant", "test"),
         ("confirm", "constant_twin", "test"),
@@ -44,7 +44,7 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
         assert counted(kind, spec) == on  # type: ignore[arg-type]
     assert counted("ablation", make_spec(validate_at="current")) == "test_current"
     assert counted("confirm", make_spec(confirm_on="validate")) == "validate"
-    assert counted("rematch", make_spec(validate_at="current")) == "validate_current"
+    assert counted("baseline", make_spec(validate_at="current")) == "validate_current"
 
 
 @pytest.mark.parametrize(

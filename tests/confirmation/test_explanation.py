@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.explanation import ablated, explanation_tickets, simpler_plans, simplest
 from tempopt.confirmation.pairs import more_pairs
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import Arm, arms_of
-from tempopt.temperature import active_groups, neutral, training_key
+from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, neutral, training_key
 from tests.simulated import SPACE, Simulated
 
-ALPHA = 0.04
+ALPHA = 0.05
 WINNER = {
     "temperature_init": 4.0,
     "temperature_final": 1.0,
@@ -54,8 +55,8 @@ def worth_by_part(**parts: float) -> Callable[[TicketRow], float]:
     return worth
 
 
-def over(make_spec: Any, worth: Any, space: Any = SPACE, **study: Any) -> tuple[Simulated, Verdict]:
-    found = Simulated(make_spec({"search": space}, trials=6, **study), worth).run()
+def over(fixed_spec: Any, worth: Any, space: Any = SPACE, **study: Any) -> tuple[Simulated, Verdict]:
+    found = Simulated(fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth).run()
     verdict = conclude(found.rows, [], found.spec)
     assert verdict is not None
     return found, verdict
@@ -64,8 +65,8 @@ def over(make_spec: Any, worth: Any, space: Any = SPACE, **study: Any) -> tuple[
 # ---- which parts
 
 
-def test_each_part_that_is_not_neutral_is_taken_away_by_itself(make_spec: Any) -> None:
-    found = ablated(make_spec({"search": SPACE}), ARMS)
+def test_each_part_that_is_not_neutral_is_taken_away_by_itself(fixed_spec: Any) -> None:
+    found = ablated(fixed_spec({"search": SPACE}), ARMS)
     assert list(found) == ["schedule", "level", "length_scaling"]
     # without its schedule the winner has the best constant in its place
     assert training_key(found["schedule"]) == training_key(ARMS["constant_twin"])
@@ -77,7 +78,7 @@ def test_each_part_that_is_not_neutral_is_taken_away_by_itself(make_spec: Any) -
     assert all(parameters["lr"] == 0.3 for parameters in found.values())
 
 
-def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(make_spec: Any) -> None:
+def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(fixed_spec: Any) -> None:
     space = {
         "temperature_init": {"low": 0.5, "high": 4.0},
         "normaliser": ["softmax", "top_k"],
@@ -95,7 +96,7 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(make_spec: Any)
         "lr": 0.3,
     }
     arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": neutral(winner), "baseline": {"lr": 0.3}}
-    spec = make_spec({"search": space})
+    spec = fixed_spec({"search": space})
     found = ablated(spec, arms)
     assert set(found) >= {"level", "normaliser", "label_smoothing", "heads"}
     assert "lr" not in found and "schedule" not in found
@@ -109,7 +110,7 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(make_spec: Any)
     assert list(ablated(spec, {**arms, "search": at_baseline})) == ["level"]
 
 
-def test_simpler_plans_keep_one_part_or_all_but_one(make_spec: Any) -> None:
+def test_simpler_plans_keep_one_part_or_all_but_one(fixed_spec: Any) -> None:
     found = simpler_plans(ARMS)
     assert [plan.parts for plan in found] == [
         ("schedule",),
@@ -136,9 +137,9 @@ def test_a_winner_of_one_part_has_no_simpler_plan() -> None:
 
 
 def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of_choosing(
-    make_spec: Any,
+    fixed_spec: Any,
 ) -> None:
-    study, _ = over(make_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
+    study, _ = over(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
     confirm = {t.pair: t.seed for t in study.of("confirm")}
     parts = study.of("ablation")
     assert {t.pair for t in parts} == set(range(8))
@@ -146,7 +147,7 @@ def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of
     assert [t.number for t in parts] == list(range(len(parts)))
     arms = {arm for t in parts for arm in arms_of(t)}
     # the winner without its schedule is the constant of its own, which is confirmed anyway
-    assert arms == {"without_level", "without_length_scaling", "simplest"}
+    assert arms == {"without_level", "without_length_scaling", "simplest", "learned"}
     confirmed = {training_key(t.parameters or {}) for t in study.of("confirm")}
     assert confirmed.isdisjoint(training_key(t.parameters or {}) for t in parts)
     ordered = study.of("choose", "simpler")
@@ -157,19 +158,28 @@ def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of
     assert study.kinds()[-3:] == ["confirm", "choose", "ablation"]
 
 
-def test_parts_that_come_to_the_same_plan_share_a_run(make_spec: Any) -> None:
+def test_parts_that_come_to_the_same_plan_share_a_run(fixed_spec: Any) -> None:
     # of two parts to be without one is to have the other alone: the simplest plan has runs already
     space = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
-    study, verdict = over(make_spec, worth_by_part(level=0.1, length_scaling=1.0), space)
-    assert {t.arm for t in study.of("ablation")} == {"without_level+simplest", "without_length_scaling"}
+    study, verdict = over(fixed_spec, worth_by_part(level=0.1, length_scaling=1.0), space)
+    assert {t.arm for t in study.of("ablation")} == {
+        "without_level+simplest",
+        "without_length_scaling",
+        "learned",
+    }
     assert verdict.simplest is not None and verdict.simplest.parts == ("length_scaling",)
     [part] = [part for part in verdict.parts if part.name == "level"]
     assert part.answer == verdict.simplest.lost
 
 
-def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(make_spec: Any) -> None:
-    study, before = over(make_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
-    study.do(more_pairs(study.rows, study.spec, 4))
+def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(fixed_spec: Any) -> None:
+    study, before = over(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
+    added = study.do(more_pairs(study.rows, study.spec, 4))
+    assert {arm for t in added for arm in arms_of(t)} == {"search", "baseline", "twin"}
+    # a gain is shown with them, too, so that the constants follow on the same pairs, and nothing else
+    constants = study.step()
+    assert {arm for t in constants for arm in arms_of(t)} == {"constant", "constant_twin"}
+    assert {(t.pair, t.seed) for t in constants} == {(t.pair, t.seed) for t in added}
     assert study.step() == []
     after = conclude(study.rows, [], study.spec)
     assert after is not None and after.round == 1 and after.total.paired.n_pairs == 12
@@ -177,34 +187,116 @@ def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(make
     assert all(part.answer.paired.n_pairs == 8 for part in after.parts)
 
 
-def test_a_gain_that_only_added_pairs_show_is_taken_apart_on_them(make_spec: Any) -> None:
-    def worth(t: TicketRow) -> float:
-        late = 3.0 if t.round else 0.0
-        noise = np.random.default_rng([t.seed % 2**32, t.arm == "search"]).normal(0, 0.3)
-        assert t.parameters is not None
-        return float((0.15 + late) * bool(active_groups(t.parameters)) + noise)
-
-    study, verdict = over(make_spec, worth)
-    assert not verdict.total.significant and study.of("ablation") == []
-    study.do(more_pairs(study.rows, study.spec, 8))
+def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spec: Any) -> None:
+    study, _ = over(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
+    study.do(more_pairs(study.rows, study.spec, 4))
     study.run()
+    assert study.of("ablation") == []
+    while study.do(explanation_tickets(study.rows, study.spec, is_requested=True)):
+        pass
+    assert {(t.round, t.pair) for t in study.of("ablation")} == {(1, pair) for pair in range(4)}
     later = conclude(study.rows, [], study.spec)
-    assert later is not None and later.total.significant
-    assert {t.round for t in study.of("ablation")} == {1} and later.parts
+    assert later is not None and {part.answer.paired.n_pairs for part in later.parts} == {4}
 
 
-def test_a_winner_at_one_is_never_taken_apart(make_spec: Any) -> None:
-    study, verdict = over(
-        make_spec, lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]}, ablation="full"
+# ---- when
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.0])
+def test_a_winner_is_explained_only_where_that_is_asked(fixed_spec: Any, gain: float) -> None:
+    worth = worth_by_part(schedule=gain, length_scaling=gain)
+    plain, verdict = over(fixed_spec, worth, explain=False)
+    assert plain.of("ablation") == [] and verdict.parts == () and verdict.learned is None
+    assert "simpler" not in {t.arm for t in plain.of("choose")}
+    explained, later = over(fixed_spec, worth)
+    assert explained.of("ablation") and later.parts
+    # the confirmation and its answer do not depend on it
+    assert [t.seed for t in explained.of("confirm")] == [t.seed for t in plain.of("confirm")]
+    assert later.total == verdict.total
+
+
+def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fixed_spec: Any) -> None:
+    worth = worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0)
+    at_once, by_spec = over(fixed_spec, worth)
+    study, _ = over(fixed_spec, worth, explain=False)
+    assert explanation_tickets(study.rows, study.spec) == []
+    assert study.do(explanation_tickets(study.rows, study.spec, is_requested=True))
+    # what has begun goes on without another request, until nothing follows
+    study.run()
+    assert study.step() == [] == explanation_tickets(study.rows, study.spec, is_requested=True)
+    trained = [
+        [(t.kind, t.arm, t.pair, t.seed, training_key(t.parameters or {})) for t in of.of(kind)]
+        for kind in ("choose", "ablation")
+        for of in (at_once, study)
+    ]
+    assert trained[0] == trained[1] and trained[2] == trained[3]
+    requested = conclude(study.rows, [], study.spec)
+    assert requested is not None
+    assert (requested.parts, requested.simplest) == (by_spec.parts, by_spec.simplest)
+
+
+def test_an_explanation_orders_first_and_confirms_then(fixed_spec: Any) -> None:
+    study, _ = over(fixed_spec, worth_by_part(length_scaling=1.0), explain=False)
+    kinds = []
+    while new := explanation_tickets(study.rows, study.spec, is_requested=True):
+        kinds.append({(t.kind, t.arm.partition("_")[0]) for t in study.do(new)})
+    assert [{kind for kind, _ in batch} for batch in kinds] == [{"choose"}, {"ablation"}]
+    assert kinds[0] == {("choose", "simpler")}
+
+
+def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any) -> None:
+    study = Simulated(fixed_spec({"search": SPACE}, trials=6), worth_by_part(length_scaling=1.0))
+    study.search()
+    while not study.of("confirm"):
+        assert explanation_tickets(study.rows, study.spec, is_requested=True) == []
+        assert study.step()
+    open_yet = Simulated(
+        fixed_spec({"search": SPACE}, trials=6, seeds={"confirm": {"min": 2, "max": 16}}),
+        worth_by_part(length_scaling=0.005),
     )
+    open_yet.search()
+    assert open_yet.until("confirm")
+    num_open = 0
+    while not is_decided(open_yet.rows, open_yet.spec, 0):
+        num_open += 1
+        assert explanation_tickets(open_yet.rows, open_yet.spec, is_requested=True) == []
+        assert open_yet.step()
+    assert num_open
+    open_yet.run()
+    assert explanation_tickets(open_yet.rows, open_yet.spec, is_requested=True)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_learned_temperatures_are_part_of_an_explanation(fixed_spec: Any, learned: bool) -> None:
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        return worth_by_part(length_scaling=1.0)(t) + 0.3 * (LEARNED in t.parameters)
+
+    study, verdict = over(fixed_spec, worth, learned=learned)
+    assert {t.kind for t in study.rows if LEARNED in (t.parameters or {})} == (
+        {"choose", "ablation"} if learned else set()
+    )
+    if not learned:
+        assert verdict.learned is None
+        return
+    tried = {t.parameters[LEARNED] for t in study.of("choose", "simpler") if LEARNED in (t.parameters or {})}
+    assert tried == set(LR_RATIOS)
+    assert verdict.learned is not None
+    assert verdict.learned.answer.paired.gain == pytest.approx(0.3, abs=0.03)
+    baseline = {name: value for name, value in verdict.learned.params.items() if name != LEARNED}
+    assert training_key(baseline) == training_key(verdict.baseline_params)
+
+
+def test_a_winner_at_one_is_never_taken_apart(fixed_spec: Any) -> None:
+    study, verdict = over(fixed_spec, lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]})
     assert verdict.at_one and study.of("ablation") == [] and verdict.parts == ()
 
 
 # ---- what they come to
 
 
-def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(make_spec: Any) -> None:
-    study, verdict = over(make_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
+def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixed_spec: Any) -> None:
+    study, verdict = over(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
     lost = {part.name: part.answer.paired.gain for part in verdict.parts}
     assert lost == {
         "schedule": pytest.approx(0.3, abs=0.03),
@@ -220,7 +312,7 @@ def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(make
     interval = expected.confidence_interval(1 - ALPHA)
     test = part.answer.paired
     assert (test.ci_low, test.ci_high) == pytest.approx((interval.low, interval.high))
-    assert test.p_value == pytest.approx(expected.pvalue * 0.05 / ALPHA)
+    assert test.p_value == pytest.approx(expected.pvalue)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +324,9 @@ def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(make
     ],
 )
 def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
-    make_spec: Any, parts: dict[str, float], kept: tuple[str, ...]
+    fixed_spec: Any, parts: dict[str, float], kept: tuple[str, ...]
 ) -> None:
-    study, verdict = over(make_spec, worth_by_part(**parts))
+    study, verdict = over(fixed_spec, worth_by_part(**parts))
     assert verdict.simplest is not None
     assert verdict.simplest.parts == kept and verdict.simplest.holds
     arm = "simplest" if study.of("ablation", "simplest") else None
@@ -244,32 +336,34 @@ def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
             np.array([t.value for t in study.of("confirm", each)]) for each in ("search", "baseline")
         )
         rest = stats.ttest_1samp(simple - 0.5 * winner - 0.5 * baseline, 0)
-        assert verdict.simplest.kept.p_value == pytest.approx(rest.pvalue * 0.05 / ALPHA)
+        assert verdict.simplest.kept.p_value == pytest.approx(rest.pvalue)
         assert verdict.simplest.lost.paired.gain == pytest.approx(np.mean(winner - simple))
 
 
-def test_how_much_a_simpler_plan_has_to_keep_is_the_specs_to_say(make_spec: Any) -> None:
+def test_how_much_a_simpler_plan_has_to_keep_is_the_specs_to_say(fixed_spec: Any) -> None:
     # the length scaling alone keeps seven tenths
     parts = {"length_scaling": 0.7, "schedule": 0.3}
     for share, kept in ((0.3, ("length_scaling",)), (0.9, ("schedule", "length_scaling"))):
-        _, verdict = over(make_spec, worth_by_part(**parts), keep_share=share)
+        _, verdict = over(fixed_spec, worth_by_part(**parts), keep_share=share)
         assert verdict.simplest is not None and verdict.simplest.parts == kept
 
 
-def test_where_no_simpler_plan_seems_to_do_none_is_trained(make_spec: Any) -> None:
+def test_where_no_simpler_plan_seems_to_do_none_is_trained(fixed_spec: Any) -> None:
     def worth(t: TicketRow) -> float:
         assert t.parameters is not None
         whole = len(active_groups(t.parameters)) == 3
         return float(whole + np.random.default_rng(t.seed % 2**32).normal(0, 0.01))
 
-    study, verdict = over(make_spec, worth)
+    study, verdict = over(fixed_spec, worth)
     assert study.of("choose", "simpler") and study.of("ablation")
     assert "simplest" not in {arm for t in study.of("ablation") for arm in arms_of(t)}
     assert verdict.simplest is None and len(verdict.parts) == 3
 
 
-def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": SPACE}, trials=6), worth_by_part(length_scaling=1.0))
+def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any) -> None:
+    study = Simulated(
+        fixed_spec({"search": SPACE}, trials=6, explain=True), worth_by_part(length_scaling=1.0)
+    )
     study.search()
     while not study.of("choose", "simpler"):
         assert study.step()
@@ -289,8 +383,8 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(make_spec: Any) 
     assert {t.kind for t in explanation_tickets(rows, study.spec)} == {"ablation"}
 
 
-def test_there_are_no_parts_before_all_of_their_runs_are_over(make_spec: Any) -> None:
-    study, verdict = over(make_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
+def test_there_are_no_parts_before_all_of_their_runs_are_over(fixed_spec: Any) -> None:
+    study, verdict = over(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
     assert verdict.parts
     last = study.of("ablation")[-1]
     rows = [
@@ -303,9 +397,9 @@ def test_there_are_no_parts_before_all_of_their_runs_are_over(make_spec: Any) ->
 
 
 def test_a_simpler_plan_that_diverges_is_not_recommended_for_the_seeds_on_which_it_does_not(
-    make_spec: Any,
+    fixed_spec: Any,
 ) -> None:
-    study, verdict = over(make_spec, worth_by_part(length_scaling=1.0, level=0.05, schedule=0.05))
+    study, verdict = over(fixed_spec, worth_by_part(length_scaling=1.0, level=0.05, schedule=0.05))
     assert verdict.simplest is not None and verdict.simplest.holds
     rows = [
         dataclasses.replace(t, outcome="diverged", value=None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import pytest
 
-from tempopt.confirmation.pairs import choices, confirm_tickets, more_pairs, winner_of
+from tempopt.confirmation.pairs import choices, confirm_tickets, deciding_arms, more_pairs, winner_of
 from tempopt.confirmation.selection import candidates
 from tempopt.confirmation.stages import next_tickets
 from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import ARMS, arms_of
-from tempopt.temperature import LEARNED, neutral
+from tempopt.records.tickets import DECIDING_ARMS, arms_of
+from tempopt.temperature import is_neutral, neutral
 from tests.simulated import Simulated
 
 
@@ -51,18 +52,16 @@ def test_candidates_are_the_best_distinct_complete_trials(make_ticket: Any) -> N
     assert [p["temperature_init"] for p in candidates(tickets, 1, "minimize")] == [2.0]
 
 
-def test_choosing_pairs_every_candidate_on_seeds_of_its_own(
+def test_choosing_pairs_the_candidates_of_the_search_on_seeds_of_their_own(
     make_spec: Any, searched: list[TicketRow]
 ) -> None:
     spec = make_spec(candidates=3, seeds={"choose": 2})
     tickets = next_tickets(searched, spec)
     assert [(t.pair, t.arm, t.candidate) for t in tickets] == [
-        (pair, *who)
-        for pair in range(2)
-        for who in [("constant", 0), ("constant", 1), ("search", 0), ("search", 1), ("search", 2)]
+        (pair, "search", candidate) for pair in range(2) for candidate in range(3)
     ]
-    assert [t.number for t in tickets] == list(range(10))
-    assert [t.parameters for t in tickets[2:5]] == [{"temperature_init": tau} for tau in (2.5, 3.5, 1.5)]
+    assert [t.number for t in tickets] == list(range(6))
+    assert [t.parameters for t in tickets[:3]] == [{"temperature_init": tau} for tau in (2.5, 3.5, 1.5)]
     assert len({t.seed for t in tickets}) == 2
     assert {t.seed for t in tickets}.isdisjoint(t.seed for t in searched)
 
@@ -79,7 +78,7 @@ def test_what_is_chosen_on_is_never_estimated_on(
     assert len(set(seeds.values())) == 8
     assert all(t.seed == seeds[t.pair] for t in new)
     assert set(seeds.values()).isdisjoint(t.seed for t in [*searched, *chosen])
-    other = confirm_tickets([*searched, *chosen], make_spec(seed=1))
+    other = confirm_tickets([*searched, *chosen], make_spec(seed=1, seeds={"choose": 4, "confirm": 8}))
     assert len(other) == len(new) and set(seeds.values()).isdisjoint(t.seed for t in other)
 
 
@@ -89,7 +88,7 @@ def test_the_best_mean_over_the_choosing_seeds_wins(
     for direction, best in (("maximize", {"temperature_init": 3.5}), ("minimize", {"temperature_init": 1.5})):
         spec = make_spec(direction=direction, candidates=4)
         tickets = next_tickets(searched, spec)
-        value = {2.5: 0.7, 3.5: 0.8, 1.5: 0.3, 0.5: 0.5, 2.0: 0.6, 3.0: 0.4}
+        value = {2.5: 0.7, 3.5: 0.8, 1.5: 0.3, 0.5: 0.5}
         runs = [run_ticket(t, value[t.parameters["temperature_init"]] + t.pair) for t in tickets]
         assert choices([*searched, *runs], spec)["search"] == best
 
@@ -113,8 +112,8 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
 ) -> None:
     spec = make_spec(seeds={"choose": 2})
     tickets = next_tickets(searched, spec)
-    runs = [run_ticket(t, None, state="running") if t is tickets[0] else run_ticket(t, 0.5) for t in tickets]
-    assert tickets[0].arm == "constant" != tickets[-1].arm == "search"
+    runs = [run_ticket(t, 0.5) for t in tickets]
+    assert {t.arm for t in tickets} == {"search"}
     assert choices(searched, spec) == {}
     assert choices([*searched, *runs], spec).keys() == {"search", "baseline", "twin"}
     runs[-1] = run_ticket(tickets[-1], None, state="running")
@@ -124,9 +123,9 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
 
 
 def test_one_candidate_is_not_chosen_among(make_spec: Any, searched: list[TicketRow]) -> None:
-    spec = make_spec(candidates=1, learned=False)
+    spec = make_spec(candidates=1)
     assert {t.kind for t in next_tickets(searched, spec)} == {"confirm"}
-    assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "baseline+twin", "constant"]
+    assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "baseline+twin", "search"]
 
 
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
@@ -147,51 +146,38 @@ def confirmed(spec: Any, worth: Any) -> Simulated:
     return study
 
 
-def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
-    study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
+def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) -> None:
+    study = confirmed(make_spec(SCHEDULED, trials=6, seeds={"confirm": 8}), lambda t: t.seed % 997 / 997)
     batch = study.batches[-1]
-    arms = [arms_of(t) for t in batch if t.pair == 0]
-    assert arms == [(arm,) for arm in ARMS]
-    assert [t.kind for t in batch] == ["confirm"] * 48
-    assert [t.number for t in batch] == [*range(48)]
+    assert [arms_of(t) for t in batch if t.pair == 0] == [(arm,) for arm in DECIDING_ARMS]
+    assert [t.kind for t in batch] == ["confirm"] * 24
+    assert [t.number for t in batch] == [*range(24)]
     assert all(len({t.seed for t in batch if t.pair == pair}) == 1 for pair in range(8))
     by_arm = {t.arm: t.parameters for t in batch}
     winner, twin = by_arm["search"], by_arm["twin"]
     assert winner is not None and winner["schedule"] == "linear"
     assert twin == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
-    level = by_arm["constant_twin"]
-    assert level is not None and level == {
-        "temperature_init": level["temperature_init"],
-        "schedule": "constant",
-        "lr": winner["lr"],
-    }
-    tried = [t.parameters for t in study.of("choose", "constant_twin")]
-    assert level in tried and len({str(each) for each in tried}) == 5
-    assert by_arm["baseline"] in [t.parameters for t in (*study.of("baseline"), *study.of("rematch"))]
-    assert by_arm["constant"] in [t.parameters for t in study.of("constant")]
-    assert by_arm["learned"] in [{**by_arm["baseline"], LEARNED: lr_ratio} for lr_ratio in (1.0, 10.0)]
+    assert by_arm["baseline"] in [t.parameters for t in study.of("choose", "baseline")]
+    assert deciding_arms(batch) == by_arm
     assert winner_of(study.rows, study.spec) == winner
 
 
-def test_arms_that_come_to_the_same_parameters_share_their_runs(make_spec: Any) -> None:
-    # what the winner has besides its temperature is the best at one as well: its own first try in the rematch
+def test_a_twin_that_is_the_best_at_one_shares_its_runs_with_the_baseline(make_spec: Any) -> None:
     def worth(t: TicketRow) -> float:
         assert t.parameters is not None
-        own = t.kind == "rematch" and t.number == 0
-        return (
-            1.0 * own + (t.kind == "choose" and t.arm == "baseline" and t.candidate == 0) + t.seed % 997 / 1e6
-        )
+        is_twin = t.kind == "choose" and t.arm == "baseline" and t.candidate == 2
+        return 1.0 * is_twin + t.seed % 997 / 1e6
 
-    study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), worth)
-    assert [t.arm for t in study.batches[-1] if t.pair == 0][:2] == ["search", "baseline+twin"]
+    study = confirmed(make_spec(SCHEDULED, trials=6), worth)
+    assert [t.arm for t in study.batches[-1] if t.pair == 0] == ["search", "baseline+twin"]
     twin = neutral(winner_of(study.rows, study.spec) or {})
     assert {str(t.parameters) for t in study.of("confirm", "baseline")} == {str(twin)}
 
 
-def test_a_constant_winner_shares_its_runs_with_the_constant_of_its_own(make_spec: Any) -> None:
-    study = confirmed(make_spec(LR, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
-    arms = [t.arm for t in study.batches[-1] if t.pair == 0]
-    assert arms == ["search+constant_twin", "baseline", "twin", "constant", "learned"]
+def test_a_confirmation_begins_with_the_pairs_of_its_first_look(make_spec: Any) -> None:
+    study = confirmed(make_spec(LR, trials=6), lambda t: t.seed % 997 / 997)
+    assert study.spec.study.seeds.confirm.looks == (4, 8, 12, 16)
+    assert [t.pair for t in study.batches[-1] if "search" in arms_of(t)] == [0, 1, 2, 3]
 
 
 def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_ticket: Any) -> None:
@@ -203,15 +189,15 @@ def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_tic
         for arm in ("baseline", "constant", "search")
         for i in range(2)
     ]
-    new = next_tickets(tickets, spec)
-    assert [(t.kind, t.arm) for t in new] == [("confirm", "search+baseline+twin")] * 8
+    new = confirm_tickets(tickets, spec)
+    assert [(t.kind, t.arm) for t in new] == [("confirm", "search+baseline+twin")] * 4
     assert {str(t.parameters) for t in new} == {str({"temperature_init": 1.0, "lr": 1.2})}
 
 
 def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(
     make_spec: Any, make_ticket: Any
 ) -> None:
-    spec = make_spec(LR, candidates=1, learned=False)
+    spec = make_spec(LR, candidates=1)
     found = {"temperature_init": 3.0, "lr": 0.15}
     tickets = [
         *(
@@ -222,20 +208,9 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
         ),
         make_ticket("search", 0, 0.9, parameters=found),
     ]
-    rematch = next_tickets(tickets, spec)
-    assert {t.kind for t in rematch} == {"rematch"}
-    over = [
-        make_ticket(
-            "rematch", t.number, None, outcome="diverged", parameters={"temperature_init": 1.0, "lr": 0.8}
-        )
-        for t in rematch
-    ]
-    arms = choices([*tickets, *over], spec)
+    arms = choices(tickets, spec)
     assert arms["baseline"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
-    assert [t.arm for t in next_tickets([*tickets, *over], spec) if t.pair == 0] == [
-        "search+constant_twin",
-        "baseline+twin",
-    ]
+    assert [t.arm for t in confirm_tickets(tickets, spec) if t.pair == 0] == ["search", "baseline+twin"]
 
 
 def test_baseline_is_confirmed_even_if_no_run_of_it_came_through(
@@ -255,18 +230,17 @@ def test_without_a_complete_search_trial_there_is_nothing_to_confirm(
     assert confirm_tickets([], spec) == next_tickets([], spec) == []
 
 
-def test_what_has_no_temperature_at_its_beginning_is_not_baked(make_spec: Any, make_ticket: Any) -> None:
-    # another normaliser is the model's own affair: there is nothing of it in an initial weight
+def test_another_normaliser_is_a_baselines_own_affair(make_spec: Any, make_ticket: Any) -> None:
+    # it is no temperature: the winner at one is confirmed with it, and is its own baseline
     spec = make_spec(
         {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "normaliser": ["softmax", "sparsemax"]}},
         candidates=1,
     )
-    found = {"temperature_init": 1.0, "normaliser": "sparsemax"}
     tickets = [
         make_ticket("baseline", 0, 0.5, parameters={"temperature_init": 1.0, "normaliser": "softmax"}),
-        make_ticket("search", 0, 0.9, parameters=found),
+        make_ticket("search", 0, 0.9, parameters={"temperature_init": 1.0, "normaliser": "sparsemax"}),
     ]
-    assert [(t.kind, t.arm) for t in next_tickets(tickets, spec)] == [("confirm", "search+baseline+twin")] * 8
+    assert [(t.kind, t.arm) for t in next_tickets(tickets, spec)] == [("confirm", "search+baseline+twin")] * 4
 
 
 # ---- more pairs
@@ -276,19 +250,23 @@ def over(study: Simulated) -> tuple[list[TicketRow], Any]:
     return study.rows, study.spec
 
 
-def test_pairs_that_are_added_train_the_same_arms_on_fresh_seeds(make_spec: Any) -> None:
-    study = Simulated(make_spec(SCHEDULED, trials=6, ablation="none"), lambda t: t.seed % 997 / 997).run()
-    first = study.batches[-1]
+def test_added_pairs_train_the_arms_that_decide_on_fresh_seeds(make_spec: Any) -> None:
+    def worth(t: TicketRow) -> float:
+        return 1.0 * (not is_neutral(t.parameters or {})) + random.Random(str((t.seed, t.arm))).gauss(0, 0.01)
+
+    study = Simulated(make_spec(SCHEDULED, trials=6), worth).run()
+    first = study.of("confirm")
+    assert {t.arm for t in first} == {"search", "baseline", "twin", "constant", "constant_twin"}
     new = study.do(more_pairs(*over(study), 3))
     assert {t.round for t in new} == {1}
     assert [t.pair for t in new if t.arm == "search"] == [0, 1, 2]
+    # constants do not decide whether a gain is shown
     assert {(t.kind, t.arm, str(t.parameters)) for t in new} == {
-        (t.kind, t.arm, str(t.parameters)) for t in first
+        (t.kind, t.arm, str(t.parameters)) for t in first if t.arm in DECIDING_ARMS
     }
     assert {t.seed for t in new}.isdisjoint(t.seed for t in study.rows if t not in new)
-    for kind in ("confirm",):
-        assert [t.number for t in study.of(kind)] == list(range(len(study.of(kind))))
-    assert study.step() == []
+    study.run()
+    assert [t.number for t in study.of("confirm")] == list(range(len(study.of("confirm"))))
     assert {t.round for t in study.do(more_pairs(*over(study), 1))} == {2}
 
 
@@ -300,8 +278,9 @@ def test_pairs_are_added_to_nothing_but_a_verdict(make_spec: Any, run_ticket: An
         assert more_pairs(*over(study), 4) == []
         before = list(study.rows)
         assert study.step()
-    last = dataclasses.replace(study.rows[-9], state="running", outcome=None, value=None)
-    assert last.kind == "confirm"
-    running = [*study.rows[:-9], last, *study.rows[-8:]]
+    place = next(place for place, row in enumerate(study.rows) if row.kind == "confirm")
+    running = list(study.rows)
+    running[place] = dataclasses.replace(running[place], state="running", outcome=None, value=None)
     assert more_pairs(running, study.spec, 4) == more_pairs(before, study.spec, 4) == []
+    study.run()
     assert more_pairs(*over(study), 4)

@@ -192,9 +192,9 @@ def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
 ) -> None:
     tickets = spread_out(with_gains(whole_study, noisy(0.02)), 0.3)
     actions = {
-        given: of(conclude(tickets, [], fixed_spec(WIDE, min_gain=given))) for given in (None, "0.2 sd", 0)
+        amount: of(conclude(tickets, [], fixed_spec(WIDE, min_gain=amount))) for amount in (None, "0.2 sd", 0)
     }
-    assert {given: found.action for given, found in actions.items()} == {
+    assert {amount: found.action for amount, found in actions.items()} == {
         None: "change_nothing",
         "0.2 sd": "more_pairs",
         0: "change_nothing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from typing import Any
 
@@ -16,7 +17,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.sampling.arms import Arms
 from tempopt.temperature import active_groups, is_neutral, neutral, training_key
-from tests.simulated import Simulated
+from tests.simulated import Simulated, row
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 LR = {**TAU, "lr": {"low": 1e-3, "high": 1e-1, "log": True}}
@@ -52,9 +53,47 @@ def shown(ticket: TicketRow) -> float:
 # ---- the baseline
 
 
+def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> None:
+    more = {**LR, "weight_decay": {"low": 0.0, "high": 0.1}}
+    for search, num_tuned in ((LR, 4 + 2), (more, 4 + 2 * 2)):
+        study = Simulated(make_spec({"search": search}, trials=6), hot)
+        begun = study.search()
+        assert sum(t.kind == "baseline" for t in begun) == 4
+        tuning = study.step()
+        assert [(t.kind, t.number) for t in tuning] == [("baseline", 4 + n) for n in range(num_tuned)]
+        assert all(is_neutral(t.parameters or {}) for t in tuning)
+        # on the seeds of the search, by turns
+        assert [t.seed for t in tuning] == [begun[n % 2].seed for n in range(num_tuned)]
+        assert {t.kind for t in study.step()} == {"choose"}
+
+
+def test_each_round_tunes_the_baseline_after_its_search(make_spec: Any) -> None:
+    study = Simulated(make_spec({"search": LR}, trials=6), hot).run().more(3)
+    rounds = [[t.number for t in study.of("baseline", of_round=of_round)] for of_round in (0, 1)]
+    assert rounds == [list(range(4 + 6)), list(range(10, 16))]
+
+
+@pytest.mark.parametrize("best", [0.002, 0.05])
+def test_the_search_s_model_says_what_tunes_the_baseline(make_spec: Any, best: float) -> None:
+    spec = make_spec({"search": LR}, trials=12)
+
+    def worth(ticket: TicketRow) -> float:
+        assert ticket.parameters is not None
+        return noise_of(ticket) - math.log10(ticket.parameters["lr"] / best) ** 2
+
+    study = Simulated(spec, worth)
+    study.search()
+    new = [row(ticket, 100 + place) for place, ticket in enumerate(next_tickets(study.rows, spec))]
+    agents = [Arms(spec, [*study.rows, *new], []) for _ in range(2)]
+    rates = [agents[0].ask(ticket)["lr"] for ticket in new[:3]]
+    assert all(abs(math.log10(rate / best)) < 0.7 for rate in rates)
+    # an agent that comes to one of them alone asks the same
+    assert agents[1].ask(new[2])["lr"] == rates[2]
+
+
 def test_the_winner_is_chosen_before_the_baseline_on_the_same_seeds(make_spec: Any) -> None:
     study = Simulated(make_spec({"search": LR}, trials=6), hot).run()
-    assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm"]
+    assert study.kinds() == ["baseline", "constant", "search", "baseline", "choose", "confirm"]
     batches = [{t.arm for t in batch} for batch in study.batches if batch[0].kind == "choose"]
     assert batches == [{"search"}, {"baseline"}, {"exchange"}]
     seeds = [{t.pair: t.seed for t in study.of("choose", arm)} for arm in ("search", "baseline", "exchange")]
@@ -82,17 +121,18 @@ def test_the_baseline_is_the_better_of_the_best_known_and_the_twin(
         batch = study.step()
     first = first_winner(study.rows, study.spec)
     assert first is not None
-    best_known = max(study.of("baseline"), key=lambda t: t.value or 0.0).parameters
+    known = sorted(study.of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
     candidates = {t.candidate: t.parameters for t in batch}
-    assert candidates == {0: best_known, 1: neutral(first)}
+    assert candidates == {0: known[0].parameters, 1: known[1].parameters, 2: neutral(first)}
     study.run()
     baseline = study.of("confirm", "baseline")[0].parameters
-    assert baseline == candidates[1 if is_twin_better else 0]
+    assert baseline == candidates[2 if is_twin_better else 0]
 
 
 def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
     study = Simulated(make_spec({"search": LR}, trials=6), hot)
     study.search()
+    assert {t.kind for t in study.step()} == {"baseline"}
     at_one = {"temperature_init": 1.0, "lr": 0.0123}
     tuned = {"temperature_init": 3.0, "lr": 0.02}
 
@@ -110,6 +150,7 @@ def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spe
 def test_a_twin_that_trains_the_same_as_the_best_known_has_nothing_to_be_chosen_from(make_spec: Any) -> None:
     study = Simulated(make_spec({"search": LR}, trials=6), shown)
     study.search()
+    assert {t.kind for t in study.step()} == {"baseline"}
     tuned = {"temperature_init": 3.0, "lr": 0.02}
 
     def recommend(arm: Any, count: int) -> list[dict[str, Any]]:
@@ -124,6 +165,7 @@ def test_where_no_ordinary_parameter_is_searched_the_baseline_is_not_chosen(
     make_spec: Any, search: dict[str, Any]
 ) -> None:
     study = Simulated(make_spec({"search": search}, trials=6), hot).run()
+    assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm"]
     assert {t.arm for t in study.of("choose")} == {"search"}
     assert study.of("confirm", "baseline")
 

@@ -74,7 +74,7 @@ def test_a_schedule_that_is_worth_nothing_gives_way_to_a_constant(make_spec: Any
     arms, _ = carry_out(make_spec({"search": SCHEDULED}, trials=12), lambda t: noise_of(t))
     first, *_ = arms.recommend("search", 2)
     assert active_groups(first) == ("level",)
-    [constant] = arms.recommend("constant", 2)
+    constant, *_ = arms.recommend("constant", 2)
     assert training_key(first) == training_key(constant)
 
 
@@ -106,14 +106,18 @@ def test_the_search_learns_from_the_runs_of_baseline_and_constants(make_spec: An
     assert min(rates[1.0]) > 0.03 and max(rates[-1.0]) < 0.003
 
 
-def test_baseline_and_constant_have_one_set_by_the_model_of_the_search(make_spec: Any) -> None:
+def test_baseline_and_constant_are_named_by_the_model_of_the_search_and_then_by_their_own_runs(
+    make_spec: Any,
+) -> None:
     def worth(ticket: TicketRow) -> float:
         assert ticket.parameters is not None
         return noise_of(ticket) - np.log10(ticket.parameters["lr"] / 0.01) ** 2
 
     arms, _ = carry_out(make_spec({"search": TUNED}, trials=12), worth)
-    [baseline] = arms.recommend("baseline", 3)
-    [constant] = arms.recommend("constant", 3)
+    named = {arm: arms.recommend(arm, 3) for arm in ("baseline", "constant")}
+    assert [len(sets) for sets in named.values()] == [2, 2]
+    assert [arms.recommend(arm, 1) for arm in named] == [sets[:1] for sets in named.values()]
+    baseline, constant = (sets[0] for sets in named.values())
     assert baseline["temperature_init"] == 1.0 and 0.25 <= constant["temperature_init"] <= 4.0
     assert abs(np.log10(baseline["lr"] / 0.01)) < 0.35 > abs(np.log10(constant["lr"] / 0.01))
 

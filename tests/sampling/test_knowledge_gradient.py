@@ -144,7 +144,7 @@ def test_the_model_learns_from_the_runs_of_the_design() -> None:
         _complete(-1 - n, {"x": 1.0, "y": y}, y + 0.01 * rng.normal())
         for n, y in enumerate([0.0, 0.25, 0.75, 1.0] * 2)
     ]
-    alone, informed = strategy(), strategy(list_design=lambda: design)
+    alone, informed = strategy(), strategy(list_design=lambda num_baseline: design)
     at = np.array([describe({"x": 1.0, "y": y}) for y in (0.0, 1.0)])
     models = [one.model(known) for one in (alone, informed)]
     differences = [float(np.diff(model.posterior(at).mean_M)[0]) for model in models if model is not None]
