@@ -23,7 +23,7 @@ from typing import Any
 
 from tempopt.store.store import Store
 
-_SHORT = {"arms": {"baseline": 2, "constant": 3, "rematch": 10}, "candidates": 2}
+_SHORT = {"arms": {"baseline": 2, "constant": 3}, "candidates": 2}
 _STUDIES: dict[str, tuple[dict[str, int], int]] = {
     "clip_digits": ({"max_steps": 60, "val_check_interval": 20}, 6),
     "distillation": ({"max_steps": 120, "val_check_interval": 40}, 6),

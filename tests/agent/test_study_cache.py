@@ -64,15 +64,38 @@ def ended(ticket: TicketRow, value: float) -> TicketRow:
 
 
 def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: Store) -> None:
-    assert cache.limits() == {"baseline": 1, "constant": 1, "search": 1}
+    assert cache.limits() == {"baseline": 1, "constant": 1}
     first = take(store, cache, "me")
     cache.take_in(first, {})
     cache.take_in(ended(first, 0.5), {4: 0.5})
-    # the only baseline ticket is over; what follows of the others waits for its own past
-    assert cache.limits() == {"constant": 1, "search": 1}
+    # the only baseline ticket is over; constants wait for their own past
+    assert cache.limits() == {"constant": 1}
 
 
-def test_search_trials_wait_for_the_runs_at_one_that_guards_are_weighed_against(
+@pytest.mark.parametrize("sampler", ["knowledge_gradient", "tpe"])
+def test_search_trials_wait_for_the_first_design_with_the_sampler_that_learns_from_it(
+    store: Store, make_spec: Callable[..., StudySpec], sampler: str
+) -> None:
+    spec = make_spec(trials=4, arms={"baseline": 1, "constant": 1}, parallel=2, sampler=sampler)
+    study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
+    store.add_tickets(study.id, first_tickets(spec))
+    cache = StudyCache(spec, study, store)
+    waits = sampler == "knowledge_gradient"
+    begun = []
+    for agent in ("first", "second"):
+        assert ("search" in cache.limits()) == (not waits)
+        begun.append(take(store, cache, agent))
+        cache.refresh()
+    assert [ticket.kind for ticket in begun] == ["baseline", "constant"]
+    # running is not over
+    assert ("search" in cache.limits()) == (not waits)
+    for ticket in begun:
+        end(store, ticket, 0.5)
+    cache.refresh()
+    assert cache.limits() == {"search": 1}
+
+
+def test_limits_of_guards_are_settled_once_the_runs_at_one_are_over(
     store: Store, make_spec: Callable[..., StudySpec]
 ) -> None:
     spec = make_spec(trials=4, arms={"baseline": 1, "constant": 1}, guards={"val_loss": "<= +2%"}, parallel=2)
@@ -85,7 +108,7 @@ def test_search_trials_wait_for_the_runs_at_one_that_guards_are_weighed_against(
     cache.refresh()
     assert cache.constraints({"val_loss": 2.1}) == {"val_loss": pytest.approx(2.1 - 2.0 * 1.02)}
     assert cache.constraints({"val_loss": math.nan}) == cache.constraints({}) == {}
-    assert cache.limits() == {"constant": 1, "search": 1}
+    assert cache.limits() == {"constant": 1}
     # what others have measured is known, whether it is told as news or read anew
     assert cache.arms._at_one == {0: (0.5, {"val_loss": 2.0})}
     assert StudyCache(spec, study, store).arms._at_one == cache.arms._at_one

@@ -20,6 +20,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.store.store import Store
 from tempopt.study import api
 from tempopt.study.progress import Cell, in_notebook, watching
+from tests.toy_study import SMALL, begun, toy_spec
 
 URL = "sqlite:///tempopt.db"
 SPEC: dict[str, Any] = {
@@ -94,7 +95,8 @@ def test_a_search_shows_a_line_for_each_training_on_standard_error(
     with tempopt.resume("toy", wait=False) as handle:
         assert handle.state == "done"
         assert handle.result(progress=False).verdict == result.verdict
-        assert "16 of 16 trainings done, best so far" in repr(handle)
+        done = sum(count.done for count in result.tickets.values())
+        assert f"{done} of {done} trainings done, best so far" in repr(handle)
     assert handle.state == "done" and handle.result().state == "done"
     assert tempopt.write_report(result, "page.html") == Path("page.html")
     assert "toy" in Path("page.html").read_text("utf-8")
@@ -160,6 +162,26 @@ def test_an_interrupt_before_the_beginning_says_that_nothing_was_written(
     monkeypatch.setattr("tempopt.study.api.search", stopped)
     with pytest.raises(KeyboardInterrupt, match="before the study was begun"):
         tempopt.search(SPEC, progress=False)
+
+
+# ---- explanations
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_verdict_is_explained_on_request_and_not_before_there_is_one() -> None:
+    spec = toy_spec(**SMALL)
+    begun(spec)
+    with pytest.raises(UsageError, match="confirmation is not over"):
+        tempopt.resume("toy", explain=True, workers=1, progress=False)
+    result = tempopt.search(spec, workers=1, progress=False)
+    assert result.verdict is not None and result.tickets["ablation"].done == 0
+    assert not result.verdict.parts
+    with pytest.raises(UsageError, match="in another command"):
+        tempopt.resume("toy", explain=True, more=1, workers=1, progress=False)
+    explained = tempopt.resume("toy", explain=True, workers=1, progress=False)
+    assert explained.state == "done" and explained.verdict is not None
+    assert explained.tickets["ablation"].done > 0 and explained.verdict.parts
+    assert explained.verdict.total == result.verdict.total
 
 
 # ---- handles

@@ -13,12 +13,12 @@ import pytest
 from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
-from tempopt.results.findings import verdict_lines
 from tempopt.store import Store
 from tempopt.study.api import join, resume, search
 from tempopt.study.enlarge import grown
 from tempopt.workers.messages import RunRequest
 from tests.fake_worker import FakeWorker
+from tests.results.full_text import full_lines
 from tests.servers import PrivateServer
 from tests.toy_study import (
     SMALL,
@@ -221,12 +221,12 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
         failing(patch, url, "confirm", 0)
         found = search(small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1)
     assert found.verdict is not None and (found.verdict.looks, found.verdict.total.dropped) == (1, 1)
-    text = "\n".join(verdict_lines(found))
+    text = "\n".join(full_lines(found))
     assert "tempopt resume toy --retry-failed" in text
     watcher = Watcher()
     again = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
     assert again.verdict is not None and again.verdict.looks == 2
-    assert "--retry-failed" not in "\n".join(verdict_lines(again))
+    assert "--retry-failed" not in "\n".join(full_lines(again))
     assert again.verdict.total.paired.n_pairs == found.verdict.total.paired.n_pairs + 2
     assert "2 fresh pairs are trained in place of those that the verdict did without" in watcher.notes[0]
     once = facts(url)

@@ -335,18 +335,18 @@ def test_news_are_the_tickets_that_somebody_began_from_a_number_on(store: Store,
 def test_news_hold_the_reports_of_what_is_over_and_belongs_to_an_arm_that_searches(
     store: Store, study: StudyRow
 ) -> None:
-    kinds: list[Kind] = ["constant", "search", "search", "choose", "rematch"]
+    kinds: list[Kind] = ["constant", "search", "search", "choose", "confirm"]
     store.add_tickets(study.id, [new(kinds[:n].count(kind), kind) for n, kind in enumerate(kinds)])
-    constant, first, second, choose, rematch = (taken(store, study) for _ in kinds)
+    constant, first, second, choose, confirm = (taken(store, study) for _ in kinds)
     test = Measurement(ticket_id=first.id, step=9, name="test", value=7.0)
     guard = Measurement(ticket_id=first.id, step=9, name="validate/guard:val_loss", value=2.0)
-    changes = [reported(t, 1, float(t.id)) for t in (constant, first, second, choose, rematch)]
+    changes = [reported(t, 1, float(t.id)) for t in (constant, first, second, choose, confirm)]
     changes += [ended(constant), ended(first, complete(measurements=[test, guard]))]
-    changes += [ended(choose), ended(rematch)]
+    changes += [ended(choose), ended(confirm)]
     store.write(study.id, changes, agent="agent", lease=HOUR)
-    news = store.news(study.id, {"constant": 0, "search": 0, "choose": 0, "rematch": 0})
+    news = store.news(study.id, {"constant": 0, "search": 0, "choose": 0, "confirm": 0})
     told = [(m.ticket_id, m.name) for m in news.reports]
-    reports = [(each.id, "report") for each in (constant, first, rematch)]
+    reports = [(each.id, "report") for each in (constant, first)]
     assert told == sorted([*reports, (first.id, "validate/guard:val_loss")])
 
 
