@@ -31,11 +31,14 @@ study:
   name: {name}
   metric: {metric}
   direction: {direction}
-  trials: 40  # runs of the search; the constant arm has half as many
-  seeds: {{choose: 4, confirm: 8}}  # fresh seeds to choose the winner on, and others to measure its gain
+  trials: 12  # runs of the whole space, after a first design at the baseline and at constant temperatures
+  # arms: {{baseline: 6, constant: 4}}  # runs of that design; else 2 or 6 at the baseline, 4 constants
+  seeds: {{choose: 2, confirm: {{min: 4, max: 16}}}}  # fresh seeds to choose on, others to measure the gain
   confirm_on: {confirm_on}
-  # test: sign_flip  # instead of the paired t test, where a few seeds may fail altogether; needs 6 pairs
+  # test: sign_flip  # a permutation test, instead of the paired t test; needs 6 pairs
   # failure: 0.5  # a run that ends worse than this counts as failed
+  # min_gain: 0.5 sd  # smallest gain worth a change: of the metric, 1%, or sd between seeds; else 0.2 sd
+  # explain: true  # also trains what explains the winner, as tempopt explain does later
   # guards: {{another_metric: "<= +2%"}}  # logged metrics that the winner may not make worse
   # pruner: none        # trains every run to its end
 {enqueue}
