@@ -19,7 +19,7 @@ from tempopt.spec.study_spec import StudySpec
 from tests.simulated import Simulated, Worth
 from tests.tiers import long_but
 
-FIRST = 0.04
+FIRST = 0.05
 
 Noise = Callable[[np.random.Generator, int], Any]
 NOISES: dict[str, Noise] = {
@@ -29,7 +29,7 @@ NOISES: dict[str, Noise] = {
     "bimodal": lambda rng, size: rng.normal(0, 0.1, size) - 3 * (rng.random(size) < 0.25),
     "discrete": lambda rng, size: rng.binomial(50, 0.9, size) / 50,
 }
-Tally = tuple[int, int, int]
+Tally = tuple[int, int]
 
 
 def simulated(
@@ -65,17 +65,17 @@ def simulated(
 
 
 def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth: float) -> dict[str, Tally]:
-    """Return by test how often a gain is claimed, and how often each of the two intervals covers."""
-    counts: dict[str, Tally] = dict.fromkeys(specs, (0, 0, 0))
+    """Return by test how often a gain is claimed, and how often the interval covers."""
+    counts: dict[str, Tally] = dict.fromkeys(specs, (0, 0))
     for tickets in studies:
         for test, spec in specs.items():
             verdict = conclude(tickets, [], spec)
-            assert verdict is not None and verdict.against_constant is not None
-            intervals = [verdict.total.paired, verdict.against_constant.paired]
+            assert verdict is not None
+            total = verdict.total.paired
             # A mean of accuracies that are multiples of 1/50 is off by rounding.
-            covers = [p.ci_low - 1e-9 <= truth <= p.ci_high + 1e-9 for p in intervals]
-            claims, total, constant = counts[test]
-            counts[test] = (claims + verdict.total.significant, total + covers[0], constant + covers[1])
+            covers = total.ci_low - 1e-9 <= truth <= total.ci_high + 1e-9
+            claims, covered = counts[test]
+            counts[test] = (claims + verdict.total.significant, covered + covers)
     return counts
 
 
@@ -91,8 +91,7 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
     ) -> dict[str, Tally]:
         seeds = {"choose": 8 if naive else 4, "confirm": 8}
         specs = {
-            test: make_spec(test=test, candidates=candidates, seeds=seeds, ablation="none")
-            for test in ("t", "sign_flip")
+            test: make_spec(test=test, candidates=candidates, seeds=seeds) for test in ("t", "sign_flip")
         }
         rng = np.random.default_rng(20250101)
         drawn = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()
@@ -103,20 +102,18 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
 
 
 @pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
-def test_where_nothing_helps_two_studies_in_a_hundred_claim_a_gain_at_most(
+def test_where_nothing_helps_a_fortieth_of_the_studies_claims_a_gain_at_most(
     simulation: Any, noise: str
 ) -> None:
-    for test, (claims, covered, covered_constant) in simulation(noise, 300).items():
+    for test, (claims, covered) in simulation(noise, 300).items():
         assert within(claims, 300, FIRST / 2), (test, claims)
         assert within(300 - covered, 300), (test, covered)
-        assert within(300 - covered_constant, 300), (test, covered_constant)
 
 
 @pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
 def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -> None:
-    for test, (_, covered, covered_constant) in simulation(noise, 200, gain=0.5).items():
+    for test, (_, covered) in simulation(noise, 200, gain=0.5).items():
         assert within(200 - covered, 200), (test, covered)
-        assert within(200 - covered_constant, 200), (test, covered_constant)
 
 
 @pytest.mark.long
@@ -125,14 +122,13 @@ def test_estimating_on_the_seeds_that_chose_would_be_caught(
 ) -> None:
     # nobody leaves the race, so that the winner has a run on each of them
     monkeypatch.setattr("tempopt.records.racing.ALPHA", 0.0)
-    for claims, covered, covered_constant in simulation("normal", 300, naive=True, candidates=10).values():
+    for claims, covered in simulation("normal", 300, naive=True, candidates=10).values():
         assert not within(claims, 300, FIRST / 2)
         assert not within(300 - covered, 300)
-        assert not within(300 - covered_constant, 300)
 
 
 def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
-    for claims, _, _ in simulation("normal", 100, gain=3.0).values():
+    for claims, _ in simulation("normal", 100, gain=3.0).values():
         assert claims > 90
 
 
@@ -168,7 +164,7 @@ def verdicts(
     """Return verdicts of worlds in which temperature does nothing but move the best rate."""
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **others}
     for number in range(studies):
-        spec = make_spec({"search": space}, trials=20, ablation="none", seed=number)
+        spec = make_spec({"search": space}, trials=20, seed=number)
         study = Simulated(spec, matters(random.Random(number), ridge)).run()
         verdict = conclude(study.rows, [], spec)
         assert verdict is not None
@@ -180,8 +176,6 @@ def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spe
     assert within(sum(v.total.significant for v in found), 100, FIRST / 2)
     assert within(sum(v.schedule_shown for v in found), 100, FIRST / 2)
     assert within(sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in found), 100)
-    # the best of the arm at one as it was before there was a rematch would not have been enough
-    assert sum(v.over_baseline.significant for v in found) > sum(v.total.significant for v in found)
 
 
 def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown_where_the_twin_alone_shows_one(
@@ -191,4 +185,3 @@ def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown_where_the_twin_a
     assert within(sum(v.total.significant for v in found), 100, FIRST / 2)
     alone = sum(v.over_twin is not None and v.over_twin.significant for v in found)
     assert not within(alone, 100, FIRST / 2)
-    assert sum(v.interacts for v in found) > 10

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tempopt.forecast.runs import Span
-from tempopt.forecast.words import begun_text, lasting, on, runs_text
+from tempopt.forecast.runs import PlannedRuns, Span
+from tempopt.forecast.words import lasting, on, runs_text
+from tempopt.records.rows import Kind
 
 
 @pytest.mark.parametrize(
@@ -38,10 +39,15 @@ def test_a_place_is_named_by_its_gpus_where_it_has_some(workers: int, gpus: floa
     assert on(workers, gpus) == text
 
 
-def test_a_number_of_runs_is_a_range_only_where_it_is_one() -> None:
-    wide = Span(min=83, typical=140.4, max=189)
-    assert runs_text(wide) == "189 runs at most (140 expected)"
-    assert begun_text(wide) == "to the verdict: at most 189 trainings, 140 expected"
-    sure = Span(min=7, typical=7, max=7)
-    assert runs_text(sure) == "7 runs"
-    assert begun_text(sure) == "to the verdict: 7 trainings"
+def span_of(typical: float, *, spread: float = 0.0) -> dict[Kind, Span]:
+    return {"confirm": Span(min=typical - spread, typical=typical, max=typical + spread)}
+
+
+def test_a_number_of_runs_is_said_with_and_without_a_gain_and_at_most() -> None:
+    runs = PlannedRuns(no_gain=span_of(38.4, spread=48), gain=span_of(33.6, spread=40))
+    assert runs_text(runs) == "about 34 runs with a gain of 2 sd, 38 without a gain; at most 86"
+
+
+@pytest.mark.parametrize(("count", "text"), [(7, "7 runs"), (1, "1 run")])
+def test_a_number_of_runs_that_is_certain_is_one_number(count: int, text: str) -> None:
+    assert runs_text(PlannedRuns(no_gain=span_of(count), gain=span_of(count))) == text
