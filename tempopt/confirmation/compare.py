@@ -5,10 +5,9 @@ trained on the same fresh seeds, and each other set, a *variant*, is compared wi
 comparisons.py. Several variants share the level evenly (Bonferroni), so that the chance that any of them is
 falsely shown to be better is that of a single one, and all intervals hold together.
 
-With ``study.all_pairs`` each two sets are compared. The p-values are those of Holm's step-down procedure
-(Holm 1979), each step of which may spend the level divided by the number of comparisons that remain. The
-intervals share the level evenly, so that they hold together and bound what the best set may gain over another
-one (Hsu 1996, "Multiple Comparisons: Theory and Methods", chapter 5).
+With ``study.all_pairs`` each two sets are compared, and all of these comparisons share the level evenly, so
+that the intervals hold together and bound what the best set may gain over another one (Hsu 1996, "Multiple
+Comparisons: Theory and Methods", chapter 5).
 """
 
 from __future__ import annotations
