@@ -111,7 +111,7 @@ def test_the_same_command_again_prints_the_same_result_and_trains_nothing(
     with Store.open(URL, create=False) as store:
         before = store.tickets(store.load_study("toy").id)
     codes.append(compare("{}", "{temperature_init: 4}", *NAME))
-    assert codes[0] == codes[1] and "trainings: 10 confirm" in first
+    assert codes[0] == codes[1] and "confirm: 10 trainings over\n" in first
     assert first.split("\n\n")[1] == capsys.readouterr().out.strip().split("\n\n")[0]
     with Store.open(URL, create=False) as store:
         assert store.tickets(store.load_study("toy").id) == before
@@ -127,7 +127,7 @@ def test_json_is_all_that_stands_on_standard_output(
     captured = capsys.readouterr()
     found = json.loads(captured.out)["comparison"]
     assert {"better": 0, "not_shown": 3, "worse": 4}[found["outcome"]] == code
-    assert "confirm 0 (A)" in captured.err
+    assert "confirm: 10 trainings over\n" in captured.err
     assert compare("{}", "{lr: 1}", "--json", "--detach", "--launcher", "ray") == 2
     assert "--detach does not wait" in capsys.readouterr().err
 
@@ -302,7 +302,7 @@ def test_the_exit_code_says_what_was_found(
     result = make_result(*differences)
     for name in ("compare", "resume", "join"):
         monkeypatch.setattr(api, name, lambda *words, **options: result)
-    monkeypatch.setattr("tempopt.cli.compare.verdict_lines", lambda *given: ["the verdict"])
+    monkeypatch.setattr("tempopt.results.decision.screen_lines", lambda *words: ["the verdict"])
     words = ["toy.yaml", "{}", "{lr: 0.1}"] if command == "compare" else ["gate"]
     report = ["--no-report"] if command != "agent" else []
     assert cli.main([command, *words, *report]) == code
@@ -314,7 +314,7 @@ def test_the_exit_code_says_what_was_found(
 def test_an_agent_that_a_launcher_has_started_has_done_its_work_whatever_was_found(
     make_result: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempopt.cli.compare.verdict_lines", lambda *given: ["the verdict"])
+    monkeypatch.setattr("tempopt.results.decision.screen_lines", lambda *words: ["the verdict"])
     task = {"study": "gate", "storage": URL, "spec": None, "options": ["--no-report"], "workers": 1}
     for differences, code in ((OPEN, 0), (DOWN, 0), (UP, 0), (None, 1)):
         result: StudyResult = make_result(differences)

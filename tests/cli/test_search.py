@@ -13,7 +13,7 @@ import yaml
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli import search as command
-from tempopt.results import verdict_text
+from tempopt.results import decision
 from tempopt.store import urls
 from tempopt.store.store import Store
 from tempopt.study import api
@@ -49,7 +49,15 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     monkeypatch.setattr(api, "search", run)
     monkeypatch.setattr(api, "resume", run)
     monkeypatch.setattr(api, "join", run)
-    monkeypatch.setattr(verdict_text, "verdict_lines", lambda *given: ["the verdict"])
+
+    def screen_lines(result: object, storage: str, report: str) -> list[str]:
+        return [
+            "the verdict",
+            f"details: tempopt show pairs{storage}",
+            *([f"report: {report}"] if report else []),
+        ]
+
+    monkeypatch.setattr(decision, "screen_lines", screen_lines)
     return called
 
 
@@ -73,24 +81,16 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "enqueue": [],
         "submit": False,
     }
-    assert capsys.readouterr().out == (
-        "a note\n"
-        "\n"
-        "the verdict\n"
-        "\n"
-        "Look again:       tempopt show pairs\n"
-        "Export as code:   tempopt export pairs\n"
-    )
+    assert capsys.readouterr().out == ("a note\n\nthe verdict\ndetails: tempopt show pairs\n")
 
 
 def test_a_search_ends_with_the_path_of_its_report_unless_none_is_wanted(
     carried_out: Called, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(report, "at_end", lambda arguments, name: f"{name}.html")
-    assert cli.main(["search", "a.yaml"]) == 0
-    assert "Read the report:  pairs.html\n" in capsys.readouterr().out
-    assert cli.main(["resume", "pairs"]) == 0
-    assert "Read the report:  pairs.html\n" in capsys.readouterr().out
+    for words in (["search", "a.yaml"], ["resume", "pairs"], ["explain", "pairs"]):
+        assert cli.main(words) == 0
+        assert "report: pairs.html\n" in capsys.readouterr().out
     assert cli.main(["search", "a.yaml", "--no-report"]) == 0
     assert cli.main(["agent", "pairs"]) == 0
     assert "report" not in capsys.readouterr().out
@@ -101,7 +101,7 @@ def test_a_search_whose_report_cannot_be_written_has_not_failed(
 ) -> None:
     assert cli.main(["search", "a.yaml"]) == 0
     captured = capsys.readouterr()
-    assert "the verdict" in captured.out and "Read the report" not in captured.out
+    assert "the verdict" in captured.out and "report: " not in captured.out
     assert "the report could not be written" in captured.err
     assert "Try again: tempopt report pairs" in captured.err
 
@@ -121,8 +121,7 @@ def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
     monkeypatch.setattr(report, "at_end", interrupt)
     assert cli.main(["search", "a.yaml"]) == code
     captured = capsys.readouterr()
-    assert "Look again:       tempopt show pairs\n" in captured.out and "Read the" not in captured.out
-    assert ("Export as code:" in captured.out) == (best is not None)
+    assert "details: tempopt show pairs\n" in captured.out and "report: " not in captured.out
     assert "no report was written" in captured.err and "tempopt report pairs" in captured.err
 
 
@@ -148,10 +147,29 @@ def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.Capture
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
     more = {"more": 0, "pairs": 0, "retry_failed": False}
-    assert carried_out == {**settings, **more}
+    assert carried_out == {**settings, **more, "explain": False}
     assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
     assert carried_out["retry_failed"] is True
     assert "the verdict" in capsys.readouterr().out
+
+
+def test_a_verdict_is_explained_by_a_command_of_its_own(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", "pairs", "--workers", "2", "--checkpoints", "runs", "--storage", "sqlite:///x.db"]
+    assert cli.main(words) == 0
+    assert carried_out == {
+        "storage": "sqlite:///x.db",
+        "workers": 2,
+        "checkpoints": "runs",
+        "more": 0,
+        "pairs": 0,
+        "retry_failed": False,
+        "explain": True,
+    }
+    assert "the verdict" in capsys.readouterr().out
+    for more in (["--trials", "+3"], ["--pairs", "+3"], ["--retry-failed"]):
+        assert cli.main(["explain", "pairs", *more]) == cli.USAGE
 
 
 def test_more_trials_can_be_asked_for(carried_out: Called) -> None:

@@ -18,9 +18,11 @@ from tempopt.errors import StoreUnreachable
 from tempopt.records.changes import Began, Ended, Outcomes, Reported, Wanted
 from tempopt.records.liveness import machine
 from tempopt.records.rows import KINDS, Kind, NewTicket, TicketRow
+from tempopt.results.decision import screen_lines
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tests.report.made_study import World, make, write
+from tests.results.full_text import full_lines
 
 URL = "sqlite:///tempopt.db"
 SPEC = {
@@ -163,12 +165,34 @@ def test_a_store_that_is_not_there_is_told_and_not_made(
 
 @pytest.mark.usefixtures("begun")
 def test_show_tells_how_far_a_study_is_and_claims_nothing_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "pairs"]) == 0
-    out = capsys.readouterr().out
-    rows = {line.split("  ")[0]: line.split() for line in out.splitlines()}
-    assert rows["search"] == ["search", "3", "1", "0", "2", "0"]
-    assert "baseline during the search: 0.61 ± 0.01414 (2 runs)" in out
-    assert "No verdict yet" in out
+    outs = []
+    for words in ([], ["--full"]):
+        assert cli.main(["show", "pairs", *words]) == 0
+        out = capsys.readouterr().out
+        rows = {line.split("  ")[0]: line.split() for line in out.splitlines()}
+        assert rows["search"] == ["search", "3", "1", "0", "2", "0"]
+        assert "No verdict yet" in out
+        outs.append(out)
+    short, full = outs
+    baseline = "baseline during the search: 0.61 ± 0.01414 (2 runs)"
+    assert baseline in full and baseline not in short
+
+
+def test_show_has_the_decision_and_in_full_all_findings_and_the_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = make(World(trials=8, layers=0))
+    write(URL, made)
+    outs = []
+    for words in ([], ["--full"]):
+        assert cli.main(["show", "pairs", *words]) == 0
+        outs.append(capsys.readouterr().out)
+    short, full = outs
+    result = made.result()
+    assert short.endswith("\n\n" + "\n".join(screen_lines(result)) + "\n") and len(short.splitlines()) <= 9
+    assert full.endswith("\n" + "\n".join(full_lines(result)) + "\n")
+    assert "baseline during the search: " in full and "baseline during" not in short
+    assert "tickets" in full and "tickets" not in short
 
 
 @pytest.mark.usefixtures("begun")
@@ -185,6 +209,8 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "trials",
         "baseline",
         "best",
+        "decision",
+        "findings",
         "verdict",
         "comparison",
         "cost",
@@ -196,7 +222,8 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
     ]
     assert list(told) == keys
     assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
-    assert told["verdict"] is None
+    assert told["verdict"] is told["decision"] is None
+    assert [finding["kind"] for finding in told["findings"]] == ["decision", "best", "cost"]
 
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -204,7 +231,7 @@ DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(enco
 
 def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture[str]) -> None:
     search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
-    made = make(World(search=search, study={"failure": 0.6}, layers=0))
+    made = make(World(trials=44, search=search, study={"failure": 0.6}, layers=0))
     write(URL, made)
     assert cli.main(["show", "pairs", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -223,8 +250,7 @@ def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture
         assert set(verdict[key]) == comparison
         assert answer is not None and verdict[key]["gain"] == answer.paired.gain
     assert verdict["gain"] == min(verdict["over_baseline"]["gain"], verdict["over_twin"]["gain"])
-    assert (verdict["confidence"], verdict["alpha"], verdict["looks"]) == (0.96, 0.04, 1)
-    assert verdict["interacts"] is False
+    assert (verdict["confidence"], verdict["alpha"], verdict["looks"]) == (0.95, 0.05, 1)
     inference = verdict["inference_only"]
     assert set(inference) == comparison | {"plan", "curve", "share", "twin", "winner", "difference"}
     assert set(inference["share"]) == {"ratio", "low", "high"}
@@ -413,14 +439,11 @@ def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
     assert cli.main(["show", "pairs", "--watch", "3"]) == 0
     assert (looks, done.is_set()) == ([3.0], True)
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head == "pairs: maximize val_accuracy; trainings: 2 baseline, 3 search"
-    assert [line.partition("] ")[2].split("  ")[0] for line in lines[:2]] == [
-        "search 1: 0.25",
-        "search 2: 0.5",
-    ]
+    line, *lines = capsys.readouterr().out.splitlines()
+    over = "search: 3 trainings over; best val_accuracy so far 0.7124 with τ = 2.5"
+    assert line.partition("] ")[2] == over
     assert cli.main(["show", "pairs"]) == 0
-    assert lines[2:] == ["", *capsys.readouterr().out.splitlines()]
+    assert lines == ["", *capsys.readouterr().out.splitlines()]
 
 
 @pytest.mark.usefixtures("begun")
@@ -443,7 +466,7 @@ def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_a
     assert cli.main(["show", "pairs", "--watch"]) == 130
     told = capsys.readouterr()
     assert told.err == ""
-    assert told.out.splitlines()[1:] == [
+    assert told.out.splitlines() == [
         "pairs was paused. To go on: tempopt resume pairs",
         "The database failed: refused. Looking again until it answers.",
     ]

@@ -11,6 +11,8 @@ import pytest
 from tempopt import cli
 from tempopt.errors import SpecError
 from tempopt.forecast.runs import planned_runs
+from tempopt.forecast.words import runs_text
+from tempopt.records.rows import SEARCHING
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study import api
@@ -25,9 +27,9 @@ def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follow
     before = sum(count.done for count in api.load_study(URL, "toy").tickets.values())
     result = api.resume("toy", storage=URL, workers=1, more=2, observer=watcher)
     said = next(note for note in watcher.notes if "2 trials are added" in note)
-    most = int(said.partition("(at most ")[2].partition(")")[0])
+    most = int(said.partition("at most ")[2].split()[0])
     runs = planned_runs(StudySpec.parse(toy_spec(), source="the test"))
-    assert most == runs.all(without=("baseline", "constant", "search")).max
+    assert most == runs.most(without=SEARCHING)
     added = sum(count.done for count in result.tickets.values()) - before
     assert 2 < added <= 2 + most
     # a study that does not grow is not told of as if it did
@@ -62,6 +64,6 @@ def test_a_check_says_how_many_trainings_there_will_be(
     Path("toy.yaml").write_text(json.dumps(toy_spec()))
     assert cli.main(["check", "toy.yaml"]) == 0
     said = capsys.readouterr().out
-    most = planned_runs(StudySpec.parse(toy_spec(), source="the test")).all().max
-    assert f"To the verdict: at most {most:.0f} trainings" in said
+    runs = runs_text(planned_runs(StudySpec.parse(toy_spec(), source="the test")))
+    assert f"{runs[0].upper()}{runs[1:]}. How long" in said
     assert "tempopt plan" in said

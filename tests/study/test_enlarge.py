@@ -10,9 +10,9 @@ import pytest
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.records.changes import Ended, Outcomes, Wanted
-from tempopt.records.rows import KINDS, NewTicket, StudyRow
+from tempopt.records.rows import KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.enlarge import add_pairs, grow, grown, ordered
+from tempopt.study.enlarge import add_explanation, add_pairs, grow, grown, ordered
 from tests.simulated import Simulated
 
 LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://host/"}}
@@ -36,19 +36,19 @@ def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_st
         assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
 
 
-@pytest.mark.parametrize(("pairs", "refused"), [(6, True), (8, True), (9, False), (12, False)])
+@pytest.mark.parametrize(("pairs", "refused"), [(6, True), (7, False), (12, False)])
 def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
     make_spec: Any, tmp_path: Path, pairs: int, refused: bool
 ) -> None:
-    # a second verdict may spend half a percent: signs alone need 2^(1 - 9)
-    assert 2.0**-8 < 0.005 < 2.0**-7
+    # the level of a second verdict is 2.5 %: signs alone need 2^(1 - 7)
+    assert 2.0**-6 < 0.025 < 2.0**-5
     study = Simulated(
         make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
     ).run()
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         row = began(store, study)
         if refused:
-            with pytest.raises(UsageError, match=r"may spend 0\.5 %.*takes 9 pairs"):
+            with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
                 grow(store, row, study.spec, 3)
             assert len(store.tickets(row.id)) == len(study.rows)
         else:
@@ -116,9 +116,36 @@ def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
         grown(store, row, told=told.append)
         assert told == []
         grown(store, row, told=told.append, **asked)
-        share = (
-            "The next verdict has 0.5 % of the 5 % that all verdicts of the study share; the first had 4 %."
-        )
+        share = "The next verdict has the level 2.5 %; the first had 5 %."
         assert told == [share]
         ordered(store, study.spec, more=2, told=told.append)
         assert told == [share, share]
+
+
+def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
+    make_spec: Any, tmp_path: Path
+) -> None:
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        return float(t.seed % 97 / 9700 + (t.parameters["temperature_init"] != 1.0))
+
+    study, open_yet = (Simulated(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
+    study.run()
+    open_yet.search()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        unproved = began(store, open_yet)
+        with pytest.raises(
+            UsageError, match=r"was to be explained.*Let it come to a verdict first: tempopt "
+        ):
+            add_explanation(store, unproved, open_yet.spec)
+        row = began(store, study)
+        for more in ({"more": 3}, {"pairs": 3}, {"retry_failed": True}):
+            with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
+                grown(store, row, explain=True, **more)
+        assert len(store.tickets(row.id)) == len(study.rows)
+        notes: list[str] = []
+        assert grown(store, row, explain=True, told=notes.append) == study.spec
+        known = {(t.kind, t.number) for t in study.rows}
+        added = [t for t in store.tickets(row.id) if (t.kind, t.number) not in known]
+        assert notes == [f"{len(added)} trainings begin to explain the verdict; more may follow."] and added
+        assert {t.state for t in added} == {"waiting"} and store.load_study("pairs").state == "running"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.results.findings import verdict_lines
 from tempopt.study.api import search
+from tests.results.full_text import full_lines
 from tests.toy_study import URL, toy_spec
 
 SPACE = {"temperature_init": {"low": 0.25, "high": 4.0}}
@@ -26,7 +26,6 @@ def traded(guards: dict[str, str]) -> dict[str, Any]:
         enqueue=[{"temperature_init": 0.5}],
         arms={"baseline": 2, "constant": 1},
         seeds={"choose": 1, "confirm": 6},
-        ablation="none",
         guards=guards,
     )
     spec["model"]["class_path"] = "toy_modules.Traded"
@@ -46,7 +45,7 @@ def test_a_winner_that_breaks_a_guard_is_not_recommended() -> None:
         "change_nothing",
         verdict.baseline_params,
     )
-    (line,) = [line for line in verdict_lines(result) if "the winner is not recommended: " in line]
+    (line,) = [line for line in full_lines(result) if "the winner is not recommended: " in line]
     change = r"\+[\d.]+ %"
     broken = rf"val_loss \({change}, limit \+1 %\)"
     assert re.fullmatch(rf"  the winner is not recommended: it breaks the guard on {broken}\.", line)

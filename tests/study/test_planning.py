@@ -37,7 +37,7 @@ def test_a_dry_run_measures_what_a_run_takes_and_stores_nothing(tmp_path: Path) 
     found = tempopt.plan(toy_spec(space=TAU, **SMALL), storage=URL, workers=2)
     assert sorted(tmp_path.iterdir()) == before
     assert isinstance(found, tempopt.StudyForecast)
-    runs = found.runs.all()
+    runs = found.runs.total(gain=True)
     assert found.run.workers == 2 and found.run.gpus == 0.0
     assert found.run.seconds is not None and found.run.seconds > 0
     assert "measured on cpu" in found.run.text and "24 steps" in found.run.text

@@ -37,7 +37,7 @@ def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: Make
     assert (
         called(make_ticket(kind="confirm", arm="search+baseline", number=3)) == "confirm 3 (search+baseline)"
     )
-    assert called(make_ticket(kind="rematch", arm="baseline", number=0)) == "rematch 0 (baseline)"
+    assert called(make_ticket(kind="choose", arm="exchange", number=0)) == "choose 0 (exchange)"
     alone = make_ticket(kind="ablation", arm="without_schedule", number=2)
     assert called(alone) == "ablation 2 (without_schedule)"
 
@@ -55,18 +55,50 @@ class Flushed(io.StringIO):
         self.pending = False
 
 
-def test_a_log_gets_one_flushed_line_per_finished_ticket(
+WAVE = {"temperature_init": 2.5, "temperature_final": 0.5, "schedule": "cosine"}
+
+
+def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = Flushed()
+    lines = Lines(stream)
+    # what is over when it begins to look is not told
+    lines.update(make_snapshot(best_params=WAVE))
+    lines.finished(make_ticket())
+    assert stream.getvalue() == ""
+    over = {"baseline": 3, "constant": 20, "search": 40}
+    for _ in range(2):
+        lines.update(make_snapshot(best_params=WAVE, done=over))
+    assert not stream.pending
+    choosing = {"asked": {**over, "choose": 4}, "best_params": WAVE}
+    lines.update(make_snapshot(done={**over, "choose": 3}, **choosing))
+    lines.update(make_snapshot(done={**over, "choose": 4}, **choosing))
+    assert stream.getvalue().splitlines() == [
+        "[1:01] search: 40 trainings over; best val_accuracy so far 0.69 with τ from 2.5 to 0.5 (cosine)",
+        "[1:01] choose: 4 trainings over",
+    ]
+
+
+def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = Flushed()
+    lines = Lines(stream, verbose=True)
+    lines.update(make_snapshot())
+    lines.finished(make_ticket(parameters=WAVE))
+    assert not stream.pending
+    assert stream.getvalue() == "[1:01, 40/63] search 7: 0.7124  τ from 2.5 to 0.5 (cosine)\n"
+
+
+def test_a_run_that_failed_has_a_line_in_every_log(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     stream = Flushed()
     lines = Lines(stream)
     lines.update(make_snapshot())
-    lines.update(make_snapshot())
-    lines.finished(make_ticket())
-    assert not stream.pending
-    head, line = stream.getvalue().splitlines()
-    assert head == "pairs: maximize val_accuracy; trainings: 3 baseline, 20 constant, 40 search"
-    assert line == "[1:01, 40/63] search 7: 0.7124  temperature_init=2.5, schedule=cosine"
+    lines.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
+    assert stream.getvalue().startswith("[1:01, 40/63] search 7: failed: out of memory  τ")
 
 
 @pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), BrokenPipeError()])
@@ -96,21 +128,21 @@ def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
 
 
 def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeSnapshot) -> None:
-    seen = _picture(make_snapshot())
+    seen = _picture(make_snapshot(best_params=WAVE))
     assert "pairs  maximize val_accuracy" in seen
     assert "1:01, about 2:05 left" in seen
     assert "16/40" in seen
     assert "choose" not in seen  # nothing of it has been asked for yet
     assert "best so far 0.69 (+0.08 against the baseline's 0.61, not yet confirmed)" in seen
-    assert "schedule=cosine, temperature_init=2.5" in seen
+    assert "τ from 2.5 to 0.5 (cosine)" in seen
     line = next(line for line in seen.splitlines() if "search 17" in line)
-    assert line.split() == ["here,", "0", "cpu", "search", "17", "━━", "100/500", "0.55"]
+    assert line.split() == ["here,", "0", "cpu", "search", "17", "██░░░░░░░░░░", "100/500", "0.55"]
     assert "idle" in seen
 
 
 def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: MakeSnapshot) -> None:
     asked = {kind: 10 + place for place, kind in enumerate(KINDS)}
-    seen = _picture(make_snapshot(asked=asked, done=dict.fromkeys(KINDS, 7), stage="rematch")).splitlines()
+    seen = _picture(make_snapshot(asked=asked, done=dict.fromkeys(KINDS, 7), stage="confirm")).splitlines()
     bars = [line for line in seen if "7/" in line]
     assert [line.strip().split("  ")[0] for line in bars] == [LABELS[kind] for kind in KINDS]
     assert [int(line.rpartition("/")[2]) for line in bars] == list(asked.values())
@@ -120,18 +152,31 @@ def test_a_line_leaves_out_the_temperature_parameters_that_change_nothing(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = Lines(stream, verbose=True)
     lines.update(make_snapshot())
     parameters = {"temperature_init": 1.0, "schedule": "constant", "length_scaling": "none", "lr": 0.1}
     lines.finished(make_ticket(parameters=parameters))
     lines.finished(make_ticket(parameters={**parameters, "schedule": "cosine"}))
-    first, second = stream.getvalue().splitlines()[1:]
-    assert first.endswith("  temperature_init=1, lr=0.1")
-    assert second.endswith("  temperature_init=1, schedule=cosine, lr=0.1")
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("  τ = 1, lr=0.1")
+    assert second.endswith("  τ from 1 to 1 (cosine), lr=0.1")
 
 
 def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnapshot) -> None:
     assert "[bold]x[/nothing]" in _picture(make_snapshot(metric="[bold]x[/nothing]"))
+
+
+def test_a_bar_of_which_nothing_is_over_looks_empty_without_colours(make_snapshot: MakeSnapshot) -> None:
+    asked = {"baseline": 3, "constant": 20, "search": 40}
+    seen = _picture(make_snapshot(asked=asked, done={"baseline": 3, "constant": 0, "search": 20}))
+    full, empty, half = (line for line in seen.splitlines() if "/" in line and "search 17" not in line)
+    assert "█" in full and "░" not in full and "░" in empty and "█" not in empty
+    assert half.count("█") == half.count("░") > 0
+
+
+def test_who_wants_a_line_for_each_run_gets_lines_on_a_terminal_too() -> None:
+    with observing(Terminal(), verbose=True) as observer:
+        assert isinstance(observer, Lines)
 
 
 def test_what_is_no_terminal_gets_lines() -> None:

@@ -223,6 +223,6 @@ def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
 ) -> None:
     text = render(info(), scenario)
     with pytest.raises(FaultySpecError) as caught:
-        _load(text.replace("trials: 40", "trials: many"))
+        _load(text.replace("trials: 12", "trials: many"))
     paths = sorted(path for path, _ in all_faults(caught.value))
     assert paths == ["study.trials", f"temperatures.{scenario}.value"]
