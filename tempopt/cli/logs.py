@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tempopt.cli import DONE
 from tempopt.cli.output import shown
+from tempopt.cli.tables import print_table
 from tempopt.study import admin
 from tempopt.study.admin import Printed
 
@@ -26,7 +26,7 @@ def logs(arguments: argparse.Namespace) -> int:
         of = "" if arguments.attempt is None else f" of attempt {arguments.attempt}"
         print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{of}. {_WHY}")
     elif ticket is None:
-        Console().print(_overview(printed))
+        print_table(_overview(printed))
     else:
         for each in printed:
             _show(each)

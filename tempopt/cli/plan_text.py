@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
 from rich.table import Table
 
+from tempopt.cli.tables import print_table
 from tempopt.forecast.power import LARGE_GAIN
 from tempopt.forecast.runs import Span
 from tempopt.forecast.words import lasting, on, runs_text
@@ -20,15 +18,16 @@ def print_forecast(forecast: StudyForecast) -> None:
     """Print the forecast of a study."""
     where = on(forecast.run.workers, forecast.run.gpus or 0.0)
     print(f"{forecast.name}: {runs_text(forecast.runs)}\n")
-    Console(file=sys.stdout, width=max(Console().width, 76)).print(_table(forecast, where))
+    print_table(_table(forecast, where))
     print("", forecast.run.text, *_lines(forecast), sep="\n")
 
 
 def _table(forecast: StudyForecast, where: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True)
-    for name in (f"gain of {LARGE_GAIN:g} sd: min", "typical", "max", "no gain: min", "typical", "max"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for first in (f"gain of\n{LARGE_GAIN:g} sd: min", "no gain:\nmin"):
+        for name in (first, "\ntypical", "\nmax"):
+            table.add_column(name, justify="right", no_wrap=True)
     for kind, span in forecast.runs.gain.items():
         no_gain = forecast.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
         table.add_row(LABELS[kind], *_cells(span), *_cells(no_gain))
