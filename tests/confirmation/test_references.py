@@ -121,9 +121,9 @@ def test_the_baseline_is_the_better_of_the_best_known_and_the_twin(
         batch = study.step()
     first = first_winner(study.rows, study.spec)
     assert first is not None
-    known = sorted(study.of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
+    ranked = sorted(study.of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
     candidates = {t.candidate: t.parameters for t in batch}
-    assert candidates == {0: known[0].parameters, 1: known[1].parameters, 2: neutral(first)}
+    assert candidates == {0: ranked[0].parameters, 1: ranked[1].parameters, 2: neutral(first)}
     study.run()
     baseline = study.of("confirm", "baseline")[0].parameters
     assert baseline == candidates[2 if is_twin_better else 0]
@@ -173,8 +173,8 @@ def test_where_no_ordinary_parameter_is_searched_the_baseline_is_not_chosen(
 def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
     choices = {"temperature_init": [1.0, 2.0], "lr": [0.1, 0.2]}
     study = Simulated(make_spec({"search": choices}, trials=8), lambda t: -hot(t)).run()
-    found = winner_of(study.rows, study.spec)
-    assert found is not None and found["temperature_init"] == 1.0
+    final_set = winner_of(study.rows, study.spec)
+    assert final_set is not None and final_set["temperature_init"] == 1.0
     assert {t.arm for t in study.of("choose")} <= {"search"}
     assert {t.arm for t in study.of("confirm")} == {"search+baseline+twin"}
     # it is not ahead of itself: the first look ends it
@@ -256,17 +256,17 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
     ]
     deciding, constants = ({t.pair: t.seed for t in batch} for batch in batches)
     assert deciding == constants
-    found = winner_of(study.rows, study.spec)
-    assert found is not None
+    final_set = winner_of(study.rows, study.spec)
+    assert final_set is not None
     twin = study.of("confirm", "constant_twin")[0].parameters
     # a line from a to b has the geometric mean of its values, by many points
-    first, last = found["temperature_init"], found["temperature_final"]
+    first, last = final_set["temperature_init"], final_set["temperature_final"]
     values = [first + (last - first) * (n + 0.5) / 10_000 for n in range(10_000)]
     mean = list(itertools.accumulate(values, lambda a, b: a * b ** (1 / 10_000), initial=1.0))[-1]
     assert twin == {
         "temperature_init": pytest.approx(mean, rel=5e-3),
         "schedule": "constant",
-        "lr": found["lr"],
+        "lr": final_set["lr"],
     }
     best = max(study.of("constant"), key=lambda t: t.value or 0.0).parameters
     assert study.of("confirm", "constant")[0].parameters == best
@@ -275,11 +275,11 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
 def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
     spec = make_spec({"search": SCHEDULED}, trials=6)
     study = Simulated(spec, shown).run()
-    found = winner_of(study.rows, study.spec)
-    assert found is not None
+    final_set = winner_of(study.rows, study.spec)
+    assert final_set is not None
     named = {"temperature_init": 1.7, "schedule": "constant", "lr": 0.5}
     arms = constants_to_train(
-        study.rows, spec, found, lambda arm, count: [named] if arm == "constant" else []
+        study.rows, spec, final_set, lambda arm, count: [named] if arm == "constant" else []
     )
     assert arms["constant"] == named and list(arms) == ["constant_twin", "constant"]
 
@@ -306,8 +306,8 @@ def test_no_constant_is_trained_without_a_gain_of_something_else(
 def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make_spec: Any) -> None:
     search = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
     study = Simulated(make_spec({"search": search}, trials=6), shown).run()
-    found = winner_of(study.rows, study.spec)
-    assert found is not None and found["length_scaling"] == "log_n"
+    final_set = winner_of(study.rows, study.spec)
+    assert final_set is not None and final_set["length_scaling"] == "log_n"
     # its level does not move, so that it is its own twin and has one run with it
     arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
     assert arms == {"search", "baseline", "twin", "constant"}
