@@ -32,7 +32,7 @@ def main() -> None:
     )
     parser.add_argument("worlds", nargs="*", default=list(WORLDS))
     parser.add_argument("--studies", type=int, default=40, help="in each world, with and without")
-    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     # threads of a library for matrices this small only wait for one another
@@ -57,7 +57,7 @@ def study(name: str, seed: int, trials: int, *, weighs: bool) -> dict[str, Any]:
         weighs: Whether the search is told what its runs measure of the guarded metric.
     """
     world = world_of(name)
-    spec = with_study(world.spec, seed=seed, trials=trials, ablation="none")
+    spec = with_study(world.spec, seed=seed, trials=trials)
     verdict = Whole(world, spec, weighs=weighs).run()
     assert verdict is not None, "a study in these worlds has a verdict"
     return {

@@ -34,7 +34,7 @@ class Asked:
     world: str
     trials: int
     sampler: str
-    min_gain: float | None
+    min_gain: float | str | None
     seed: int
 
 
@@ -109,11 +109,16 @@ def _given() -> argparse.Namespace:
     )
     parser.add_argument("worlds", nargs="*", help=f"{', '.join(NAMES)}; all of them if none is given")
     parser.add_argument("--studies", type=int, default=100, help="in each world")
-    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--sampler", default="knowledge_gradient", help="or random, tpe, ...")
-    parser.add_argument("--min-gain", type=float, help="study.min_gain")
+    parser.add_argument("--min-gain", type=_amount, help="study.min_gain: a number, 1%%, or '0.5 sd'")
     parser.add_argument("--processes", type=int, default=1)
     return parser.parse_args()
+
+
+def _amount(text: str) -> float | str:
+    """Return a number as such, and an amount with a unit as the spec has it."""
+    return float(text) if text.replace(".", "", 1).isdigit() else text
 
 
 if __name__ == "__main__":

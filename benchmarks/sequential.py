@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import binomtest
 
+from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import Look, boundaries, nominal, spent
 from tempopt.statistics.paired_tests import TESTS, PairedTest, Stage, Test, paired
 
@@ -85,11 +86,11 @@ def _with_looks(d: np.ndarray, test: Test) -> PairedTest:
 
 def _with_more(d: np.ndarray, test: Test) -> PairedTest:
     """Return the verdict of a study that had eight pairs and got four more if they showed no gain."""
-    first = paired(d[:8].tolist(), test=test, direction="maximize", alpha=_ALPHA / 2)
+    first = paired(d[:8].tolist(), test=test, direction="maximize", alpha=level(1))
     if first.significant:
         return first
     before = Stage(differences=tuple(d[:8].tolist()))
-    return paired(d[8:12].tolist(), test=test, direction="maximize", alpha=_ALPHA / 2, earlier=[before])
+    return paired(d[8:12].tolist(), test=test, direction="maximize", alpha=level(2), earlier=[before])
 
 
 def _line(effect: float, test: Test, what: str, study: object, studies: int) -> str:

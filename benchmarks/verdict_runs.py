@@ -2,7 +2,8 @@
 
 Stages, choosing and verdict are tempopt's own; a training comes to noise, and in the second column to a gain
 of three standard deviations of a pair wherever τ is not 1 throughout, so that a gain is shown. The other
-parameters are sampled at random, since nothing here depends on them. Learned temperatures gain nothing.
+parameters are sampled at random, since nothing here depends on them. Learned temperatures gain nothing. The
+last column has what `tempopt explain` adds to a study with a gain.
 
     python -m benchmarks.verdict_runs
 """
@@ -22,7 +23,6 @@ import numpy as np
 from benchmarks.recorded.world import Training
 from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import arms_of
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
@@ -57,27 +57,33 @@ class Noise:
 
 def main() -> None:
     """Print a table."""
-    print("| study | other parameters | without a gain | with a gain | of these with learned temperatures |")
+    print("| study | other parameters | without a gain | with a gain | explained, in addition |")
     print("|---|---|---|---|---|")
     for name in STUDIES:
         spec = load_spec(name)
-        told, learned = [], []
-        for rows in (runs(spec, 0.0), runs(spec, GAIN)):
-            counts = Counter(row.kind for row in rows)
-            told.append(f"{len(rows)} ({', '.join(f'{n} {kind}' for kind, n in counts.items())})")
-            learned.append(str(sum("learned" in arms_of(row) for row in rows)))
-        cells = (name, len(spec.other_names), *told, ", ".join(learned))
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        print(f"| {' | '.join((name, *table_cells(spec)))} |", flush=True)
 
 
-def runs(spec: StudySpec, gain: float) -> list[TicketRow]:
+def table_cells(spec: StudySpec) -> list[str]:
+    """Return the cells of a study: its other parameters, and its runs without and with a gain."""
+    cells = [str(len(spec.other_names))]
+    for gain in (0.0, GAIN):
+        counts = Counter(run.kind for run in runs(spec, gain))
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        cells.append(f"{counts.total()} ({kinds})")
+    more = len(runs(spec, GAIN, explain=True)) - len(runs(spec, GAIN))
+    return [*cells, str(more)]
+
+
+def runs(spec: StudySpec, gain: float, *, explain: bool = False) -> list[TicketRow]:
     """Return the runs of a study.
 
     Args:
         spec: The study's spec.
         gain: What a temperature other than that of the baseline is worth.
+        explain: Whether the verdict is explained, too.
     """
-    how: dict[str, Any] = sampled_by("random")
+    how: dict[str, Any] = {"explain": explain, **sampled_by("random")}
     if spec.study.limits.standard_errors is not None:
         how["limits"] = {}
     sign = 1 if spec.study.direction == "maximize" else -1

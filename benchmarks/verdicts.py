@@ -42,10 +42,10 @@ def _given() -> argparse.Namespace:
     )
     parser.add_argument("worlds", nargs="*", help=f"{', '.join(NAMES)}; all of them if none is given")
     parser.add_argument("--studies", type=int, default=100, help="in each cell")
-    parser.add_argument("--trials", type=int, nargs="+", default=[20])
+    parser.add_argument("--trials", type=int, nargs="+", default=[12])
     parser.add_argument("--rounds", type=int, default=1, help=f"verdicts, +{judged.MORE} trials between them")
     parser.add_argument("--sampler", nargs="+", default=["knowledge_gradient"], help="or random, tpe, ...")
-    parser.add_argument("--ablation", default="auto", help="as in study.ablation")
+    parser.add_argument("--explain", action="store_true", help="explain every verdict, as study.explain does")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no study after them")
     parser.add_argument("--fresh", action="store_true", help="forget what there is: other code found it")
@@ -63,7 +63,7 @@ def _asked(name: str, wanted: list[str]) -> bool:
 
 def _run(given: argparse.Namespace) -> None:
     grid = itertools.product(given.worlds or NAMES, given.trials, given.sampler)
-    cells = [Cell(world, trials, given.rounds, sampler, given.ablation) for world, trials, sampler in grid]
+    cells = [Cell(world, trials, given.rounds, sampler, given.explain) for world, trials, sampler in grid]
     there = {judged.which(record) for record in judged.known()}
     # seed by seed, so that all cells are about as full whenever it ends
     jobs = [

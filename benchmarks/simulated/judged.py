@@ -31,7 +31,7 @@ LINES = Path("build/verdicts.jsonl")
 MORE = 10
 """Search trials that are added after a verdict."""
 
-_WHICH = ("world", "trials", "rounds", "sampler", "ablation", "seed")
+_WHICH = ("world", "trials", "rounds", "sampler", "explain", "seed")
 _DIGITS = 4
 # by the name of an answer the arm that it is about, and those that this is compared with: with all at once,
 # where there are several
@@ -44,7 +44,7 @@ _COMPARES = {
     "over_learned": ("search", ("learned",)),
 }
 # what a verdict says as yes or no, and is no claim of a gain
-_NO_CLAIMS = ("at_one", "interacts", "guards_kept", "untrained")
+_NO_CLAIMS = ("at_one", "guards_kept", "untrained")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class Cell:
         trials: Search trials before the first verdict.
         rounds: Verdicts.
         sampler: ``knowledge_gradient``, tempopt's own with its pruner, or one of Optuna's without any.
-        ablation: As in ``study.ablation``.
+        explain: As in ``study.explain``.
     """
 
     world: str
     trials: int
     rounds: int
     sampler: str
-    ablation: str = "auto"
+    explain: bool = False
 
     def study(self, seed: int) -> dict[str, Any]:
         """Run a study and return its record."""
         world, began = world_of(self.world), time.process_time()
-        how = {"seed": seed, "trials": self.trials, "ablation": self.ablation} | sampled_by(self.sampler)
+        how = {"seed": seed, "trials": self.trials, "explain": self.explain} | sampled_by(self.sampler)
         whole = Whole(world, with_study(world.spec, **how))
         verdicts = []
         for number, verdict in enumerate(whole.rounds(self.rounds, MORE)):
@@ -212,8 +212,12 @@ def which(record: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def known(lines: Path = LINES) -> list[dict[str, Any]]:
-    """Return the records that there are; of a study that was run again, the last one."""
-    records: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    """Return the records that there are; of a study that was run again, the last one.
+
+    Those of a version whose studies had other options are left out.
+    """
+    packed: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    records = [record for record in packed if set(_WHICH) <= record.keys()]
     if lines.exists():
         # the last line of a script that was killed may be half a line
         whole = (line for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n"))

@@ -66,7 +66,7 @@ def names(records: Iterable[Record]) -> list[str]:
 
 
 def _start(cell: Cell, records: Sequence[Record]) -> str:
-    sampler = cell.sampler if cell.ablation == "auto" else f"{cell.sampler}, ablation {cell.ablation}"
+    sampler = f"{cell.sampler}, explained" if cell.explain else cell.sampler
     return f"| {cell.world} | {cell.trials} | {cell.rounds} | {sampler} | {len(records)} "
 
 
