@@ -28,7 +28,7 @@ from tempopt.confirmation.selection import (
     searched,
 )
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
-from tempopt.records.tickets import Arm, current_round, next_number, of_kind
+from tempopt.records.tickets import Arm, current_round, next_number, of_kind, usable
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.conditions import counted
 from tempopt.temperature import (
@@ -93,7 +93,7 @@ def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
         spec: The study's spec.
     """
     now = current_round(tickets)
-    if not of_kind(tickets, "search") or has_tuned(tickets, spec, now):
+    if not any(map(usable, of_kind(tickets, "search"))) or has_tuned(tickets, spec, now):
         return []
     first = next_number(tickets, "baseline")
     return [

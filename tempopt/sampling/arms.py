@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
 from tempopt.records.rows import (
@@ -33,7 +34,7 @@ from tempopt.spec.conditions import counted
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import is_neutral
+from tempopt.temperature import GROUPS, is_neutral, split_name
 
 _DESIGN = ("baseline", "constant")
 """The arms beside the search whose runs its model learns from."""
@@ -295,9 +296,19 @@ class Arms:
             count=count,
             seed=derive(self._spec.study.seed, seed_name(arm), "named"),
             constant=self._recommend_within("constant"),
-            accepts=lambda sampled: not is_neutral(self._spec.parameters("search", sampled)),
+            accepts=self._is_nameable,
         )
         return [self._spec.parameters("search", sampled) for sampled in found]
+
+    def _is_nameable(self, sampled: Mapping[str, Any]) -> bool:
+        """Return whether a set may be the winner: no baseline, and with levels among their choices."""
+        for name, distribution in self._spaces["search"].items():
+            is_level = split_name(name)[1] in GROUPS["level"]
+            if is_level and isinstance(distribution, CategoricalDistribution) and name in sampled:
+                # a constant of the first design may lie between them
+                if sampled[name] not in distribution.choices:
+                    return False
+        return not is_neutral(self._spec.parameters("search", sampled))
 
     def _recommend_alone(self, arm: str) -> list[Parameters]:
         """Return what the runs of an arm name by themselves; none if too few are complete."""

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.continuation import find, go_on_with
-from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.explanation import explanation_tickets
 from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.records.rows import StudyRow, TicketRow
-from tempopt.records.tickets import current_round, finished, of_kind
+from tempopt.records.tickets import current_round, of_kind
 from tempopt.results.rounds import next_share
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
@@ -210,9 +209,8 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
     while True:
         now = _version(store, study, version)
         rows = store.tickets(study.id)
-        of_round = current_round(rows)
-        confirm = of_kind(rows, "confirm", of_round=of_round)
-        if not confirm or not finished(confirm) or not is_decided(rows, spec, of_round):
+        confirm = of_kind(rows, "confirm", of_round=current_round(rows))
+        if not confirm or store.load_study(study.name).state != "done":
             raise UsageError(
                 f"The verdict of {study.name} was to be explained, but its confirmation is not over. Let it "
                 f"come to a verdict first: tempopt resume {study.name}"
