@@ -13,7 +13,7 @@ from tempopt import __version__, cli
 from tempopt.errors import SpecError, StudyFailed
 
 STORE = {"--storage", "--storage-file"}
-LOOKING = {"--no-report"}
+LOOKING = {"--no-report", "--verbose"}
 JOBS = {"--launcher", "--launch", "--address"}
 LAUNCH = {*JOBS, "--detach"}
 FLAGS = {
@@ -32,6 +32,7 @@ FLAGS = {
     | LAUNCH
     | LOOKING
     | {"NAME", "--trials", "--pairs", "--retry-failed", "--workers", "--checkpoints"},
+    "explain": STORE | LAUNCH | LOOKING | {"NAME", "--workers", "--checkpoints"},
     "agent": STORE
     | {"NAME", "--server", "--token-file", "--workers", "--checkpoints"}
     | {"--any", "--until-idle"},
@@ -39,7 +40,7 @@ FLAGS = {
     "token": STORE | {"ACTION", "ID", "--name", "--scope", "--studies", "--user", "--expires", "--json"},
     "mcp": STORE | {"--gpu-hours", "--runs", "--user", "--workers"},
     "list": STORE | {"--json"},
-    "show": STORE | JOBS | {"NAME", "--json", "--watch", "--heads"},
+    "show": STORE | JOBS | {"NAME", "--json", "--watch", "--full", "--heads"},
     "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
     "dashboard": STORE | {"NAME", "--port"},
     "logs": STORE | {"NAME", "TICKET", "--attempt"},

@@ -125,7 +125,7 @@ def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -
     # the numbers are those of what is recommended
     assert decision.outcome == "gain" and decision.change == advice.gain.paired.gain
     assert "from" not in decision.use and "length_scaling=log_n" in decision.use
-    assert decision.also[0].startswith("a schedule (τ from ")
+    assert decision.also[0].startswith("the winner of the search (τ from ")
     assert decision.also[0].endswith(" is not shown to be better than this")
 
 
@@ -135,7 +135,7 @@ def test_a_schedule_is_told_beside_the_closest_constant(
 ) -> None:
     space = {name: SPACE[name] for name in ("temperature_init", "temperature_final", "schedule")}
     decision = decided(carry_out(by_parts(level=0.5, schedule=schedule), space))
-    assert any(text.startswith(begins or "a schedule (") for text in decision.also)
+    assert any(text.startswith(begins or "the winner of the search (") for text in decision.also)
 
 
 def test_inference_only_is_a_change_that_trains_as_before(carry_out: Carry) -> None:

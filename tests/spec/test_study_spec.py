@@ -30,10 +30,10 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
 
 
 def test_other_parameters_give_the_baseline_more_runs_in_the_first_design() -> None:
-    assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 6
+    assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 4
     # as it tunes generation, which is no temperature of attention
     drawn = make(search__top_p={"low": 0.5, "high": 1.0}, study__trials=31)
-    assert (drawn.num_baseline, drawn.other_names, drawn.method_names) == (6, ["top_p"], [])
+    assert (drawn.num_baseline, drawn.other_names, drawn.method_names) == (4, ["top_p"], [])
     assert make(search__lr=[0.1, 0.2], study__arms={"baseline": 5, "constant": 7}).num_baseline == 5
     assert make(study__arms={"constant": 7}).num_constant == 7
 
@@ -54,7 +54,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "study.arms.baseline: given 0. Give a whole number from 1 to 100000, or null.",
     ),
     ({"study__arms": 3}, "study.arms: given 3. Give a mapping with the keys baseline, constant."),
-    ({"study__arms": {"rematch": 9}}, 'study.arms.rematch: Unknown key "rematch". Known: baseline, constant.'),
+    (
+        {"study__arms": {"rematch": 9}},
+        'study.arms.rematch: Unknown key "rematch". Known: baseline, constant.',
+    ),
     *(
         (
             {"study__seeds": {"confirm": wrong}},
@@ -368,9 +371,13 @@ def test_what_a_later_version_stored_is_refused_with_what_to_do() -> None:
 
 
 def test_more_tickets_and_another_name_are_no_change() -> None:
-    more = make(study__trials=80, study__arms={"baseline": 9}, study__name="other", study__max_attempts=9)
+    more = make(study__trials=80, study__name="other", study__max_attempts=9, study__explain=True)
     assert diff(make(), more) == []
     assert more.identity() == make().identity()
+    # a search is asked for with its first design
+    larger = make(study__arms={"baseline": 9})
+    assert diff(make(), larger) == ["study.arms.baseline: was null, now 9"]
+    assert larger.identity() != make().identity()
 
 
 def test_a_setting_that_does_not_fit_is_refused(write: Write) -> None:

@@ -50,7 +50,7 @@ def test_heads_are_named_in_show_and_in_json(
             assert {each["head"]: each["measure"] for each in seen["named"]} == expected
             for each in seen["named"]:
                 assert each["chance"] < each["score"] and each["low"] <= each["score"] <= each["high"]
-    assert main(["show", "toy", "--storage", URL]) == 0
+    assert main(["show", "toy", "--storage", URL, "--full"]) == 0
     told = capsys.readouterr().out
     assert "heads of the winner at the end of confirm-0: " in told
     assert ("previous token (" in told) == planted
