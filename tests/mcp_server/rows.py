@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 
+from tempopt.forecast.runs import planned_runs
 from tempopt.records.rows import StudyRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
 from tests.store.scenes import HOUR, complete, ended, new, taken
 from tests.toy_study import SMALL, toy_spec
+
+SMALL_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).most())
+"""Runs that a study of :func:`begun` takes at the most."""
 
 
 def begun(store: Store, name: str, *, owner: str, hours: float | None, runs: int = 2) -> StudyRow:

@@ -18,7 +18,7 @@ from tempopt.server.tokens import made
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
 from tempopt.study import remote
-from tests.mcp_server.rows import begun, state_after
+from tests.mcp_server.rows import SMALL_RUNS, begun, state_after
 from tests.server.conftest import Served
 from tests.server.conftest import served as served
 from tests.toy_study import SMALL, toy_spec, work_in
@@ -96,8 +96,11 @@ def test_a_spent_budget_refuses_before_anything_is_tried(served: Served, opened:
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
     served: Served, opened: Opened
 ) -> None:
-    with pytest.raises(UsageError, match=r"takes up to 28 runs, and 22 of 22 runs are left"):
-        ask(opened(budget=Budget(runs=22, gpu_hours=5.0)), "search", spec=spec_of("mine"))
+    runs = SMALL_RUNS - 6
+    with pytest.raises(
+        UsageError, match=f"takes up to {SMALL_RUNS} runs, and {runs} of {runs} runs are left"
+    ):
+        ask(opened(budget=Budget(runs=runs, gpu_hours=5.0)), "search", spec=spec_of("mine"))
 
 
 def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
@@ -124,7 +127,7 @@ def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
 
     monkeypatch.setattr(remote, "rehearsed", another)
     with pytest.raises(UsageError, match=r'"mine" would exceed .* another session has begun a study'):
-        ask(opened(budget=Budget(runs=30)), "search", spec=spec_of("mine"))
+        ask(opened(budget=Budget(runs=SMALL_RUNS + 2)), "search", spec=spec_of("mine"))
     assert names(served.store) == ["other"]
 
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from tempopt.results import study_result
-from tempopt.results.findings import verdict_lines
+from tempopt.results.decision import screen_lines
 from tempopt.server.tokens import made
 from tempopt.store import Store
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.studies import environment, tempopt
 from tests.mcp_server.asker import Asker, run, session
+from tests.results.full_text import full_lines
 from tests.toy_study import REPOSITORY, SMALL, TOYS, toy_spec
 
 pytestmark = pytest.mark.long
@@ -142,7 +143,8 @@ async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
     with Store.open(team.storage) as store:
         result = study_result.load(store, "coder-toy")
         assert store.load_study("coder-toy").owner == "coder"
-    assert found["done"] and found["words"] == shown["words"] == verdict_lines(result)
+    assert found["done"] and found["words"] == full_lines(result)
+    assert shown["words"] == screen_lines(result)
     assert result.verdict is not None
     assert found["answer"] == ("gain_shown" if result.verdict.total.significant else "not_shown")
     text = (await coder.ask("export", study="coder-toy"))["text"]

@@ -14,7 +14,7 @@ from tempopt.mcp_server.budget import Budget
 from tempopt.mcp_server.session import Session
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
-from tests.mcp_server.rows import begun, state_after
+from tests.mcp_server.rows import SMALL_RUNS, begun, state_after
 from tests.server.conftest import Served
 from tests.server.conftest import served as served
 from tests.toy_study import SMALL, toy_spec, work_in
@@ -33,11 +33,12 @@ def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: 
         store.set_state(done.id, "done")
         begun(store, "open", owner="mcp", hours=0.5)
         begun(store, "others", owner="ada", hours=0.5)
-    with Session(url, user=None, budget=Budget(runs=30, gpu_hours=2.0)) as session:
+    with Session(url, user=None, budget=Budget(runs=SMALL_RUNS + 2, gpu_hours=2.0)) as session:
         standing = session.standing()
     assert standing.runs is not None and standing.gpu_hours is not None
-    # 28 is the most that the open study can come to, one of which has been trained
-    assert (standing.runs.spent, standing.runs.reserved, standing.runs.left) == (2, 27, 1)
+    # one run of the open study has been trained, and one of the study that is over
+    runs = standing.runs
+    assert (runs.spent, runs.reserved, runs.left) == (2, SMALL_RUNS - 1, 1)
     assert standing.gpu_hours.spent == pytest.approx(180 / 3600)
     assert standing.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
 
@@ -105,7 +106,7 @@ def test_behind_a_server_the_user_is_the_tokens(served: Served) -> None:
     with pytest.raises(UsageError, match=r"Take --user and --workers out"):
         Session(served.url, user="me", budget=Budget())
     begun(served.store, "there", owner="admin", hours=0.5)
-    with Session(served.url, user=None, budget=Budget(runs=40, gpu_hours=3.0)) as session:
+    with Session(served.url, user=None, budget=Budget(runs=SMALL_RUNS + 12, gpu_hours=3.0)) as session:
         runs, hours = session.standing().parts
     assert session.user == "admin"
     assert (runs.spent, runs.left) == (1, 12)

@@ -12,14 +12,16 @@ import pytest
 
 from tempopt.forecast.runs import planned_runs
 from tempopt.results import study_result
-from tempopt.results.findings import verdict_lines
+from tempopt.results.decision import screen_lines
 from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tests.mcp_server.asker import run, session
+from tests.results.full_text import full_lines
 from tests.toy_study import REPOSITORY, SMALL, TOYS, URL, toy_spec, work_in
 
 NAMES = {"plan", "search", "compare", "show", "verdict", "export", "list", "stop"}
-MOST_RUNS = 28
+MOST_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).most())
 """Runs that the small study takes at the most, as `tempopt plan` says."""
 
 
@@ -87,9 +89,11 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
     async def does() -> None:
         async with session("--runs", str(MOST_RUNS - 1)) as asker:
             told = await asker.refused("search", spec=spec)
-            assert f"takes up to {MOST_RUNS} runs" in told and "27 of 27 runs are left" in told
-            told = await asker.refused("compare", spec=spec, sets=["{}", "{temperature_init: 2}"], pairs=14)
-            assert "takes up to 28 runs" in told and "27 of 27 runs are left" in told
+            left = f"{MOST_RUNS - 1} of {MOST_RUNS - 1} runs are left"
+            assert f"takes up to {MOST_RUNS} runs" in told and left in told
+            sets = ["{}", "{temperature_init: 2}"]
+            told = await asker.refused("compare", spec=spec, sets=sets, pairs=MOST_RUNS)
+            assert f"takes up to {2 * MOST_RUNS} runs" in told and left in told
             assert (await asker.ask("list"))["studies"] == []
 
     run(does)
@@ -99,13 +103,15 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
 def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_restart() -> None:
     small = [f"study.{key}={json.dumps(value)}" for key, value in SMALL.items()]
     given: dict[str, Any] = {"spec": "clip_digits", "set": [*small, "trainer.max_steps=30"]}
-    most = round(planned_runs(load_spec("clip_digits", given["set"])).all().max)
+    most = round(planned_runs(load_spec("clip_digits", given["set"])).most())
     budget = ("--runs", str(2 * most - 1), "--gpu-hours", "2", "--workers", "1")
 
     async def first() -> None:
         async with session(*budget) as asker:
             planned = await asker.ask("plan", **given)
-            assert planned["runs_at_most"] == most and planned["fits"]
+            spans = [planned["runs_with_gain"], planned["runs_without_gain"]]
+            assert all(span["min"] <= span["typical"] <= span["max"] for span in spans)
+            assert max(span["max"] for span in spans) == most and planned["fits"]
             begun = await asker.ask("search", **given)
             assert begun["state"] == "running"
             runs, hours = begun["budget"]["limits"]
@@ -123,7 +129,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
             found = await asker.ask("verdict", study="clip_digits")
             with Store.open(URL, create=False) as store:
                 result = study_result.load(store, "clip_digits")
-            assert shown["words"] == found["words"] == verdict_lines(result)
+            assert shown["words"] == screen_lines(result) and found["words"] == full_lines(result)
             assert result.verdict is not None
             gained = result.verdict.total.significant
             assert found["answer"] == ("gain_shown" if gained else "not_shown")

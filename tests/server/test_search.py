@@ -25,11 +25,11 @@ def test_search_behind_a_server_prints_pruned_runs(
     pace.write_text("0.05")
     monkeypatch.setenv("PACE", str(pace))
     pruner = {"name": "threshold", "upper": 0.01}
-    spec = toy_spec(trials=3, candidates=1, learned=False, ablation="none", pruner=pruner)
+    spec = toy_spec(trials=3, candidates=1, pruner=pruner)
     spec["study"] |= {"arms": {"baseline": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
     spec["model"]["class_path"] = "paced_modules.Paced"
     stream = io.StringIO()
-    search(spec, storage=served.url, workers=2, observer=Lines(stream))
+    search(spec, storage=served.url, workers=2, observer=Lines(stream, verbose=True))
     study = served.store.load_study("toy")
     assert "pruned" in [ticket.outcome for ticket in served.store.tickets(study.id)]
     # A run that ends before the server's answer arrives is printed with its value.

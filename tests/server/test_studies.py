@@ -189,6 +189,30 @@ def test_runs_are_added_once_though_the_request_comes_twice(served: Served, clie
     assert len(served.store.tickets(study.id, ["search"])) == 11
 
 
+def test_a_verdict_is_explained_on_request_and_nothing_is_before_there_is_one(
+    served: Served, client: httpx.Client
+) -> None:
+    made = make(World(trials=4, layers=1, heads=2, reports=3, study={"explain": False}))
+    assert "ablation" not in {row.kind for row in made.tickets}
+    write(served.storage, made)
+    begun(client)
+    refused = client.post("/api/studies/toy/resume", json={"explain": True})
+    assert (refused.status_code, code(refused)) == (400, "usage")
+    assert "confirmation is not over" in refused.json()["error"]["message"]
+    name = made.row.name
+    more = client.post(f"/api/studies/{name}/resume", json={"explain": True, "more": 2})
+    assert (more.status_code, code(more)) == (400, "usage")
+    answer = client.post(f"/api/studies/{name}/resume", json={"explain": True})
+    assert answer.status_code == 200, answer.text
+    study = served.store.load_study(name)
+    new = [row for row in served.store.tickets(study.id) if row.state == "waiting"]
+    assert study.state == "running" and new
+    # what replaces the winner is ordered on the choosing seeds first
+    assert {(row.kind, row.arm) for row in new} == {("choose", "simpler")}
+    [note] = answer.json()["notes"]
+    assert note.startswith(f"{len(new)} trainings begin to explain the verdict")
+
+
 def test_parameter_sets_are_tried_and_those_of_before_are_not_tried_again(client: httpx.Client) -> None:
     begun(client)
     body = {"sets": [{"temperature_init": 2.0}]}
@@ -203,7 +227,7 @@ def test_a_study_is_paused_stopped_resumed_and_deleted(served: Served, client: h
     assert client.post("/api/studies/toy/pause").json()["before"] == "running"
     assert served.store.load_study("toy").state == "paused"
     assert client.post("/api/studies/toy/resume", json={}).json()["state"] == "running"
-    assert client.post("/api/studies/toy/stop").json()["withdrawn"] == 13
+    assert client.post("/api/studies/toy/stop").json()["withdrawn"] == 8 + 2 + 3
     stale = client.delete("/api/studies/toy", params={"study": id + 1})
     assert (stale.status_code, code(stale)) == (404, "study_not_found")
     assert client.delete("/api/studies/toy").status_code == 200
