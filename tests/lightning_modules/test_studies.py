@@ -32,6 +32,7 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
         "length_extrapolation",
         "max_retrieval",
         "qk_norm_lm",
+        "recall",
         "source_lm",
     ]
 
