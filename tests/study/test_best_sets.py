@@ -59,8 +59,8 @@ def test_the_baseline_goes_first_then_the_winner_then_what_the_surrogate_ranks(r
     assert all(sets[name] in [*tried, result.winner] for name in ("best2", "best3"))
     assert len({str(parameters) for parameters in sets.values()}) == 4
     assert best_sets(result, top=1) == {name: sets[name] for name in ("baseline", "best1")}
-    # there are eight trials
-    assert len(best_sets(result, top=50)) <= 1 + 8 + 1
+    # there are eight trials and three constants
+    assert len(best_sets(result, top=50)) <= 1 + 8 + 3 + 1
 
 
 def test_parameters_can_be_left_out(result: StudyResult) -> None:
