@@ -97,7 +97,8 @@ def test_a_gain_of_the_winner_is_decided_in_five_lines(carry_out: Carry) -> None
 def test_before_and_after_differ_by_the_change(carry_out: Carry) -> None:
     for direction, gain in (("maximize", 0.1), ("maximize", -0.1), ("minimize", -0.1), ("minimize", 0.2)):
         decision = decided(carry_out(tempered(gain), direction=direction))
-        assert decision.before == pytest.approx(0.5, abs=0.02) and decision.after is not None
+        assert decision.before is not None and decision.after is not None
+        assert decision.before == pytest.approx(0.5, abs=0.02)
         assert decision.after - decision.before == pytest.approx(decision.change)
         assert decision.low <= decision.change <= decision.high
         digits = f"{decision.before:.2f}"

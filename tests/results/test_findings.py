@@ -41,6 +41,11 @@ def by_kind(result: StudyResult) -> dict[str, Finding]:
     return findings
 
 
+def gain_of(finding: Finding) -> float:
+    assert finding.answer is not None
+    return finding.answer.paired.gain
+
+
 def one_pair(tickets: list[TicketRow]) -> list[TicketRow]:
     """Return the tickets with all confirming pairs but the first lost."""
     return [
@@ -235,9 +240,9 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
     findings = by_kind(simulated(make_spec, result_of, worth))
     assert findings["decision"].state == "shown"
     assert findings["over_baseline"].state == findings["over_twin"].state == "shown"
-    gains = [finding.answer.paired.gain for kind, finding in findings.items() if kind in AT_ONE]
+    gains = [gain_of(finding) for kind, finding in findings.items() if kind in AT_ONE]
     # the gain is the smaller of the two
-    assert findings["decision"].answer.paired.gain == min(gains) and min(gains) == pytest.approx(1, abs=0.2)
+    assert gain_of(findings["decision"]) == min(gains) and min(gains) == pytest.approx(1, abs=0.2)
     assert findings["over_baseline"].text.startswith("against the best that is known at τ = 1: +")
     assert re.match(
         r"against its own other parameters at τ = 1 \(.*lr=0\.\d+\): \+", findings["over_twin"].text
@@ -251,7 +256,7 @@ def test_a_gain_of_a_schedule_is_told_against_constants_and_parts_on_request_alo
     findings = by_kind(simulated(make_spec, result_of, by_part))
     assert findings["over_constant"].state == "shown" and findings["over_constant_twin"].state == "not_shown"
     assert findings["schedule"].state == "not_shown"
-    assert findings["over_constant"].answer.paired.gain == pytest.approx(1.05, abs=0.05)
+    assert gain_of(findings["over_constant"]) == pytest.approx(1.05, abs=0.05)
     assert not {"part", "simplest", "learned"} & findings.keys()
     explained = simulated(make_spec, result_of, by_part, explain=True)
     parts = [finding for finding in find(explained) if finding.kind == "part"]

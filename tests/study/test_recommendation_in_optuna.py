@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import optuna
 import pytest
 
@@ -10,10 +12,12 @@ from tempopt.store.optuna_calls import RECOMMENDATION
 from tempopt.study import api
 from tests.toy_study import SMALL, URL, toy_spec
 
+FEW_RUNS: dict[str, Any] = SMALL
+
 
 @pytest.mark.usefixtures("fake_workers")
 def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> None:
-    result = api.search(toy_spec(**SMALL), storage=URL, workers=1)
+    result = api.search(toy_spec(**FEW_RUNS), storage=URL, workers=1)
     advice, decision = result.recommendation, decide(result)
     assert advice is not None and decision is not None
     attributes = optuna.load_study(study_name="toy", storage=URL).user_attrs
@@ -28,7 +32,7 @@ def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> Non
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_verdict_is_explained_on_request_and_not_again() -> None:
-    first = api.search(toy_spec(**SMALL), storage=URL, workers=1)
+    first = api.search(toy_spec(**FEW_RUNS), storage=URL, workers=1)
     assert first.tickets["ablation"].requested == 0
     second = api.resume("toy", storage=URL, workers=1, explain=True)
     assert second.state == "done" and second.verdict is not None and first.verdict is not None
