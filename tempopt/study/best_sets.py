@@ -12,14 +12,14 @@ from typing import Any
 
 from tempopt.confirmation.selection import candidates
 from tempopt.errors import SpecError, StudyFailed, UsageError
-from tempopt.records.rows import OVER, Measurement, Parameters
+from tempopt.records.rows import OVER, SEARCHING, Measurement, Parameters
 from tempopt.records.tickets import of_kind
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.arms import Arms
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.study.admin import Storage, opened
-from tempopt.temperature import TEMPERATURE_PARAMETERS, effective, training_key
+from tempopt.temperature import TEMPERATURE_PARAMETERS, effective, is_neutral, training_key
 
 TOP = 3
 """Parameter sets that are taken from a study unless another number is given."""
@@ -144,12 +144,14 @@ def _ranked(result: StudyResult) -> Iterator[Parameters]:
     if result.winner is not None:
         yield result.winner
     search = of_kind(result.runs, "search")
-    yield from _arms(result).rank_tried("search") or candidates(search, len(search) or 1, result.direction)
+    tried = _arms(result).rank_tried("search") or candidates(search, len(search) or 1, result.direction)
+    # the search's model learns from runs of the baseline's arm, too
+    yield from (parameters for parameters in tried if not is_neutral(parameters))
 
 
 def _arms(result: StudyResult) -> Arms:
     """Return what the sampler knew at the end of the search."""
-    runs = [run for run in result.runs if run.kind in ("baseline", "search") and run.state in OVER]
+    runs = [run for run in result.runs if run.kind in SEARCHING and run.state in OVER]
     curves: list[tuple[int, str, Mapping[int, float]]] = [
         (run.id, "report", dict(result.curves.get(run.id, ()))) for run in runs
     ]
