@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.verdict import Verdict
-from tempopt.results.findings import GAIN, NO_GAIN, find, render_lines
+from tempopt.results.findings import GAIN, GAIN_AT_INFERENCE, NO_GAIN, find, render_lines
 from tempopt.results.guard_text import not_kept
 from tempopt.results.recommendation_text import others_text
 from tempopt.results.wording import (
@@ -26,10 +26,11 @@ from tempopt.results.wording import (
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
 
-Outcome = Literal["gain", "more_stable", "no_gain", "worse", "untrained"]
+Outcome = Literal["gain", "gain_at_inference", "more_stable", "no_gain", "worse", "untrained"]
 
 _WORDS: Mapping[Outcome, str] = {
     "gain": GAIN,
+    "gain_at_inference": GAIN_AT_INFERENCE,
     "more_stable": "More stable",
     "no_gain": NO_GAIN,
     "worse": NO_GAIN,
@@ -101,7 +102,8 @@ class Decision:
         digits = 3
         if 0 < width < math.inf:
             digits = max(0, min(8, 1 - math.floor(math.log10(width))))
-        return f"{self.metric} {self.before:.{digits}f} -> {self.after:.{digits}f}, "
+        before, after = (f"{value:.{digits}f}".replace("-", "−") for value in (self.before, self.after))
+        return f"{self.metric} {before} -> {after}, "
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as plain data without infinities."""
@@ -153,8 +155,10 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
 
 def _outcome(verdict: Verdict) -> Outcome:
     advice = verdict.recommendation
-    if verdict.total.significant or (advice is not None and advice.reason == "gain"):
+    if verdict.total.significant:
         return "gain"
+    if advice is not None and advice.reason == "gain":
+        return "gain_at_inference"
     if verdict.is_more_stable:
         return "more_stable"
     if verdict.untrained:

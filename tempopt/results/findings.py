@@ -63,6 +63,7 @@ _OF_EACH = ("schedule", "level")
 """Parts that each temperature has of its own."""
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
+GAIN_AT_INFERENCE = "Gain shown at inference"
 _NAMED = 3
 _LONGEST = 100
 
@@ -183,7 +184,7 @@ def answer(verdict: Verdict) -> str:
     found = verdict.recommendation
     # what to do then tells of a gain, which "no gain shown" alone would contradict
     alone = found is not None and found.now == "inference_only"
-    return f"{NO_GAIN} by training at another temperature" if alone else NO_GAIN
+    return f"{GAIN_AT_INFERENCE}, none by training" if alone else NO_GAIN
 
 
 def answer_of(result: StudyResult, verdict: Verdict) -> str:

@@ -29,7 +29,7 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     narrow = {"low": 0.9, "high": 1.4, "log": True}
     result = make(World(search={"temperature_init": narrow, "temperature_final": narrow})).result()
     assert result.verdict is not None and not result.verdict.total.significant
-    assert answer(result) == "No gain shown by training at another temperature"
+    assert answer(result) == "Gain shown at inference, none by training"
     said = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
     assert full_lines(result)[0].startswith(said)
     for code in (to_python(result), to_yaml(result)):

@@ -114,7 +114,7 @@ def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None
     space = {"temperature_init": (0.25, 4.0), "temperature_final": (0.95, 1.05)}
     result = carried(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
     answer, todo, (command,) = shown(result)
-    assert answer == "No gain shown by training at another temperature"
+    assert answer == "Gain shown at inference, none by training"
     assert full_lines(result)[0].startswith(f"{answer}: ")
     assert todo.startswith("Train as before, at τ = 1") and typed(command).command == "export"
     assert "while the winner of the search, which is trained at another temperature, is not shown to " in todo

@@ -160,7 +160,7 @@ def test_inference_only_is_a_change_that_trains_as_before(carry_out: Carry) -> N
     result = carry_out(alike, measure=measure)
     decision = decided(result)
     assert result.recommendation is not None and result.recommendation.now == "inference_only"
-    assert (decision.outcome, decision.is_change) == ("gain", True)
+    assert (decision.outcome, decision.is_change) == ("gain_at_inference", True)
     assert decision.use == "τ = 1, evaluated at τ = 0.5"
     assert decision.change == pytest.approx(0.3, abs=0.02)
     assert result.plan[0] == "winner"
