@@ -18,6 +18,20 @@ def derive(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
+def shared_seed(number: int, num_shared: int) -> int:
+    """Return which of some shared seeds a run of a number is trained with.
+
+    Each seed has one of every ``num_shared`` consecutive numbers, in an order that changes from block to
+    block: of a design that covers a space evenly, every second point lies in the same half of it.
+
+    Args:
+        number: Number of the run, >= 0.
+        num_shared: Seeds that are shared, >= 1.
+    """
+    block = number // num_shared
+    return (number + derive("shared", block)) % num_shared
+
+
 def seed_name(kind: str) -> str:
     """Return the name under which the seeds of a kind of training are derived.
 

@@ -29,7 +29,7 @@ from tempopt.confirmation.selection import (
 )
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, next_number, of_kind, usable
-from tempopt.seeds import derive, seed_name
+from tempopt.seeds import derive, seed_name, shared_seed
 from tempopt.spec.conditions import counted
 from tempopt.temperature import (
     active_groups,
@@ -119,7 +119,7 @@ def search_seed(spec: StudySpec, kind: Kind, number: int) -> int:
     shared = spec.study.seeds.search
     if shared is None:
         return derive(spec.study.seed, seed_name(kind), number)
-    return derive(spec.study.seed, seed_name("search"), number % shared)
+    return derive(spec.study.seed, seed_name("search"), shared_seed(number, shared))
 
 
 def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:

@@ -72,6 +72,9 @@ class ArmModel:
         """Whether so many runs came to their end that forecasts go by more than a few lucky ones."""
         rows = [(trial, self._value(trial), 0.0) for trial in complete]
         worst = min(value for _, value, _ in rows)
+        self.has_only_diverged = {describe(t.params).tobytes() for t in broken if not finite(t)}
+        """Features, as bytes, of the parameter sets that were trained and diverged every time."""
+        self.has_only_diverged -= {describe(trial.params).tobytes() for trial in complete}
         for trial in broken:
             # a run that diverged has no value, and is as bad as the worst that has one
             diverged = not finite(trial)

@@ -7,6 +7,7 @@ that no lucky run is followed.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,8 @@ from tempopt.sampling.guarding import LIKELY, Guarding
 from tempopt.sampling.parameter_sets import ParameterSets
 from tempopt.sampling.prior_study import PriorStudy
 from tempopt.sampling.surrogate import Posterior, select_batch
-from tempopt.spec.sections import FEWEST
+from tempopt.seeds import shared_seed
+from tempopt.spec.sections import FEWEST, MOST_RUNS
 
 _PATIENCE = 0.5
 """Share of a new run's worth that the rest of a run may fall to before it is ended: forecasts can err."""
@@ -40,7 +42,7 @@ class KnowledgeGradient:
         space: What the arm samples.
         describe: Turns sampled values into features.
         maximize: Whether more of the metric is better.
-        streams: How many seeds the arm's trials share by turns; None: each has its own.
+        streams: How many seeds the arm's trials share; None: each has its own.
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
         guarding: What guards ask of a parameter set; None: nothing.
@@ -193,6 +195,9 @@ class KnowledgeGradient:
             return []
         rng = np.random.default_rng(seed)
         pool, features_MD = self._nameable(model, rng)
+        if model.has_only_diverged:
+            trained = [row_D.tobytes() not in model.has_only_diverged for row_D in features_MD]
+            pool, features_MD = list(itertools.compress(pool, trained)), features_MD[trained]
         if constant is not None:
             pool, features_MD = _distinct(
                 [*pool, dict(constant)], np.vstack([features_MD, self._sets.described([constant])])
@@ -352,7 +357,10 @@ class KnowledgeGradient:
         return self._trials_described[trial.number]
 
     def _stream_of(self, number: int) -> int:
-        return number if self._streams is None else number % self._streams
+        if self._streams is None:
+            return number
+        # numbers of the design lie below those of the search by a multiple of this
+        return shared_seed(number % (self._streams * MOST_RUNS), self._streams)
 
     def _pool(
         self, model: ArmModel, rng: np.random.Generator, fixed: Mapping[str, Any] | None = None

@@ -62,8 +62,9 @@ def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> 
         tuning = study.step()
         assert [(t.kind, t.number) for t in tuning] == [("baseline", 4 + n) for n in range(num_tuned)]
         assert all(is_neutral(t.parameters or {}) for t in tuning)
-        # on the seeds of the search, by turns
-        assert [t.seed for t in tuning] == [begun[n % 2].seed for n in range(num_tuned)]
+        seeds = [t.seed for t in tuning]
+        assert set(seeds) == {t.seed for t in begun}, "they share the seeds of the search"
+        assert seeds.count(seeds[0]) == num_tuned / 2
         assert {t.kind for t in study.step()} == {"choose"}
 
 

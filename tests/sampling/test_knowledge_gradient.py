@@ -18,6 +18,7 @@ from tempopt.sampling.history import frozen
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.sampling.unit_cube import at_place, place_of
+from tempopt.seeds import shared_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
 
@@ -208,8 +209,8 @@ def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
     known: list[FrozenTrial] = []
     for number in range(12):
         params = one.ask(known, [], number=number, seed=number, fixed={}) or {"x": 0.25 + 1.25 * (number % 4)}
-        known.append(_complete(number, params, params["x"] + 0.1 * (number % 2), space))
-    assert len({(t.number % 2, t.params["x"]) for t in known}) == 8
+        known.append(_complete(number, params, params["x"] + 0.1 * shared_seed(number, 2), space))
+    assert len({(shared_seed(t.number, 2), t.params["x"]) for t in known}) == 8
 
 
 def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> FrozenTrial:
