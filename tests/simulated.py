@@ -127,6 +127,26 @@ class Simulated:
         return found | (ticket.sampled or {})
 
 
+class Modelled(Simulated):
+    """One study with tempopt's sampler, which names what is confirmed."""
+
+    def __init__(self, spec: StudySpec, worth: Worth) -> None:
+        super().__init__(spec, worth)
+        self.arms = Arms(spec, [], [])
+
+    def step(self) -> list[TicketRow]:
+        return self.do(next_tickets(self.rows, self.spec, self.arms.recommend))
+
+    def _drawn(self, ticket: TicketRow) -> dict[str, Any]:
+        return self.arms.ask(ticket)
+
+    def _done(self, ticket: TicketRow) -> TicketRow:
+        done = super()._done(ticket)
+        self.arms.asked(done)
+        self.arms.told(done, {10: done.value} if done.value is not None else {})
+        return done
+
+
 def arms_at(spec: StudySpec, rows: Sequence[TicketRow]) -> Arms:
     """Return what an agent that reads a study now knows of its arms."""
     return Arms(spec, rows, [])

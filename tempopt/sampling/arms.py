@@ -236,10 +236,11 @@ class Arms:
             return fixed
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
-        if sampler:
-            return history.ask(number, sampler) | fixed
+        # the baseline has to come close to the best at τ = 1, and the study's sampler may be a poor one
         if arm == "baseline" and number >= self._spec.num_baseline and (found := self._tuned(number, seed)):
             return found | fixed
+        if sampler:
+            return history.ask(number, sampler) | fixed
         known, pending = history.known(number), history.pending(number)
         strategy = self._strategy(arm)
         found = strategy.ask(known, pending, number=number, seed=seed, fixed=fixed) or strategy.first(number)
@@ -283,10 +284,10 @@ class Arms:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
 
         The best single one first: of the search one that is no baseline, and a constant temperature unless
-        another set is expected to be clearly better. None where the study's sampler has no surrogate, or
-        where too few runs are complete.
+        another set is expected to be clearly better. None where too few runs are complete; of all but the
+        baseline none where the study's sampler has no surrogate, either.
         """
-        if not self._foresees("search"):
+        if not self._spaces["search"] or not (arm == "baseline" or self._foresees("search")):
             return []
         if arm != "search":
             best = self._recommend_within(arm)

@@ -77,7 +77,7 @@ def test_it_can_be_looked_at(url: str, capsys: pytest.CaptureFixture[str]) -> No
             assert cli.main([*words, "--storage", url]) == 0, capsys.readouterr().err
             told[words[0]] = capsys.readouterr().out
         assert cli.main(["report", "toy", "--storage", url, "--output", str(page)]) == 0
-        assert "toy" in told["list"] and "tickets" in told["show"] and "schedule" in told["export"]
+        assert "toy" in told["list"] and "fresh seeds" in told["show"] and "schedule" in told["export"]
         assert page.stat().st_size > 10_000
     # nothing was left beside it
     assert len(list(Path(url.removeprefix("sqlite:///")).parent.iterdir())) == 1
