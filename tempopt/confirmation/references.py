@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
+_FEWEST_CONSTANTS = 4
+"""Complete runs at constants from which the best constant is compared with a schedule."""
+
+
 def first_winner(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
 ) -> Parameters | None:
@@ -172,6 +176,10 @@ def constants_to_train(
     for name in temperatures_of(winner):
         at_mean = at_constant(at_mean, mean_level(winner, name), name)
     arms: dict[Arm, Parameters] = {"constant_twin": at_mean}
+    num_constants = sum(map(usable, of_kind(tickets, "constant")))
+    if num_constants < _FEWEST_CONSTANTS:
+        # the best of so few would be no match
+        return arms
     if best := searched("constant", tickets, spec, recommend)[:1]:
         arms["constant"] = best[0]
     return arms

@@ -155,9 +155,10 @@ class Verdict:
 
     @property
     def schedule_shown(self) -> bool:
-        """Whether the schedule is shown to be worth more than one constant temperature."""
-        shown = self.against_constant is not None and self.against_constant.significant
-        return self.total.significant and shown and not self.is_constant
+        """Whether the schedule is shown to be worth more than one constant, the best one included."""
+        if self.over_constant is None or self.against_constant is None:
+            return False
+        return self.total.significant and self.against_constant.significant and not self.is_constant
 
     @property
     def at_one(self) -> bool:

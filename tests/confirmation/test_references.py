@@ -13,6 +13,7 @@ from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.references import constants_to_train, exchange, first_winner, winner
 from tempopt.confirmation.selection import recommend_none
 from tempopt.confirmation.stages import next_tickets
+from tempopt.confirmation.verdict import conclude
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.sampling.arms import Arms
@@ -283,6 +284,16 @@ def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any
         study.rows, spec, final_set, lambda arm, count: [named] if arm == "constant" else []
     )
     assert arms["constant"] == named and list(arms) == ["constant_twin", "constant"]
+
+
+def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_spec: Any) -> None:
+    spec = make_spec({"search": SCHEDULED}, trials=6, arms={"constant": 3})
+    study = Simulated(spec, shown).run()
+    arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
+    verdict = conclude(study.rows, [], spec)
+    assert verdict is not None and verdict.total.significant
+    assert arms == {"search", "baseline", "twin", "constant_twin"}
+    assert not verdict.schedule_shown
 
 
 @pytest.mark.parametrize(

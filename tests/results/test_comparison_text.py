@@ -16,6 +16,7 @@ from tempopt.errors import StudyFailed
 from tempopt.records.rows import TicketRow
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
+from tempopt.seeds import derive
 from tempopt.spec.comparison_spec import comparison_spec
 from tests.results.full_text import full_lines
 from tests.specs import changed
@@ -207,7 +208,7 @@ def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: 
 
 def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
     result = make_result(
-        lambda arm, pair: 0.5 + hash((arm, pair)) % 7 / 70, {"lr": 0.1}, {"lr": 0.2}, all_pairs=True
+        lambda arm, pair: 0.5 + derive(arm, pair) % 7 / 70, {"lr": 0.1}, {"lr": 0.2}, all_pairs=True
     )
     assert full_lines(result)[0].startswith("No difference shown: take A, the first set that none")
 
