@@ -233,7 +233,7 @@ def _beside_constants(verdict: Verdict) -> list[str]:
 
 
 def _closest_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | None:
-    """Return the constant that comes closest to the winner, with the winner's gain over it."""
+    """Return the constant over which the winner's gain is least shown, and that gain."""
     constants = [
         (params, answer)
         for params, answer in (
@@ -242,7 +242,7 @@ def _closest_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | No
         )
         if params is not None and answer is not None
     ]
-    return min(constants, key=lambda pair: pair[1].paired.gain, default=None)
+    return max(constants, key=lambda pair: pair[1].paired.p_value, default=None)
 
 
 def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> list[str]:
