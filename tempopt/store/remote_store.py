@@ -182,7 +182,7 @@ class RemoteStore(Store):
     alike = totals = open_studies = set_priority = _refused
     add_jobs = forget_jobs = add_tickets = retry = withdraw = end_before = _refused
     add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
-    take_ticket = release = begin = write = _refused
+    take_ticket = release = begin = write = set_recommendation = _refused
 
 
 def _parts(ids: Iterable[int] | None) -> Iterator[Sequence[int] | None]:

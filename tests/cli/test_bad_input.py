@@ -399,7 +399,7 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     words = ["--name", "long", *_set("trainer.max_steps=1000000")]
     long = start("search", "toy.yaml", "--storage-file", str(file), *words)
     assert long.stdout is not None
-    assert "trainings:" in long.stdout.readline()
+    assert "8 runs" in long.stdout.readline()
     family = [long.pid, *descendants(long.pid)]
     processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family] if Path("/proc").is_dir() else []
     long.send_signal(signal.SIGINT)
