@@ -397,7 +397,6 @@ def _variant(
     evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
     own = [t for of in evidence.rounds for t in evidence.tickets("confirm", name, of)]
     failures = paired_failures(evidence.runs(name), evidence.runs(reference), alpha=evidence.alpha)
-    is_over = evidence.planned(of_round) >= spec.study.seeds.confirm.max or len(evidence.rounds) > 1
     return Variant(
         name=name,
         params=parameters_of(own, name) or {},
@@ -406,7 +405,7 @@ def _variant(
         failures=failures,
         # it is tested once, on all pairs
         fails_more=failures is not None
-        and is_over
+        and evidence.has_all_pairs
         and failures.p_value < evidence.alpha
         and failures.arm.failed > failures.reference.failed,
         guards=judged_guards(evidence, measurements, arm=name, reference=reference),

@@ -237,6 +237,12 @@ class Evidence:
     def _differences(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[dict[int, float]]:
         return [_differences(one, other, self.spec) for one, other in zip(arm, reference, strict=True)]
 
+    @property
+    def has_all_pairs(self) -> bool:
+        """Whether all pairs are there that the spec asks for, or more."""
+        confirm = self.spec.study.seeds.confirm
+        return len(self.rounds) > 1 or self.planned(self.rounds[-1]) >= confirm.max
+
     def planned(self, of_round: int) -> int:
         """Return the number of pairs that a round has tickets for."""
         return pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))

@@ -119,7 +119,7 @@ def has_tuned(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> b
 
 
 def search_seed(spec: StudySpec, kind: Kind, number: int) -> int:
-    """Return the seed of a searching run: all kinds share the study's search seeds by turns."""
+    """Return the seed of a searching run: all kinds share the study's search seeds."""
     shared = spec.study.seeds.search
     if shared is None:
         return derive(spec.study.seed, seed_name(kind), number)

@@ -305,7 +305,7 @@ def _conclude_round(
         parts=() if apart is None else _parts(apart, arms),
         simplest=simplest_plan,
         failures=_failures(evidence),
-        has_all_pairs=evidence.planned(of_round) >= spec.study.seeds.confirm.max or len(evidence.rounds) > 1,
+        has_all_pairs=evidence.has_all_pairs,
         guards=_guards(evidence, arms, measurements),
         guards_of=_guards_of(evidence, apart, arms, measurements, inference, simplest_plan),
         round=of_round,

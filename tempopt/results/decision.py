@@ -36,8 +36,8 @@ _WORDS: Mapping[Outcome, str] = {
     "worse": NO_GAIN,
     "untrained": "No verdict",
 }
-_LABEL = 8
-_MOST = 3
+_LABEL_WIDTH = 8
+_MAX_REMARKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ class Decision:
         seeds: Fresh seeds that it rests on.
         use: What to use, in words.
         params: The parameters to train with.
+        is_change: Whether the temperatures are to be changed, in training or at inference.
         baseline: What is used now, in words.
         also: What is to be known besides, most important first.
     """
@@ -73,13 +74,9 @@ class Decision:
     seeds: int
     use: str
     params: Mapping[str, Any]
+    is_change: bool
     baseline: str
     also: tuple[str, ...]
-
-    @property
-    def is_change(self) -> bool:
-        """Whether the temperatures are to be changed, in training or at inference."""
-        return not self.use.startswith(f"{self.baseline}, as now")
 
     @property
     def headline(self) -> str:
@@ -88,12 +85,11 @@ class Decision:
         if self.outcome == "untrained":
             return f"{_WORDS[self.outcome]}: {self.baseline} diverged on every seed."
         change = rounded_in(self.change, self.change, self.low, self.high)
-        numbers = f"no interval, {seeds}"
+        numbers = f"(no interval, {seeds})"
         if math.isfinite(self.low) or math.isfinite(self.high):
             ends = (rounded_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
-            numbers = f"{self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
-            return f"{_WORDS[self.outcome]}: {self._values()}{change} ({numbers}"
-        return f"{_WORDS[self.outcome]}: {self._values()}{change} ({numbers})"
+            numbers = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
+        return f"{_WORDS[self.outcome]}: {self._values()}{change} {numbers}"
 
     def _values(self) -> str:
         if self.before is None or self.after is None:
@@ -111,6 +107,7 @@ class Decision:
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in data.items()
+            if name != "is_change"
         }
 
 
@@ -148,8 +145,9 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         seeds=test.n_pairs,
         use=_use(verdict, baseline),
         params=advice.parameters,
+        is_change=advice.now != "change_nothing",
         baseline=baseline,
-        also=tuple(_also(result, verdict, storage))[:_MOST],
+        also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
     )
 
 
@@ -222,7 +220,7 @@ def _beside_constants(verdict: Verdict) -> list[str]:
     if advice.parameters != verdict.params and advice.winner is not None:
         does = "is worse than" if advice.winner.worse else "is not shown to be better than"
         return [f"the winner of the search ({temperature_text(verdict.params)}) {does} this"]
-    over = _closest_constant(verdict)
+    over = _least_shown_constant(verdict)
     if over is None:
         return []
     params, answer = over
@@ -232,7 +230,7 @@ def _beside_constants(verdict: Verdict) -> list[str]:
     return [f"{worth} more than a constant: {gain} over {temperature_text(params)} ({p_text(test.p_value)})"]
 
 
-def _closest_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | None:
+def _least_shown_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | None:
     """Return the constant over which the winner's gain is least shown, and that gain."""
     constants = [
         (params, answer)
@@ -272,4 +270,4 @@ def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> li
 
 
 def _labelled(label: str, text: str) -> str:
-    return f"  {label:<{_LABEL}}{text}"
+    return f"  {label:<{_LABEL_WIDTH}}{text}"

@@ -9,6 +9,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 
 from tempopt.errors import SpecError, unknown
+from tempopt.spec.strategy_options import OPTION_TYPES, has_type
 from tempopt.spec.study_spec import PRUNERS, SAMPLERS, Strategy
 
 # Optuna 5's defaults, written down so that another version of it does not change a study.
@@ -16,18 +17,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "tpe": {"multivariate": True, "constant_liar": True},
     "median": {"n_startup_trials": 5},
 }
-
-
-# Types of options as Optuna annotates them, and what a spec may give for them.
-_TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "None": (type(None),),
-}
-
-
 # Trials at most that a sampler is tried with.
 _TRIED = 100
 
@@ -39,13 +28,8 @@ def _written(annotation: Any) -> str:
 def _plain(annotation: str) -> list[str]:
     """Return the types in an annotation of Optuna's that can be written in a spec; none but None: nothing."""
     names = [name.strip() for name in annotation.split("|")]
-    known = [name for name in names if name in _TYPES]
+    known = [name for name in names if name in OPTION_TYPES]
     return known if set(known) - {"None"} else []
-
-
-def _is(value: object, name: str) -> bool:
-    # true and false are integers to Python
-    return isinstance(value, _TYPES[name]) and (name == "bool" or not isinstance(value, bool))
 
 
 def _made(what: str, kind: type[Any], strategy: Strategy, **forced: Any) -> Any:
@@ -57,7 +41,7 @@ def _made(what: str, kind: type[Any], strategy: Strategy, **forced: Any) -> Any:
     for option, value in strategy.options.items():
         if option not in allowed:
             raise SpecError(f"study.{what}: " + unknown(f"option of {strategy.name}", option, allowed))
-        if not any(_is(value, name) for name in _plain(allowed[option])):
+        if not any(has_type(value, name) for name in _plain(allowed[option])):
             raise SpecError(
                 f"study.{what}.{option}: given {value!r}. {strategy.name} takes {allowed[option]}. Give that."
             )

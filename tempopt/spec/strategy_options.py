@@ -59,13 +59,14 @@ PRUNER_OPTIONS: dict[str, dict[str, str]] = {
 }
 """Pruner of Optuna to its options, with the types that Optuna gives them."""
 
-_TYPES: dict[str, tuple[type, ...]] = {
+OPTION_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
     "float": (int, float),
     "str": (str,),
     "None": (type(None),),
 }
+"""Type of an option as Optuna annotates it to what a spec may give for it."""
 # Optuna makes the pruner with one of these at least.
 _NEEDED = {"percentile": ("percentile",), "threshold": ("lower", "upper")}
 
@@ -91,7 +92,7 @@ def _problems(
             lines.append((path, message))
         elif option not in allowed:
             lines.append((path, unknown(f"option of {strategy.name}", option, allowed)))
-        elif not any(_is_of(value, name.strip()) for name in allowed[option].split("|")):
+        elif not any(has_type(value, name.strip()) for name in allowed[option].split("|")):
             message = f"given {value!r}. {strategy.name} takes {allowed[option]}. Give that."
             lines.append((f"{path}.{option}", message))
     needed = _NEEDED.get(strategy.name, ())
@@ -102,6 +103,7 @@ def _problems(
     return lines
 
 
-def _is_of(value: object, name: str) -> bool:
+def has_type(value: object, name: str) -> bool:
+    """Return whether a value may be given for an option of a type of OPTION_TYPES."""
     # true and false are integers to Python
-    return isinstance(value, _TYPES[name]) and (name == "bool" or not isinstance(value, bool))
+    return isinstance(value, OPTION_TYPES[name]) and (name == "bool" or not isinstance(value, bool))
