@@ -21,7 +21,8 @@ import time
 from benchmarks.simulated import judged
 from benchmarks.simulated.judged import Cell
 from benchmarks.simulated.judgement import tables
-from benchmarks.simulated.worlds import NAMES, world_of
+from benchmarks.simulated.drawn import world_for
+from benchmarks.simulated.worlds import NAMES
 
 
 def main() -> None:
@@ -53,7 +54,7 @@ def _given() -> argparse.Namespace:
     parser.add_argument("--pack", action="store_true", help="print it, and put it into the repository")
     given = parser.parse_args()
     for name in given.worlds:
-        world_of(name)
+        world_for(name)
     return given
 
 

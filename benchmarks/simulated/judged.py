@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.simulated.whole import Whole, sampled_by, with_study
-from benchmarks.simulated.worlds import Made, world_of
+from benchmarks.simulated.drawn import world_for
+from benchmarks.simulated.worlds import Made
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import inference_plans
 from tempopt.confirmation.inference import AS_TRAINED
@@ -67,7 +68,7 @@ class Cell:
 
     def study(self, seed: int) -> dict[str, Any]:
         """Run a study and return its record."""
-        world, began = world_of(self.world), time.process_time()
+        world, began = world_for(self.world, seed), time.process_time()
         how = {"seed": seed, "trials": self.trials, "explain": self.explain} | sampled_by(self.sampler)
         whole = Whole(world, with_study(world.spec, **how))
         verdicts = []
@@ -85,9 +86,15 @@ def cell_of(record: Mapping[str, Any]) -> Cell:
 
 
 def _runs(rows: list[TicketRow]) -> list[dict[str, Any]]:
-    """Return the number of runs by kind; of a searching kind those of another arm apart."""
-    named = (r.kind if r.kind not in SEARCHING or r.arm == r.kind else f"{r.kind}:{r.arm}" for r in rows)
-    return [{"kind": kind, "runs": count} for kind, count in sorted(Counter(named).items())]
+    """Return the number of runs by kind; those of another arm of a searching kind, and of constants, apart."""
+    return [{"kind": kind, "runs": count} for kind, count in sorted(Counter(map(_kind, rows)).items())]
+
+
+def _kind(row: TicketRow) -> str:
+    if row.kind in SEARCHING and row.arm != row.kind:
+        return f"{row.kind}:{row.arm}"
+    is_constant = set(row.arm.split("+")) <= {"constant", "constant_twin"}
+    return f"{row.kind}:constants" if row.kind == "confirm" and is_constant else row.kind
 
 
 def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[str, Any]]:

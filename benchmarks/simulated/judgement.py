@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from benchmarks.simulated.judged import Cell, cell_of
-from benchmarks.simulated.worlds import world_of
+from benchmarks.simulated.drawn import world_for
 
 ALLOWED = 0.025
 READ_AT = (1, 2, 5)
@@ -85,7 +85,7 @@ def _false(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
         (cell, records, answer)
         for cell, records in cells.items()
         for answer in names(records)
-        if world_of(cell.world).false(answer)
+        if world_for(cell.world).false(answer)
     ]
     p_values = []
     for cell, records, answer in rows:
@@ -107,14 +107,15 @@ def _true(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
     yield "|---" * (6 + len(reads)) + "|"
     for cell, records in cells.items():
         for answer in names(records):
-            if world_of(cell.world).false(answer) is False:
+            if world_for(cell.world).false(answer) is False:
                 yield f"{_start(cell, records)}| {answer} {_shares(cell, records, answer, reads)}|"
 
 
 def _held(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
     yield "\nIntervals that hold the truth:\n"
-    yield _HEAD + "| answer | true gain, mean | said, mean | interval holds it | all of a study's hold |"
-    yield "|---" * 10 + "|"
+    yield _HEAD + "| answer | true gain, mean | said, mean | the same where shown | interval holds it "\
+        "| all of a study's hold |"
+    yield "|---" * 11 + "|"
     for cell, records in cells.items():
         for answer in names(records):
             said = [_of(record, answer) for record in records]
@@ -124,8 +125,17 @@ def _held(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
             truth, gain = (np.mean([each[0][key] for each in said]) for key in ("truth", "gain"))
             first = np.mean([each[0]["held"] for each in said])
             every = np.mean([all(one["held"] for one in each) for each in said])
-            numbers = f"| {truth:+.4f} | {gain:+.4f} | {first:.1%} | {every:.1%} |"
+            numbers = f"| {truth:+.4f} | {gain:+.4f} | {_where_shown(said)} | {first:.1%} | {every:.1%} |"
             yield f"{_start(cell, records)}| {answer} {numbers}"
+
+
+def _where_shown(said: Sequence[Sequence[Record]]) -> str:
+    """Return the means of the true gain and of the estimate over the studies that show one first."""
+    shown = [each[0] for each in said if each[0]["shown"]]
+    if not shown:
+        return ""
+    truth, gain = (np.mean([each[key] for each in shown]) for key in ("truth", "gain"))
+    return f"{truth:+.4f}, {gain:+.4f}"
 
 
 def _of(record: Record, answer: str) -> list[Record]:

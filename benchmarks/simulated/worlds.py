@@ -285,7 +285,7 @@ class Made:
     def _calm(self, parameters: Parameters, evaluated: Parameters | None) -> float:
         """Return what a parameter set comes to where nothing collapses."""
         plan = self._course(parameters)
-        places = [_place(name, float(parameters[name])) for name in self.other_names]
+        places = [place(name, float(parameters[name])) for name in self.other_names]
         lost = _squared(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
         return _LEVEL - self.curvature * lost + self._gained(parameters, evaluated)
 
@@ -371,7 +371,7 @@ def _key(world: str, parameters: tuple[tuple[str, str, Any], ...]) -> str:
     return json.dumps([world, effective({**neutral_values(own), **own})], sort_keys=True)
 
 
-def _place(name: str, value: float) -> float:
+def place(name: str, value: float) -> float:
     """Return where in its range a value is, 0 to 1."""
     return math.log(value / _LR[0]) / math.log(_LR[1] / _LR[0]) if name == "lr" else value
 

@@ -232,7 +232,7 @@ class AnyAgent:
             self._skipped.pop(study.id, None)
         if turn.found_no_run:
             self._idle_for += turn.idle_seconds
-        if turn.found_no_run or not turn.has_trained:
+        if turn.found_no_run or not (turn.has_trained or turn.better):
             self._without_run.add(study.id)
         self._note(f"Leaves {study.name}{turn.reason}.")
 

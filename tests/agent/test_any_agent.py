@@ -191,6 +191,22 @@ def test_a_study_of_higher_priority_ends_the_turn_of_another() -> None:
     assert "Leaves study-1: study-2 has a higher priority." in lines
 
 
+def test_a_study_that_was_left_for_another_before_it_began_a_run_is_served_again_at_once() -> None:
+    studies = Played(study(1))
+
+    def serving(name: str, turn: Turn) -> None:
+        if name == "study-1":
+            studies.studies += [study(2, priority=1)]
+            while turn.better is None:
+                time.sleep(0.01)
+            turn.has_trained = False
+            studies.studies = [study(2, priority=1), replace(study(1), name="the same again")]
+
+    studies.serving = serving
+    assert run(studies, idle_seconds=0.1)[0] == []
+    assert studies.served == ["study-1", "study-2", "the same again"]
+
+
 def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
     studies = Played(study(1), study(2, needs_agent=False))
 
