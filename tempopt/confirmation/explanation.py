@@ -171,7 +171,7 @@ def _choosing_tickets(
 def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Parameters]:
     """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
     of = spec.study.learned
-    return [learning(arms["baseline"], ratio, of=of) for ratio in LR_RATIOS] if spec.learns else []
+    return [learning(arms["baseline"], ratio, learns=of) for ratio in LR_RATIOS] if spec.learns else []
 
 
 def _best_learned(

@@ -28,7 +28,7 @@ def attach_problems(spec: StudySpec) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for path, name, values in _parameters(spec):
         problem = _argument_problem(spec, name) or _rows_problem(spec, name, values)
-        if problem is not None and path not in (known for known, _ in lines):
+        if problem is not None and path not in (line_path for line_path, _ in lines):
             lines.append((path, problem))
     return lines
 
@@ -38,10 +38,10 @@ def _parameters(spec: StudySpec) -> Iterator[tuple[str, str, Sequence[Any]]]:
     for name, domain in spec.search.items():
         if not split_name(name)[0]:
             yield f"search.{name}", name, domain.probes
-    for compared in spec.compare or ():
-        for name, value in compared.parameters.items():
+    for compared_set in spec.compare or ():
+        for name, value in compared_set.parameters.items():
             if not split_name(name)[0]:
-                yield f"compare.{compared.name}.{name}", name, (value,)
+                yield f"compare.{compared_set.name}.{name}", name, (value,)
 
 
 def _argument_problem(spec: StudySpec, name: str) -> str | None:
@@ -62,16 +62,17 @@ def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | No
     if name in ENTROPY_PARAMETERS and name in _arguments(spec):
         # the module has a term of its own
         return None
-    refused = [value for value in values if value != NEUTRAL[name]]
-    if not refused:
+    refused_values = [value for value in values if value != NEUTRAL[name]]
+    if not refused_values:
         return None
-    called = spec.model["class_path"]
-    own = f", write it under model.init_args if {called} has an argument of that name"
+    class_path = spec.model["class_path"]
+    argument_hint = f", write it under model.init_args if {class_path} has an argument of that name"
     return (
-        f"given {refused[0]!r}, but attach: {{way: {QUERY_ROWS}}} cannot set it: it scales the rows of the "
-        f"query projection, which {BEYOND_ROWS[name]}. Only {name}={NEUTRAL[name]!r} is allowed there. Write "
-        f"attach: {{way: {ATTENTION_INTERFACE}}} if {called} is a model of transformers, derive it from "
-        f"TemperedModule and take attach: out{own if name in ENTROPY_PARAMETERS else ''}, or take {name} out."
+        f"given {refused_values[0]!r}, but attach: {{way: {QUERY_ROWS}}} cannot set it: it scales the rows "
+        f"of the query projection, which {BEYOND_ROWS[name]}. Only {name}={NEUTRAL[name]!r} is allowed "
+        f"there. Write attach: {{way: {ATTENTION_INTERFACE}}} if {class_path} is a model of transformers, "
+        "derive it from TemperedModule and take attach: "
+        f"out{argument_hint if name in ENTROPY_PARAMETERS else ''}, or take {name} out."
     )
 
 

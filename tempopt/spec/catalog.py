@@ -24,8 +24,8 @@ def bundled(package: Path | None = None) -> dict[str, Path]:
         package: The folder of the package ``tempopt``; None for the one that is running.
     """
     package = package or Path(__file__).resolve().parent.parent
-    inside, beside = package / "_studies", package.parent / "studies"
-    folder = inside if inside.is_dir() else beside
+    wheel_folder, checkout_folder = package / "_studies", package.parent / "studies"
+    folder = wheel_folder if wheel_folder.is_dir() else checkout_folder
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -35,33 +35,33 @@ def find_spec(name_or_path: str | Path) -> Path:
     Raises:
         SpecError: There is neither; the message lists the bundled names and the specs in the folder.
     """
-    known = bundled()
+    bundled_specs = bundled()
     try:
         path = absolute(str(name_or_path), "The study spec")
     except UsageError as error:
         raise SpecError(str(error)) from error
-    given = Path(name_or_path).expanduser()
+    user_path = Path(name_or_path).expanduser()
     # a pipe too: reading it says what it is
     if path.exists() and not path.is_dir():
-        return given
-    if str(name_or_path) in known:
-        return known[str(name_or_path)]
-    if given.is_dir():
-        raise SpecError(f"{given} is a folder. {_specs_in(given)}")
-    if given.suffix in _SUFFIXES:
-        where = "" if given.is_absolute() else f" in {Path.cwd()}"
-        remedy = f"Give a file that exists, or a spec that comes with tempopt: {', '.join(known)}."
-        if given.stem in known:
-            remedy = f'A spec "{given.stem}" comes with tempopt: give just that name.'
-        raise SpecError(f"There is no file {given}{where}. {remedy}")
-    here = [path.name for path in specs_in(Path.cwd())]
+        return user_path
+    if str(name_or_path) in bundled_specs:
+        return bundled_specs[str(name_or_path)]
+    if user_path.is_dir():
+        raise SpecError(f"{user_path} is a folder. {_specs_in(user_path)}")
+    if user_path.suffix in _SUFFIXES:
+        location = "" if user_path.is_absolute() else f" in {Path.cwd()}"
+        remedy = f"Give a file that exists, or a spec that comes with tempopt: {', '.join(bundled_specs)}."
+        if user_path.stem in bundled_specs:
+            remedy = f'A spec "{user_path.stem}" comes with tempopt: give just that name.'
+        raise SpecError(f"There is no file {user_path}{location}. {remedy}")
+    local_names = [path.name for path in specs_in(Path.cwd())]
     remedy = "Or give a YAML file; to write one, run: tempopt init package.module.Class"
-    raise SpecError(unknown("study spec", name_or_path, [*known, *here], remedy))
+    raise SpecError(unknown("study spec", name_or_path, [*bundled_specs, *local_names], remedy))
 
 
 def _specs_in(folder: Path) -> str:
-    found = specs_in(folder)
-    return f"Give a file: {', '.join(map(str, found))}." if found else "Give a YAML file."
+    specs = specs_in(folder)
+    return f"Give a file: {', '.join(map(str, specs))}." if specs else "Give a YAML file."
 
 
 def specs_in(folder: Path) -> list[Path]:

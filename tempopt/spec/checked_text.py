@@ -65,17 +65,17 @@ class CheckedText:
         name = study.get("name") if isinstance(study, dict) else None
         return name if isinstance(name, str) else None
 
-    def with_messages(self, more: Sequence[Message]) -> CheckedText:
+    def with_messages(self, new_messages: Sequence[Message]) -> CheckedText:
         """Return the same with further messages; an error among them takes the spec away."""
-        spec = None if any(each.severity == "error" for each in more) else self.spec
-        return CheckedText(messages=ordered([*self.messages, *more]), spec=spec, origin=self.origin)
+        spec = None if any(message.severity == "error" for message in new_messages) else self.spec
+        return CheckedText(messages=ordered([*self.messages, *new_messages]), spec=spec, origin=self.origin)
 
 
 def check_text(text: str) -> CheckedText:
     """Check the text of a study spec in YAML; what is wrong with it is told, not raised."""
-    if told := not_text(text):
+    if problem := not_text(text):
         message = Message(
-            line=None, column=None, severity="error", path="", text=f"The text holds {told}. Take it out."
+            line=None, column=None, severity="error", path="", text=f"The text holds {problem}. Take it out."
         )
         return CheckedText(messages=(message,), spec=None, origin=None)
     try:
@@ -85,8 +85,8 @@ def check_text(text: str) -> CheckedText:
     try:
         spec = StudySpec.parse(origin.data, source=origin)
     except FaultySpecError as error:
-        found = tuple(message_at(origin, path, told) for path, told in all_faults(error))
-        return CheckedText(messages=ordered(found), spec=None, origin=origin)
+        messages = tuple(message_at(origin, path, fault) for path, fault in all_faults(error))
+        return CheckedText(messages=ordered(messages), spec=None, origin=origin)
     warnings = tuple(messages_of(note, origin, severity="warning")[0] for note in spec.notes)
     return CheckedText(messages=ordered(warnings), spec=spec, origin=origin)
 
@@ -97,28 +97,30 @@ def message_at(origin: Document, path: str, text: str, *, severity: Severity = "
     return Message(line=line or None, column=column or None, severity=severity, path=path, text=text)
 
 
-def messages_of(told: str, origin: Document, *, severity: Severity = "error") -> list[Message]:
+def messages_of(report: str, origin: Document, *, severity: Severity = "error") -> list[Message]:
     """Return the messages of a text, one a line; one that begins with a key's path is about that key."""
-    found: list[Message] = []
-    for line in told.splitlines():
-        placed = _PATH.match(line)
-        if placed is not None and placed[1].partition(".")[0] in StudySpec.model_fields:
-            text = placed[3] if placed[2] == ": " else line
-            found.append(message_at(origin, placed[1], text, severity=severity))
+    messages: list[Message] = []
+    for line in report.splitlines():
+        match = _PATH.match(line)
+        if match is not None and match[1].partition(".")[0] in StudySpec.model_fields:
+            text = match[3] if match[2] == ": " else line
+            messages.append(message_at(origin, match[1], text, severity=severity))
         else:
-            found.append(Message(line=None, column=None, severity=severity, path="", text=line))
-    return found
+            messages.append(Message(line=None, column=None, severity=severity, path="", text=line))
+    return messages
 
 
 def ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return messages in the order of their lines, each once."""
-    return tuple(dict.fromkeys(sorted(messages, key=lambda each: (each.line or 0, each.column or 0))))
+    return tuple(
+        dict.fromkeys(sorted(messages, key=lambda message: (message.line or 0, message.column or 0)))
+    )
 
 
-def _of_yaml(told: str) -> Message:
-    found = _PLACE.match(told)
-    if found is None:
-        return Message(line=None, column=None, severity="error", path="", text=told)
-    column = 1 if found[2] is None else int(found[2])
-    text = told[found.end() :]
-    return Message(line=int(found[1]), column=column, severity="error", path="", text=text)
+def _of_yaml(error_text: str) -> Message:
+    match = _PLACE.match(error_text)
+    if match is None:
+        return Message(line=None, column=None, severity="error", path="", text=error_text)
+    column = 1 if match[2] is None else int(match[2])
+    text = error_text[match.end() :]
+    return Message(line=int(match[1]), column=column, severity="error", path="", text=text)

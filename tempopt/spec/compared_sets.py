@@ -72,26 +72,28 @@ class ComparedSet(Section):
 
     @field_validator("parameters")
     @classmethod
-    def _held(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _held(cls, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return the values as tickets hold them, so that 2 and 2.0 are the same temperature."""
         return {
             name: float(value) if type(value) is int and is_real(name) else value
-            for name, value in flat_numbers(given).items()
+            for name, value in flat_numbers(parameters).items()
         }
 
 
-def of_comparison(given: object) -> object:
+def of_comparison(data: object) -> object:
     """Return a spec without what belongs to a search, if it has a section ``compare:``."""
-    if not isinstance(given, Mapping) or given.get("compare") is None:
-        return given
-    result = {**given, "search": NO_SEARCH}
-    if isinstance(study := given.get("study"), Mapping):
-        result["study"] = kept = {key: each for key, each in study.items() if key not in _OF_A_SEARCH}
+    if not isinstance(data, Mapping) or data.get("compare") is None:
+        return data
+    result = {**data, "search": NO_SEARCH}
+    if isinstance(study := data.get("study"), Mapping):
+        result["study"] = kept_study = {key: value for key, value in study.items() if key not in _OF_A_SEARCH}
         if isinstance(seeds := study.get("seeds"), Mapping):
-            kept["seeds"] = {key: each for key, each in seeds.items() if key not in ("search", "choose")}
+            kept_study["seeds"] = {
+                key: value for key, value in seeds.items() if key not in ("search", "choose")
+            }
         if isinstance(limits := study.get("limits"), Mapping):
             # ends no comparison by itself, and says what a budget has reserved for it
-            kept["limits"] = {key: each for key, each in limits.items() if key == "gpu_hours"}
+            kept_study["limits"] = {key: value for key, value in limits.items() if key == "gpu_hours"}
     return result
 
 
@@ -115,13 +117,13 @@ def check_sets(
             "variant; {} is the spec as it stands."
         )
         lines.append(("compare", message))
-    names = [each.name for each in sets]
+    names = [parameter_set.name for parameter_set in sets]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         lines.append(("compare", f"two parameter sets are named {name}. Give each a name of its own."))
-    for each in sets:
-        for name, value in each.parameters.items():
+    for parameter_set in sets:
+        for name, value in parameter_set.parameters.items():
             if problem := _problem(name, value, model_args, temperatures):
-                lines.append((f"compare.{each.name}.{name}", problem))
+                lines.append((f"compare.{parameter_set.name}.{name}", problem))
     if lines:
         raise FaultsError(lines)
 
@@ -129,16 +131,16 @@ def check_sets(
 def _problem(
     name: str, value: object, model_args: Mapping[str, Any], temperatures: Collection[str] | None
 ) -> str | None:
-    if problem := name_problem(name, model_args, does="compared", temperatures=temperatures):
+    if problem := name_problem(name, model_args, action="compared", temperatures=temperatures):
         return problem
     if problem := _value_problem(value):
         return problem
     try:
         if name in TEMPERATURE_PARAMETERS:
             check_parameter(name, value)
-        prefix, _, rest = name.partition(".")
-        if prefix == "trainer" and "." not in rest:
-            parse_trainer({rest: value})
+        prefix, _, argument = name.partition(".")
+        if prefix == "trainer" and "." not in argument:
+            parse_trainer({argument: value})
     except SpecError as error:
         return str(error)
     except FaultsError as error:
@@ -174,13 +176,13 @@ def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None)
             "a guard compares with the first set, and study.all_pairs asks for no such one. Take it out."
         )
         return [("study.guards", message)]
-    fewest = fewest_pairs(study.seeds.confirm, study, len(sets))
-    if study.seeds.confirm.max >= fewest:
+    min_pairs = fewest_pairs(study.seeds.confirm, study, len(sets))
+    if study.seeds.confirm.max >= min_pairs:
         return []
     message = (
         f"given {study.seeds.confirm.max} with test: {study.test} and {num_comparisons(study, len(sets))} "
-        f"comparisons, which share the error rate. So few pairs can show nothing: give at least {fewest}, or "
-        "test: t."
+        f"comparisons, which share the error rate. So few pairs can show nothing: give at least {min_pairs}, "
+        "or test: t."
     )
     return [("study.seeds.confirm", message)]
 
@@ -203,60 +205,60 @@ def num_comparisons(study: StudySection, num_sets: int) -> int:
     return math.comb(num_sets, 2) if study.all_pairs else num_sets - 1
 
 
-def fewest_pairs(asked: Pairs, study: StudySection, num_sets: int) -> int:
+def fewest_pairs(pairs: Pairs, study: StudySection, num_sets: int) -> int:
     """Return the fewest pairs, those asked for at least, at which a comparison of so many sets can show."""
-    return asked.enough(study.test, level(1) / num_comparisons(study, num_sets))
+    return pairs.enough(study.test, level(1) / num_comparisons(study, num_sets))
 
 
 def in_every_set(sets: Sequence[ComparedSet] | None) -> set[str]:
     """Return the names that each of the sets gives a value."""
-    return set.intersection(*(set(each.parameters) for each in sets)) if sets else set()
+    return set.intersection(*(set(parameter_set.parameters) for parameter_set in sets)) if sets else set()
 
 
-def with_sets(data: Mapping[str, Any], given: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+def with_sets(data: Mapping[str, Any], sets: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     """Return a spec as plain data with these sets as its section ``compare:``; None: with its own, if any.
 
     Raises:
         SpecError: It has sets of its own as well.
     """
-    if given is None:
+    if sets is None:
         return dict(data)
     if data.get("compare") is not None:
         raise SpecError(
             "The study spec has a section compare:, and parameter sets were given as well. Give the sets in "
             "one of the two places."
         )
-    return {**data, "compare": list(given)}
+    return {**data, "compare": list(sets)}
 
 
-def named_sets(given: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:
+def named_sets(sets: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:
     """Return parameter sets as the section ``compare:`` has them.
 
     One that is given no name is called by the name of its file, or else by its place: A, B, C, ...
 
     Args:
-        given: A mapping; a text that is one in YAML, or the path of a file; ``name=`` before it names it.
+        sets: A mapping; a text that is one in YAML, or the path of a file; ``name=`` before it names it.
 
     Raises:
         SpecError: Some of them cannot be read; there is a line for each.
     """
-    named: list[tuple[str | None, GivenSet]]
-    if isinstance(given, Mapping):
-        named = [(str(name), each) for name, each in given.items()]
+    entries: list[tuple[str | None, GivenSet]]
+    if isinstance(sets, Mapping):
+        entries = [(str(name), parameter_set) for name, parameter_set in sets.items()]
     else:
-        named = [(None, each) for each in given]
-    found, faults = [], []
-    for place, (name, each) in enumerate(named):
+        entries = [(None, parameter_set) for parameter_set in sets]
+    parsed_sets, faults = [], []
+    for index, (name, parameter_set) in enumerate(entries):
         try:
-            own, parameters = _read(each)
+            own_name, parameters = _read(parameter_set)
         except SpecError as error:
             faults.append(str(error))
             continue
-        default = _LETTERS[place] if place < len(_LETTERS) else f"set{place + 1}"
-        found.append({"name": name or own or default, "parameters": parameters})
+        default = _LETTERS[index] if index < len(_LETTERS) else f"set{index + 1}"
+        parsed_sets.append({"name": name or own_name or default, "parameters": parameters})
     if faults:
         raise SpecError("\n".join(faults))
-    return found
+    return parsed_sets
 
 
 def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -265,7 +267,7 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
     Raises:
         UsageError: A text has another form, or a key comes twice.
     """
-    vary: dict[str, list[Any]] = {}
+    values_by_key: dict[str, list[Any]] = {}
     for text in texts:
         key, _, values = text.partition("=")
         key = key.strip()
@@ -273,11 +275,11 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise UsageError(
                 f"--vary {text}: give a key and its values, as in --vary model.num_heads=1,2,4,8"
             )
-        if key in vary:
+        if key in values_by_key:
             raise UsageError(f"--vary gives {key} twice. Give all of its values at once: {key}=V1,V2,...")
-        parsed = parse_mapping(f"values: [{values}]", source=f"--vary {text}")["values"]
-        vary[key] = [value for value in parsed if value != ""]
-    return vary
+        parsed_values = parse_mapping(f"values: [{values}]", source=f"--vary {text}")["values"]
+        values_by_key[key] = [value for value in parsed_values if value != ""]
+    return values_by_key
 
 
 def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -299,8 +301,8 @@ def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
                 "trainer.x or a temperature parameter."
             )
         texts = [_value_text(value) for value in values]
-        if repeated := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
-            raise UsageError(f"vary: {key} was given {', '.join(repeated)} more than once. Give it once.")
+        if duplicates := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
+            raise UsageError(f"vary: {key} was given {', '.join(duplicates)} more than once. Give it once.")
     num_sets = math.prod(len(values) for values in vary.values())
     if num_sets > _MAX_SETS:
         factors = " × ".join(str(len(values)) for values in vary.values())
@@ -312,33 +314,33 @@ def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     endings = Counter(name.rpartition(".")[2] for name in names)
     labels = [ending if endings[ending := name.rpartition(".")[2]] == 1 else name for name in names]
     sets: list[dict[str, Any]] = []
-    for place, values in enumerate(product(*vary.values()), start=1):
-        parts = (f"{label}={_value_text(value)}" for label, value in zip(labels, values, strict=True))
-        text = re.sub(r"[^A-Za-z0-9._=,-]+", "-", ",".join(parts))
-        name = text if re.fullmatch(_VARIED_NAME, text) else f"set{place}"
+    for index, values in enumerate(product(*vary.values()), start=1):
+        assignments = (f"{label}={_value_text(value)}" for label, value in zip(labels, values, strict=True))
+        text = re.sub(r"[^A-Za-z0-9._=,-]+", "-", ",".join(assignments))
+        name = text if re.fullmatch(_VARIED_NAME, text) else f"set{index}"
         sets.append({"name": name, "parameters": dict(zip(names, values, strict=True))})
     return sets
 
 
 def _name_in_set(key: str) -> str:
     """Return how a parameter set writes a key that may be written as in ``--set``."""
-    section, _, rest = key.partition(".")
-    if section not in ("model", "data", "trainer") or not rest:
+    section, _, subkey = key.partition(".")
+    if section not in ("model", "data", "trainer") or not subkey:
         return key
-    rest = rest.removeprefix("init_args.")
-    is_bare = section == "model" and ("." not in rest or rest in TEMPERATURE_PARAMETERS)
-    return rest if is_bare else f"{section}.{rest}"
+    subkey = subkey.removeprefix("init_args.")
+    is_bare = section == "model" and ("." not in subkey or subkey in TEMPERATURE_PARAMETERS)
+    return subkey if is_bare else f"{section}.{subkey}"
 
 
 def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _read(given: GivenSet) -> tuple[str | None, dict[str, Any]]:
+def _read(parameter_set: GivenSet) -> tuple[str | None, dict[str, Any]]:
     """Return a set's name, if it has one, and its parameters."""
-    if isinstance(given, Mapping):
-        return None, dict(given)
-    text = str(given)
+    if isinstance(parameter_set, Mapping):
+        return None, dict(parameter_set)
+    text = str(parameter_set)
     name = None
     if not _is_file(text) and (split := _NAMED.fullmatch(text)):
         name, text = split[1], split[2]
@@ -351,7 +353,7 @@ def _read(given: GivenSet) -> tuple[str | None, dict[str, Any]]:
             f"There is no file \"{text}\". Give a parameter set as a mapping, as in '{example}', or the path "
             "of a YAML file that holds one."
         )
-    return name, parse_mapping(text, source=f"the parameter set {given!r}")
+    return name, parse_mapping(text, source=f"the parameter set {parameter_set!r}")
 
 
 def _is_file(text: str) -> bool:
@@ -366,5 +368,5 @@ def _is_file(text: str) -> bool:
 
 def digest(sets: Sequence[ComparedSet], *, names: bool = True) -> str:
     """Return a text that tells these sets from others; ``names``: whether what they are called counts."""
-    told = [[each.name if names else "", each.parameters] for each in sets]
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+    content = [[parameter_set.name if names else "", parameter_set.parameters] for parameter_set in sets]
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()

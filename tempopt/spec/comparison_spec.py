@@ -50,27 +50,29 @@ def comparison_spec(
             "Parameter sets and values to vary were given. Give one of the two; what all sets share is given "
             "by --set, as in --set model.init_args.lr=0.001"
         )
-    given = (varied_sets(vary) if vary else named_sets(sets)) or None
-    if given is None and not _has_sets(spec):
+    compared_sets = (varied_sets(vary) if vary else named_sets(sets)) or None
+    if compared_sets is None and not _has_sets(spec):
         raise UsageError(
             "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
             "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}', or the values of a "
             "parameter, as in: tempopt compare SPEC --vary model.num_heads=1,2,4"
         )
-    over = [*overrides, *([] if pairs is None else [f"study.seeds.confirm={pairs}"])]
-    over += ["study.all_pairs=true"] if all_pairs else []
+    all_overrides = [*overrides, *([] if pairs is None else [f"study.seeds.confirm={pairs}"])]
+    all_overrides += ["study.all_pairs=true"] if all_pairs else []
     if isinstance(spec, str | Path):
-        found = load_spec(spec, over, compare=given)
+        comparison = load_spec(spec, all_overrides, compare=compared_sets)
     elif isinstance(spec, StudySpec):
-        found = spec.comparing(given).with_overrides(over)
+        comparison = spec.comparing(compared_sets).with_overrides(all_overrides)
     else:
-        found = StudySpec.parse(with_sets(spec, given), source="the study spec").with_overrides(over)
-    assert found.compare is not None
-    if name is None and given is not None:
-        kind = "pairs" if found.study.all_pairs else "compare"
-        suffix = f"-{kind}-{digest(found.compare)[:_DIGITS]}"
-        name = f"{found.study.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
-    return found if name is None else found.with_overrides([f"study.name={json.dumps(name)}"])
+        comparison = StudySpec.parse(with_sets(spec, compared_sets), source="the study spec").with_overrides(
+            all_overrides
+        )
+    assert comparison.compare is not None
+    if name is None and compared_sets is not None:
+        kind = "pairs" if comparison.study.all_pairs else "compare"
+        suffix = f"-{kind}-{digest(comparison.compare)[:_DIGITS]}"
+        name = f"{comparison.study.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
+    return comparison if name is None else comparison.with_overrides([f"study.name={json.dumps(name)}"])
 
 
 def _has_sets(spec: StudySpec | Mapping[str, Any] | str | Path) -> bool:

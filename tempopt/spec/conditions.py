@@ -18,40 +18,46 @@ from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 _EXAMPLE = "when: {optimizer: sgd}"
 
 
-def parse_when(given: object) -> dict[str, tuple[Any, ...]]:
+def parse_when(condition: object) -> dict[str, tuple[Any, ...]]:
     """Return a condition as values by name.
 
     Args:
-        given: Searched names, each with a value or a list of values.
+        condition: Searched names, each with a value or a list of values.
 
     Raises:
         SpecError: It is no such mapping.
     """
-    if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
+    if (
+        not isinstance(condition, Mapping)
+        or not condition
+        or not all(isinstance(name, str) for name in condition)
+    ):
         raise SpecError(
-            f"given when: {given!r}. Give names with values under which this one counts, as in {_EXAMPLE}."
+            f"given when: {condition!r}. Give names with values under which this one counts, as in "
+            f"{_EXAMPLE}."
         )
-    found = {
-        name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in given.items()
+    values_by_name = {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,)
+        for name, value in condition.items()
     }
-    for name, values in found.items():
+    for name, values in values_by_name.items():
         if not values:
             raise SpecError(f"given when: no value of {name}. Give at least one, as in {_EXAMPLE}.")
-    return found
+    return values_by_name
 
 
 def when_problems(search: Mapping[str, Domain]) -> dict[str, str]:
     """Return what is wrong with conditions, by the name that has them."""
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for name, domain in search.items():
-        for other, values in (domain.when or {}).items():
-            problem = _problem(search, name, other, values)
+        for other_name, values in (domain.when or {}).items():
+            problem = _problem(search, name, other_name, values)
             if problem is not None:
-                found.setdefault(name, problem)
-    return found or _circles(search)
+                problems.setdefault(name, problem)
+    return problems or _circles(search)
 
 
-def _problem(search: Mapping[str, Domain], name: str, other: str, values: tuple[Any, ...]) -> str | None:
+def _problem(search: Mapping[str, Domain], name: str, other_name: str, values: tuple[Any, ...]) -> str | None:
     if name in TEMPERATURE_PARAMETERS:
         return (
             "a temperature parameter takes no condition: the schedule, the layer_pattern and the like say "
@@ -59,23 +65,27 @@ def _problem(search: Mapping[str, Domain], name: str, other: str, values: tuple[
         )
     if search[name].baseline != UNSET:
         return "given beside a baseline, at which runs at τ = 1 hold it in any case. Take one of the two out."
-    if other == name:
+    if other_name == name:
         return f"{name} cannot depend on itself. Name another one."
-    if other not in search:
-        return unknown("searched name", other, [each for each in search if each != name])
-    domain = search[other]
-    if other in TEMPERATURE_PARAMETERS or domain.baseline != UNSET:
+    if other_name not in search:
+        return unknown(
+            "searched name", other_name, [searched_name for searched_name in search if searched_name != name]
+        )
+    domain = search[other_name]
+    if other_name in TEMPERATURE_PARAMETERS or domain.baseline != UNSET:
         return (
-            f"{other} is held at τ = 1, so what else differs from the baseline would follow from it. Name a "
-            "parameter that every arm tunes."
+            f"{other_name} is held at τ = 1, so what else differs from the baseline would follow from it. "
+            "Name a parameter that every arm tunes."
         )
     if not isinstance(domain, Choices) and domain.step is None and not isinstance(domain.low, int):
-        return f"{other} is any number of a range, which hardly ever has one value. Name one with choices."
+        return (
+            f"{other_name} is any number of a range, which hardly ever has one value. Name one with choices."
+        )
     for value in values:
         try:
             held_by(domain, value)
         except SpecError as error:
-            return f"{other}: {error}"
+            return f"{other_name}: {error}"
     return None
 
 
@@ -84,8 +94,8 @@ def _circles(search: Mapping[str, Domain]) -> dict[str, str]:
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][::-1]
-        return {circle[0]: f"the conditions go in a circle, {' -> '.join(circle)}. Take one of them out."}
+        cycle: list[str] = error.args[1][::-1]
+        return {cycle[0]: f"the conditions go in a circle, {' -> '.join(cycle)}. Take one of them out."}
     return {}
 
 
@@ -105,19 +115,22 @@ def _counts(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) 
     if name not in search:
         return True
     return all(
-        other in values and _among(values[other], allowed) and _counts(search, values, other)
-        for other, allowed in (search[name].when or {}).items()
+        other_name in values
+        and _among(values[other_name], allowed_values)
+        and _counts(search, values, other_name)
+        for other_name, allowed_values in (search[name].when or {}).items()
     )
 
 
-def _among(value: object, allowed: tuple[Any, ...]) -> bool:
-    return any(same_value(value, each) for each in allowed)
+def _among(value: object, choices: tuple[Any, ...]) -> bool:
+    return any(same_value(value, choice) for choice in choices)
 
 
 def excluded_by(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> str | None:
     """Return what keeps a name from counting, of a set in which others may be left open; None: nothing."""
-    for other, allowed in (search[name].when or {}).items():
-        if other in values and not _among(values[other], allowed):
-            wanted = " or ".join(map(json.dumps, allowed))
-            return f"it counts only when {other} is {wanted}, and this set has {json.dumps(values[other])}."
+    for other_name, allowed_values in (search[name].when or {}).items():
+        if other_name in values and not _among(values[other_name], allowed_values):
+            choices_text = " or ".join(map(json.dumps, allowed_values))
+            value_text = json.dumps(values[other_name])
+            return f"it counts only when {other_name} is {choices_text}, and this set has {value_text}."
     return None

@@ -23,7 +23,9 @@ def problems(spec: StudySpec) -> list[tuple[str, str]]:
     fixed = spec.fixed_temperatures
     lines = length_problems(spec.trainer, names)
     compiled = spec.study.compile is not None
-    lines += temperature_problems(spec.search, fixed, asks=spec.about_temperature, compiled=compiled)
+    lines += temperature_problems(
+        spec.search, fixed, needs_temperature=spec.about_temperature, compiled=compiled
+    )
     try:
         spec.enqueued_at(spec.study.enqueue, path="study.enqueue")
     except FaultsError as error:
@@ -41,8 +43,8 @@ def _data_problems(spec: StudySpec) -> list[tuple[str, str]]:
     if spec.data is not None:
         return []
     names = {f"search.{name}": name for name in spec.search}
-    for compared in spec.compare or ():
-        names |= {f"compare.{compared.name}.{name}": name for name in compared.parameters}
+    for compared_set in spec.compare or ():
+        names |= {f"compare.{compared_set.name}.{name}": name for name in compared_set.parameters}
     return [
         (path, f"{name} is given, but the spec has no data: section. Add one, or take {name} out.")
         for path, name in names.items()

@@ -33,11 +33,11 @@ def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dic
         join_name(temperature, "temperature_init"): span
         for temperature, span in constant_ranges(space).items()
     }
-    found: list[dict[str, float]] = [{} for _ in range(count)]
+    constants: list[dict[str, float]] = [{} for _ in range(count)]
     for base, (level, (low, high)) in zip(_BASES, ranges.items(), strict=False):
-        for constant, position in zip(found, _positions(base), strict=False):
+        for constant, position in zip(constants, _positions(base), strict=False):
             constant[level] = low * (high / low) ** position
-    return found
+    return constants
 
 
 def _positions(base: int) -> Iterable[float]:

@@ -37,12 +37,12 @@ class Range:
     def probes(self) -> tuple[Any, ...]:
         """Values that stand for all: both ends, and one that lies between."""
         if self.step is not None:
-            between = self.low + self.step
+            middle = self.low + self.step
         elif isinstance(self.low, int):
-            between = (self.low + self.high) // 2
+            middle = (self.low + self.high) // 2
         else:
-            between = self.low + 0.381966 * (self.high - self.low)
-        return (self.low, self.high, between)
+            middle = self.low + 0.381966 * (self.high - self.low)
+        return (self.low, self.high, middle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +69,17 @@ Domain = Range | Choices
 
 def as_written(domain: Domain) -> dict[str, Any]:
     """Return a domain as plain data."""
-    written = {key: value for key, value in asdict(domain).items() if value is not None}
+    data = {key: value for key, value in asdict(domain).items() if value is not None}
     if domain.baseline == UNSET:
-        del written["baseline"]
+        del data["baseline"]
     else:
-        written["baseline"] = domain.baseline
-    return written
+        data["baseline"] = domain.baseline
+    return data
 
 
-def same_value(one: object, other: object) -> bool:
+def same_value(value: object, other_value: object) -> bool:
     """Return whether two values of a parameter are the same: true is not 1, though Python has them equal."""
-    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
+    return bool(value == other_value) and isinstance(value, bool) is isinstance(other_value, bool)
 
 
 def held_by(domain: Domain, value: object) -> Any:
@@ -89,15 +89,15 @@ def held_by(domain: Domain, value: object) -> Any:
             if same_value(choice, value):
                 return choice
         raise SpecError(f"given {value!r}. Give one of {', '.join(map(json.dumps, domain.choices))}.")
-    whole = isinstance(domain.low, int) and isinstance(domain.high, int)
-    allowed = f"{'a whole number' if whole else 'a number'} from {domain.low} to {domain.high}"
+    is_whole = isinstance(domain.low, int) and isinstance(domain.high, int)
+    allowed_text = f"{'a whole number' if is_whole else 'a number'} from {domain.low} to {domain.high}"
     if domain.step is not None:
-        allowed += f" in steps of {domain.step}"
+        allowed_text += f" in steps of {domain.step}"
     if (
         isinstance(value, bool)
-        or not isinstance(value, int if whole else int | float)
+        or not isinstance(value, int if is_whole else int | float)
         or not domain.low <= value <= domain.high
         or (domain.step and (Decimal(str(value)) - Decimal(str(domain.low))) % Decimal(str(domain.step)))
     ):
-        raise SpecError(f"given {value!r}. Give {allowed}.")
-    return value if whole else float(value)
+        raise SpecError(f"given {value!r}. Give {allowed_text}.")
+    return value if is_whole else float(value)

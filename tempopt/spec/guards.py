@@ -54,20 +54,20 @@ def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSp
     """
     if not name or len(name) > _LONGEST:
         raise ValueError(f"the name of a guard is a metric's, of 1 to {_LONGEST} letters; given {name!r}.")
-    given = text.strip() if isinstance(text, str) else None
+    condition = text.strip() if isinstance(text, str) else None
     for form, pattern in _FORMS:
-        found = None if given is None else pattern.fullmatch(given)
-        if found is None or given is None:
+        match = None if condition is None else pattern.fullmatch(condition)
+        if match is None or condition is None:
             continue
-        margin = float(found["margin"]) / (100.0 if found["percent"] else 1.0)
+        margin = float(match["margin"]) / (100.0 if match["percent"] else 1.0)
         if not math.isfinite(margin):
             break
         return GuardSpec(
             name=name,
-            text=given,
-            side=_side(name, given, form, direction),
+            text=condition,
+            side=_side(name, condition, form, direction),
             margin=margin,
-            relative=bool(found["percent"]),
+            relative=bool(match["percent"]),
         )
     raise ValueError(f"given {text!r}. Give {_ALLOWED}; without % the number is in the unit of {name}.")
 

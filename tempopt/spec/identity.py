@@ -15,38 +15,38 @@ _CARE = (
     *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
     "priority",
 )
-# What only looks on.
+# What only observes.
 _LOGGED = ("logger", "log_every_n_steps")
 
 
-def diff(stored: StudySpec, given: StudySpec) -> list[str]:
+def diff(stored_spec: StudySpec, new_spec: StudySpec) -> list[str]:
     """Return a line for each thing that one study asks otherwise than another, empty if there is none."""
-    return list(differences(stored, given).values())
+    return list(differences(stored_spec, new_spec).values())
 
 
-def differences(stored: StudySpec, given: StudySpec) -> dict[str, str]:
+def differences(stored_spec: StudySpec, new_spec: StudySpec) -> dict[str, str]:
     """Return by path a line for each thing that one study asks otherwise than another.
 
     The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
     and what belongs to a machine (``resources:``, ``--set data.*``) are no difference.
     """
-    before, after = _flat(identifying(stored)), _flat(identifying(given))
+    stored_values, new_values = _flat(identifying(stored_spec)), _flat(identifying(new_spec))
     lines: dict[str, str] = {}
-    for path in [*before, *(path for path in after if path not in before)]:
-        if path not in after:
-            if not _is_emptied(before[path], path, after):
-                lines[path] = f"{path}: was {json.dumps(before[path])}, now not given"
-        elif path not in before:
-            if not _is_emptied(after[path], path, before):
-                lines[path] = f"{path}: was not given, now {json.dumps(after[path])}"
-        elif before[path] != after[path]:
-            lines[path] = f"{path}: was {json.dumps(before[path])}, now {json.dumps(after[path])}"
+    for path in [*stored_values, *(path for path in new_values if path not in stored_values)]:
+        if path not in new_values:
+            if not _is_emptied(stored_values[path], path, new_values):
+                lines[path] = f"{path}: was {json.dumps(stored_values[path])}, now not given"
+        elif path not in stored_values:
+            if not _is_emptied(new_values[path], path, stored_values):
+                lines[path] = f"{path}: was not given, now {json.dumps(new_values[path])}"
+        elif stored_values[path] != new_values[path]:
+            lines[path] = f"{path}: was {json.dumps(stored_values[path])}, now {json.dumps(new_values[path])}"
     return lines
 
 
-def _is_emptied(value: object, path: str, other: Mapping[str, Any]) -> bool:
+def _is_emptied(value: object, path: str, other_values: Mapping[str, Any]) -> bool:
     """Whether this is a mapping of which the other study's keys, with a line for each, say the rest."""
-    return value == {} and any(key.startswith(f"{path}.") for key in other)
+    return value == {} and any(key.startswith(f"{path}.") for key in other_values)
 
 
 def identifying(spec: StudySpec) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
     for name in ("name", *_CARE):
         del data["study"][name]
     del data["study"]["not_learned"]
-    for each in data["temperatures"].values():
+    for temperature in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it
-        del each["as_found"], each["evaluated"], each["trained"]
+        del temperature["as_found"], temperature["evaluated"], temperature["trained"]
     return data
 
 
@@ -68,6 +68,6 @@ def _flat(value: object, path: str = "") -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {path: value}
     result: dict[str, Any] = {}
-    for key, item in value.items():
-        result |= _flat(item, f"{path}.{key}" if path else key)
+    for key, child in value.items():
+        result |= _flat(child, f"{path}.{key}" if path else key)
     return result

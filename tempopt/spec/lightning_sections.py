@@ -100,53 +100,53 @@ _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 LENGTHS = ("max_steps", "max_epochs")
 
 
-def unknown_key(path: str, key: str, known: Collection[str]) -> str:
+def unknown_key(path: str, key: str, known_keys: Collection[str]) -> str:
     """Return the message for a key that a section does not have."""
     if not path and key in _BELONGS:
         return f"{key} has no place in a study spec: {_BELONGS[key]}"
     if path in ("", "study"):
         if key.lower() in _SEVERAL:
             return f'Unknown key "{key}". {_GUARDED}'
-        if called := _CALLED.get(key.lower()):
-            return f'Unknown key "{key}". In a study spec it is study.{called}.'
-    return unknown("key", key, known)
+        if study_key := _CALLED.get(key.lower()):
+            return f'Unknown key "{key}". In a study spec it is study.{study_key}.'
+    return unknown("key", key, known_keys)
 
 
-def one_metric(given: object) -> object:
+def one_metric(value: object) -> object:
     """Return what is given as the metric or its direction, if that is one.
 
     Raises:
         ValueError: There are several of them.
     """
-    if isinstance(given, list | tuple | Mapping):
-        raise ValueError(f"given {given!r}. {_GUARDED}")
-    return given
+    if isinstance(value, list | tuple | Mapping):
+        raise ValueError(f"given {value!r}. {_GUARDED}")
+    return value
 
 
-def parse_class(given: object, *, section: str) -> dict[str, Any]:
+def parse_class(value: object, *, section: str) -> dict[str, Any]:
     """Return ``{"class_path": ..., "init_args": {...}}`` of a ``model:`` or ``data:`` section.
 
     Raises:
         FaultsError: It is not of that shape; the message shows the rewrite.
     """
-    if isinstance(given, str):
-        raise FaultsError([(section, f"given the text {given!r}. Write {section}: {{class_path: {given}}}.")])
-    if not isinstance(given, Mapping):
+    if isinstance(value, str):
+        raise FaultsError([(section, f"given the text {value!r}. Write {section}: {{class_path: {value}}}.")])
+    if not isinstance(value, Mapping):
         example = "{class_path: package.module.Class, init_args: {...}}"
-        raise FaultsError([(section, f"given {given!r}. Write {section}: {example}.")])
-    if "class_path" not in given:
-        arguments = json.dumps(given.get("init_args", dict(given)), default=str)
+        raise FaultsError([(section, f"given {value!r}. Write {section}: {example}.")])
+    if "class_path" not in value:
+        arguments = json.dumps(value.get("init_args", dict(value)), default=str)
         rewrite = f"{section}: {{class_path: package.module.Class, init_args: {arguments}}}"
         raise FaultsError(
             [(section, f"class_path is missing, so there is no class to make. Write {rewrite}.")]
         )
-    known = ("class_path", "init_args")
+    known_keys = ("class_path", "init_args")
     lines = [
-        (f"{section}.{key}", unknown("key", key, known, "Arguments go under init_args."))
-        for key in given
-        if key not in known
+        (f"{section}.{key}", unknown("key", key, known_keys, "Arguments go under init_args."))
+        for key in value
+        if key not in known_keys
     ]
-    class_path, init_args = given["class_path"], given.get("init_args")
+    class_path, init_args = value["class_path"], value.get("init_args")
     if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(dotted(class_path)):
         message = f"given {class_path!r}. Give an import path: package.module.Class."
         lines.append((f"{section}.class_path", message))
@@ -160,52 +160,53 @@ def parse_class(given: object, *, section: str) -> dict[str, Any]:
     return {"class_path": class_path, "init_args": dict(init_args or {})}
 
 
-def parse_trainer(given: object) -> dict[str, Any]:
+def parse_trainer(arguments: object) -> dict[str, Any]:
     """Return the arguments of the Trainer, without any that tempopt sets itself.
 
     Raises:
-        FaultsError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot be gone
-            on with, or devices and lengths that are no numbers.
+        FaultsError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot
+            be resumed, or devices and lengths that are no numbers.
     """
-    if given is None:
+    if arguments is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(arguments, Mapping):
         raise FaultsError(
-            [("trainer", f"given {given!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
+            [("trainer", f"given {arguments!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
         )
     lines = [
         (f"trainer.{key}", f"{key} is not the spec's to set: {reason}")
         for key, reason in GOVERNED.items()
-        if key in given
+        if key in arguments
     ]
-    if "class_path" in given or "init_args" in given:
+    if "class_path" in arguments or "init_args" in arguments:
         message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
         lines.append(("trainer", message))
-    for key, value in given.items():
+    for key, value in arguments.items():
         if key in ("class_path", "init_args"):
             continue
-        problem = argument_problem(str(key), allowed=SETTABLE) or value_problem(key, value)
+        problem = argument_problem(str(key), choices=SETTABLE) or value_problem(key, value)
         if problem is not None:
             lines.append((f"trainer.{key}", problem))
     for key in LENGTHS:
-        value = given.get(key)
-        number = isinstance(value, int) and not isinstance(value, bool)
-        if not (value is None or unresolved(value) or (number and (0 < value <= _MOST or value == -1))):
+        value = arguments.get(key)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not (value is None or unresolved(value) or (is_number and (0 < value <= _MOST or value == -1))):
             message = f"given {value!r}. Give a whole number from 1 to {_MOST}, or -1 for no limit."
             lines.append((f"trainer.{key}", message))
-    if "val_check_interval" in given and not _is_interval(given["val_check_interval"]):
+    if "val_check_interval" in arguments and not _is_interval(arguments["val_check_interval"]):
         message = (
-            f"given {given['val_check_interval']!r}. Give a whole number of batches from 1 to {_MOST}, or a "
-            "share of an epoch above 0 and up to 1.0."
+            f"given {arguments['val_check_interval']!r}. Give a whole number of batches from 1 to {_MOST}, "
+            "or a share of an epoch above 0 and up to 1.0."
         )
         lines.append(("trainer.val_check_interval", message))
     for key in ("limit_train_batches", "limit_val_batches"):
-        if key in given and given[key] == 0:
+        if key in arguments and arguments[key] == 0:
             message = (
-                f"given {given[key]!r}, but a run has to train and to validate. Give 1 or more, or a share."
+                f"given {arguments[key]!r}, but a run has to train and to validate. Give 1 or more, or a "
+                "share."
             )
             lines.append((f"trainer.{key}", message))
-    devices = given.get("devices", 1)
+    devices = arguments.get("devices", 1)
     if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
         message = (
             f"given {devices!r}. Give how many devices train one run, a whole number of at least 1: it "
@@ -213,10 +214,10 @@ def parse_trainer(given: object) -> dict[str, Any]:
             "out there (resources.gpus)."
         )
         lines.append(("trainer.devices", message))
-    lines += _strategy_problems(given.get("strategy", "auto"))
+    lines += _strategy_problems(arguments.get("strategy", "auto"))
     if lines:
         raise FaultsError(lines)
-    return dict(given)
+    return dict(arguments)
 
 
 def _is_interval(value: object) -> bool:
@@ -228,15 +229,15 @@ def _is_interval(value: object) -> bool:
     return not isinstance(value, float) or 0 < value <= 1
 
 
-def _strategy_problems(given: object) -> list[tuple[str, str]]:
+def _strategy_problems(strategy: object) -> list[tuple[str, str]]:
     """Return what is wrong with ``trainer.strategy``, as far as its name and arguments tell."""
-    written: Mapping[str, Any] = given if isinstance(given, Mapping) else {"class_path": given}
-    name = str(written.get("class_path")).rpartition(".")[2]
-    options = written.get("init_args") or {}
+    settings: Mapping[str, Any] = strategy if isinstance(strategy, Mapping) else {"class_path": strategy}
+    name = str(settings.get("class_path")).rpartition(".")[2]
+    options = settings.get("init_args") or {}
     lines = []
     if _OWN_PROCESSES.search(name) or _OWN_PROCESSES.search(str(options.get("start_method", ""))):
         message = (
-            f"given {given!r}, which starts processes itself. tempopt starts them, as many as "
+            f"given {strategy!r}, which starts processes itself. tempopt starts them, as many as "
             "trainer.devices says: write strategy: ddp."
         )
         lines.append(("trainer.strategy", message))
@@ -252,9 +253,9 @@ def _strategy_problems(given: object) -> list[tuple[str, str]]:
     return lines
 
 
-def length_problems(trainer: Mapping[str, Any], searched: Collection[str]) -> list[tuple[str, str]]:
+def length_problems(trainer: Mapping[str, Any], searched_names: Collection[str]) -> list[tuple[str, str]]:
     """Return the fault that neither the Trainer nor what is searched says how long a run trains."""
-    if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in LENGTHS):
+    if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched_names for key in LENGTHS):
         return []
     message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
     return [("trainer", message)]

@@ -28,8 +28,10 @@ def load_spec(
     Raises:
         SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
     """
-    parsed = [document.parse_override(text) for text in overrides]
-    stored = [each for each in parsed if not each.local]
-    written = document.read(find_spec(path_or_name)).with_settings(stored)
-    spec = StudySpec.parse(with_sets(written.data, compare), source=written)
-    return spec.with_overrides([t for t, each in zip(overrides, parsed, strict=True) if each.local])
+    parsed_overrides = [document.parse_override(text) for text in overrides]
+    stored_overrides = [override for override in parsed_overrides if not override.local]
+    origin = document.read(find_spec(path_or_name)).with_settings(stored_overrides)
+    spec = StudySpec.parse(with_sets(origin.data, compare), source=origin)
+    return spec.with_overrides(
+        [text for text, override in zip(overrides, parsed_overrides, strict=True) if override.local]
+    )

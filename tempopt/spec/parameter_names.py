@@ -20,7 +20,7 @@ def name_problem(
     name: str,
     model_args: Mapping[str, Any],
     *,
-    does: str = "searched",
+    action: str = "searched",
     temperatures: Collection[str] | None = (),
 ) -> str | None:
     """Return what is wrong with the name of a parameter, or None.
@@ -28,23 +28,30 @@ def name_problem(
     Args:
         name: As a person wrote it.
         model_args: Init arguments that the ``model:`` section sets.
-        does: What is to be done with parameters of such names, for the message.
+        action: What is to be done with parameters of such names, for the message.
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
     """
     if not _NAME.fullmatch(name):
         return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
     if problem := unnamed(name, temperatures):
         return problem
-    prefix, dot, rest = name.partition(".")
+    prefix, dot, argument = name.partition(".")
     if temperatures is None and split_name(name)[0]:
         return None
     if not dot or name in TEMPERATURE_PARAMETERS:
         return None
     if prefix == "model":
-        bare = rest.removeprefix("init_args.")
-        if "." not in bare or bare in TEMPERATURE_PARAMETERS:
-            return f'init arguments of the model are {does} by their bare name: write "{bare}", not "{name}".'
-        return f'leave init_args out: write "model.{bare}".' if bare != rest else _ambiguous(name, model_args)
+        bare_name = argument.removeprefix("init_args.")
+        if "." not in bare_name or bare_name in TEMPERATURE_PARAMETERS:
+            return (
+                f'init arguments of the model are {action} by their bare name: write "{bare_name}", not '
+                f'"{name}".'
+            )
+        return (
+            f'leave init_args out: write "model.{bare_name}".'
+            if bare_name != argument
+            else _ambiguous(name, model_args)
+        )
     if prefix not in ("data", "trainer"):
         if isinstance(model_args.get(prefix), Mapping):
             return None
@@ -54,12 +61,12 @@ def name_problem(
         return unknown("prefix", prefix, ("data", "trainer"), remedy)
     if problem := _ambiguous(name, model_args):
         return problem
-    if rest.startswith("init_args."):
-        return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
-    if prefix == "trainer" and rest in UNSEARCHED:
-        return f"{rest} cannot be {does}: {UNSEARCHED[rest]}"
+    if argument.startswith("init_args."):
+        return f'leave init_args out: write "{prefix}.{argument.removeprefix("init_args.")}".'
+    if prefix == "trainer" and argument in UNSEARCHED:
+        return f"{argument} cannot be {action}: {UNSEARCHED[argument]}"
     if prefix == "trainer":
-        return argument_problem(rest.partition(".")[0], allowed=SEARCHABLE)
+        return argument_problem(argument.partition(".")[0], choices=SEARCHABLE)
     return None
 
 

@@ -27,26 +27,26 @@ _STEPS = 3
 
 def all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
     """Return the path and the message of all that validation finds, were it to go on at each fault."""
-    found = list(error.lines)
+    faults = list(error.lines)
     for _ in range(_STEPS):
         try:
-            StudySpec.parse(_without(error.origin.data, found), source=error.origin)
+            StudySpec.parse(_without(error.origin.data, faults), source=error.origin)
             break
-        except FaultySpecError as more:
-            new = [line for line in more.lines if not _follows(line[0], found)]
-            if not new:
+        except FaultySpecError as next_error:
+            new_faults = [line for line in next_error.lines if not _follows(line[0], faults)]
+            if not new_faults:
                 break
-            found += new
-    return [*found, *_secret_faults(error.origin.data, found)]
+            faults += new_faults
+    return [*faults, *_secret_faults(error.origin.data, faults)]
 
 
-def _secret_faults(given: Mapping[str, Any], found: _Lines) -> list[tuple[str, str]]:
+def _secret_faults(spec_data: Mapping[str, Any], faults: _Lines) -> list[tuple[str, str]]:
     """Return which logger holds a password, which is refused of specs that are right otherwise as well."""
     try:
-        refuse_secrets(_mapping(given.get("trainer")).get("logger"))
+        refuse_secrets(_mapping(spec_data.get("trainer")).get("logger"))
     except SpecError as error:
         path, _, message = str(error).partition(": ")
-        return [] if path in (known for known, _ in found) else [(path, message)]
+        return [] if path in (fault_path for fault_path, _ in faults) else [(path, message)]
     return []
 
 
@@ -55,55 +55,59 @@ def with_all_faults(error: FaultySpecError) -> FaultySpecError:
     return faulty(all_faults(error), error.origin)
 
 
-def _follows(path: str, found: _Lines) -> bool:
+def _follows(path: str, faults: _Lines) -> bool:
     """Whether a fault may be there only because another part of the spec was left out for its own."""
-    told = [each for each, _ in found]
+    fault_paths = [fault_path for fault_path, _ in faults]
     if path.partition(".")[0] == "search" or path.startswith("study.enqueue"):
-        return any(each.partition(".")[0] == "search" for each in told)
+        return any(fault_path.partition(".")[0] == "search" for fault_path in fault_paths)
     section, _, name = path.partition(".")
-    if section == "temperatures" and any(each.startswith(f"search.{name}.") for each in told):
+    if section == "temperatures" and any(
+        fault_path.startswith(f"search.{name}.") for fault_path in fault_paths
+    ):
         # what is searched of it is there, and wrong
         return True
     return any(
-        f"{one}.".startswith(f"{other}.") for each in told for one, other in ((path, each), (each, path))
+        f"{inner_path}.".startswith(f"{outer_path}.")
+        for fault_path in fault_paths
+        for inner_path, outer_path in ((path, fault_path), (fault_path, path))
     )
 
 
-def _without(given: Mapping[str, Any], found: _Lines) -> dict[str, Any]:
+def _without(spec_data: Mapping[str, Any], faults: _Lines) -> dict[str, Any]:
     """Return a spec without what is wrong, and with something in the place of what has to be there."""
-    data = copy.deepcopy(dict(given))
-    for path, _ in found:
+    data = copy.deepcopy(dict(spec_data))
+    for path, _ in faults:
         _drop(data, path)
     data["study"] = {**_STUDY, **_mapping(data.get("study"))}
     data["model"] = {**_MODEL, **_mapping(data.get("model"))}
     if "compare" not in data:
         data["search"] = data.get("search") or _SEARCH
-    if isinstance(kept := data.get("temperatures"), dict):
-        _place_temperatures(kept, _mapping(given.get("temperatures")))
+    if isinstance(temperatures := data.get("temperatures"), dict):
+        _place_temperatures(temperatures, _mapping(spec_data.get("temperatures")))
     return data
 
 
-def _place_temperatures(kept: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _place_temperatures(temperatures: dict[str, Any], spec_temperatures: Mapping[str, Any]) -> None:
     """Have the entries of ``temperatures:`` that lost their place be somewhere, for others to name them."""
-    for name, each in given.items():
-        if name not in kept and not isinstance(each, Mapping):
-            kept[name] = {}
-        left = kept.get(name)
-        if name != ATTENTION and isinstance(left, dict) and "value" not in left:
-            left["value"] = f"place_of.{name}"
+    for name, section in spec_temperatures.items():
+        if name not in temperatures and not isinstance(section, Mapping):
+            temperatures[name] = {}
+        entry = temperatures.get(name)
+        if name != ATTENTION and isinstance(entry, dict) and "value" not in entry:
+            entry["value"] = f"place_of.{name}"
 
 
 def _drop(data: dict[str, Any], path: str) -> None:
     """Take out the key of a path, or the nearest one above it that can be taken out."""
-    rest = path
+    remaining_path = path
     # a searched name has dots of its own
-    while key := next((key for key in map(str, data) if f"{rest}.".startswith(f"{key}.")), None):
-        inside, rest = data.get(key), rest[len(key) + 1 :]
-        if not rest or not isinstance(inside, dict):
+    while key := next((key for key in map(str, data) if f"{remaining_path}.".startswith(f"{key}.")), None):
+        child, remaining_path = data.get(key), remaining_path[len(key) + 1 :]
+        if not remaining_path or not isinstance(child, dict):
             data.pop(key, None)
             return
-        data = inside
+        data = child
 
 
-def _mapping(given: object) -> dict[str, Any]:
-    return dict(given) if isinstance(given, Mapping) else {}
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}

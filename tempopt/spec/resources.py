@@ -45,22 +45,22 @@ class Resources(Section):
 
     @field_validator("workers", mode="before")
     @classmethod
-    def _number_or_auto(cls, given: object) -> object:
-        if given in (None, "auto") or (type(given) is int and given >= 1):
-            return given
-        raise ValueError(f"given {given!r}. Give {_WORKERS}.")
+    def _number_or_auto(cls, value: object) -> object:
+        if value in (None, "auto") or (type(value) is int and value >= 1):
+            return value
+        raise ValueError(f"given {value!r}. Give {_WORKERS}.")
 
     @field_validator("gpus")
     @classmethod
-    def _share_or_whole(cls, given: float | None) -> float | None:
-        if given is None or 0 <= given < 1 or (math.isfinite(given) and given >= 1 and given.is_integer()):
-            return given
-        raise ValueError(f"given {given:g}. Give {_GPUS}.")
+    def _share_or_whole(cls, value: float | None) -> float | None:
+        if value is None or 0 <= value < 1 or (math.isfinite(value) and value >= 1 and value.is_integer()):
+            return value
+        raise ValueError(f"given {value:g}. Give {_GPUS}.")
 
     @field_validator("memory", mode="before")
     @classmethod
-    def _bytes(cls, given: object) -> int | None:
-        return in_bytes(given)
+    def _bytes(cls, value: object) -> int | None:
+        return in_bytes(value)
 
     def need(self, *, ranks: int, on_cards: bool, gpus: bool) -> Need:
         """Return what a trial takes.
@@ -70,9 +70,9 @@ class Resources(Section):
             on_cards: Whether the Trainer may use cards.
             gpus: Whether there are cards where it runs, for a section that does not say how many it wants.
         """
-        wanted = self.gpus if self.gpus is not None else float(ranks if gpus else 0)
+        num_gpus = self.gpus if self.gpus is not None else float(ranks if gpus else 0)
         return Need(
-            gpus=wanted if on_cards else 0.0, cpus=self.cpus or ranks, memory=self.memory, ranks=ranks
+            gpus=num_gpus if on_cards else 0.0, cpus=self.cpus or ranks, memory=self.memory, ranks=ranks
         )
 
     def problems(self, study: StudySection, *, ranks: int, on_cards: bool) -> list[tuple[str, str]]:
@@ -92,11 +92,11 @@ class Resources(Section):
             )
             lines.append(("resources.workers", message))
         if gpus and on_cards and gpus != ranks and (gpus >= 1 or ranks > 1):
-            why = "two processes of a trial cannot share a GPU"
+            reason = "two processes of a trial cannot share a GPU"
             if gpus > ranks:
-                why = "one would idle" if gpus - ranks == 1 else "some would idle"
+                reason = "one would idle" if gpus - ranks == 1 else "some would idle"
             message = (
-                f"given {gpus:g}, but trainer.devices is {ranks}: {why}. Give resources.gpus: "
+                f"given {gpus:g}, but trainer.devices is {ranks}: {reason}. Give resources.gpus: "
                 f"{ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
             )
             lines.append(("resources.gpus", message))

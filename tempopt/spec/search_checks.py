@@ -23,14 +23,15 @@ _REMEDY = (
 
 
 def temperature_problems(
-    search: Mapping[str, Domain], fixed: Mapping[str, Any], *, asks: bool, compiled: bool = False
+    search: Mapping[str, Domain], fixed: Mapping[str, Any], *, needs_temperature: bool, compiled: bool = False
 ) -> list[tuple[str, str]]:
     """Return what is wrong with the temperatures of a spec: the path of each fault, and the message.
 
     Args:
         search: The searched names.
         fixed: Temperature parameters that the model's init arguments set.
-        asks: Whether the verdict of the study is about a temperature, so that one has to be searched.
+        needs_temperature: Whether the verdict of the study is about a temperature, so that one has to be
+            searched.
         compiled: Whether the model is compiled.
     """
     lines = []
@@ -48,7 +49,7 @@ def temperature_problems(
             "not show what it attends to. Take study.compile or entropy_control out."
         )
         return [(path, message)]
-    if asks and not any(name in CREDITED for name in search):
+    if needs_temperature and not any(name in CREDITED for name in search):
         message = (
             f"given {', '.join(search)}, of which none is a temperature, so that there would be no "
             "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "

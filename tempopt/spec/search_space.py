@@ -69,27 +69,27 @@ _NO_EFFECT = (None, "none", False, "off", 1)
 
 
 def parse_search(
-    given: object, *, model_args: Mapping[str, Any], temperatures: Collection[str] | None = ()
+    section: object, *, model_args: Mapping[str, Any], temperatures: Collection[str] | None = ()
 ) -> dict[str, Domain]:
     """Return the domain of each name in a ``search:`` section.
 
     Args:
-        given: Name to ``{low, high, log, step}``, to a list of choices, or to ``{choices: [...]}``.
+        section: Name to ``{low, high, log, step}``, to a list of choices, or to ``{choices: [...]}``.
         model_args: Init arguments that the ``model:`` section sets.
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:
         FaultsError: A name or a domain is wrong; all of them are in it.
     """
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(section, Mapping) or not section:
         example = "{temperature_init: {low: 0.25, high: 4}, schedule: [constant, cosine]}"
-        raise FaultsError([("search", f"given {given!r}. Say what is searched, as in search: {example}.")])
+        raise FaultsError([("search", f"given {section!r}. Say what is searched, as in search: {example}.")])
     lines: list[tuple[str, str]] = []
     domains: dict[str, Domain] = {}
-    for name, domain in given.items():
+    for name, domain in section.items():
         path = f"search.{name}"
         problem = name_problem(name, model_args, temperatures=temperatures)
-        if problem is None and f"model.{name}" in given:
+        if problem is None and f"model.{name}" in section:
             problem = f'"{name}" and "model.{name}" are the same. Take one of them out.'
         if problem:
             lines.append((path, problem))
@@ -105,44 +105,45 @@ def parse_search(
     return domains
 
 
-def _domain(name: str, given: object) -> Domain:
-    if isinstance(given, Range | Choices):
-        return given
+def _domain(name: str, settings: object) -> Domain:
+    if isinstance(settings, Range | Choices):
+        return settings
     if split_name(name)[1] == KNOTS:
         raise SpecError(
             "a list of knots is not searched. Search temperatures of inner knots, as in temperature_knot_1: "
             "{low: 0.25, high: 4}, or write the list under model.init_args."
         )
-    if isinstance(given, list | tuple):
-        given = {"choices": list(given)}
-    if not isinstance(given, Mapping):
+    if isinstance(settings, list | tuple):
+        settings = {"choices": list(settings)}
+    if not isinstance(settings, Mapping):
         raise SpecError(
-            f"given {given!r}. Give a range {{low: ..., high: ...}} or a list of choices; for a fixed value, "
-            f"a list of one: [{given}]."
+            f"given {settings!r}. Give a range {{low: ..., high: ...}} or a list of choices; for a fixed "
+            f"value, a list of one: [{settings}]."
         )
-    for key in given:
+    for key in settings:
         if key not in _KEYS:
             raise SpecError(unknown("key", key, _KEYS))
-    domain = _choices(given) if "choices" in given else _range(name, given)
-    if "when" in given:
-        domain = replace(domain, when=parse_when(given["when"]))
+    domain = _choices(settings) if "choices" in settings else _range(name, settings)
+    if "when" in settings:
+        domain = replace(domain, when=parse_when(settings["when"]))
     if name in TEMPERATURE_PARAMETERS:
-        if "baseline" in given and is_own_number(split_name(name)[1]):
+        if "baseline" in settings and is_own_number(split_name(name)[1]):
             raise SpecError("given a baseline, but the runs at τ = 1 do not read it. Take it out.")
-        if "baseline" in given:
-            neutral = repr(NEUTRAL[name]) if name in NEUTRAL else "the temperature as found"
+        if "baseline" in settings:
+            neutral_text = repr(NEUTRAL[name]) if name in NEUTRAL else "the temperature as found"
             raise SpecError(
-                f"given a baseline, but {name} has one: {neutral}, where it changes nothing. Take it out."
+                f"given a baseline, but {name} has one: {neutral_text}, where it changes nothing. Take it "
+                "out."
             )
         _check_temperature(name, domain)
         return domain
-    return replace(domain, baseline=_baseline(name, domain, given))
+    return replace(domain, baseline=_baseline(name, domain, settings))
 
 
-def _baseline(name: str, domain: Domain, given: Mapping[str, Any]) -> Any:
+def _baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
     """Return at what value runs at τ = 1 hold a parameter of the model's own, UNSET if they tune it."""
-    if "baseline" in given:
-        value = given["baseline"]
+    if "baseline" in settings:
+        value = settings["baseline"]
         if not (value is None or isinstance(value, bool | int | float | str)):
             raise SpecError(f"given the baseline {value!r}. Give text, a number, true, false or null.")
         return value
@@ -152,19 +153,23 @@ def _baseline(name: str, domain: Domain, given: Mapping[str, Any]) -> Any:
         return UNSET
     if isinstance(domain, Range):
         return 1.0
-    found = [choice for choice in domain.choices if any(same_value(choice, each) for each in _NO_EFFECT)]
-    if found:
-        return found[0]
+    neutral_choices = [
+        choice
+        for choice in domain.choices
+        if any(same_value(choice, neutral_value) for neutral_value in _NO_EFFECT)
+    ]
+    if neutral_choices:
+        return neutral_choices[0]
     raise SpecError(
         "by its name it is a temperature of the model's own. Say at which value it changes nothing, which is "
         "what the runs at τ = 1 train with: {choices: [...], baseline: ...}."
     )
 
 
-def _choices(given: Mapping[str, Any]) -> Choices:
-    choices = given["choices"]
-    if others := ", ".join(key for key in given if key not in ("choices", "baseline", "when")):
-        raise SpecError(f"given choices together with {others}. Give either choices or a range.")
+def _choices(settings: Mapping[str, Any]) -> Choices:
+    choices = settings["choices"]
+    if other_keys := ", ".join(key for key in settings if key not in ("choices", "baseline", "when")):
+        raise SpecError(f"given choices together with {other_keys}. Give either choices or a range.")
     if not isinstance(choices, list | tuple) or not choices:
         raise SpecError(f"given choices {choices!r}. Give a list with at least one value.")
     for choice in choices:
@@ -172,37 +177,37 @@ def _choices(given: Mapping[str, Any]) -> Choices:
             raise SpecError(f"given the choice {choice!r}. A choice is text, a number, true, false or null.")
         if isinstance(choice, float) and not math.isfinite(choice):
             raise SpecError(f"given the choice {choice!r}. Give finite numbers.")
-    written = [json.dumps(choice) for choice in choices]
-    if twice := sorted({text for text in written if written.count(text) > 1}):
-        raise SpecError(f"given {', '.join(twice)} more than once. Give each choice once.")
+    texts = [json.dumps(choice) for choice in choices]
+    if duplicates := sorted({text for text in texts if texts.count(text) > 1}):
+        raise SpecError(f"given {', '.join(duplicates)} more than once. Give each choice once.")
     return Choices(choices=tuple(choices))
 
 
-def _range(name: str, given: Mapping[str, Any]) -> Range:
-    bare = split_name(name)[1]
-    if bare in _STRATEGIES:
-        raise SpecError(f"given a range, but a {bare} has a name. Give a list of names.")
+def _range(name: str, settings: Mapping[str, Any]) -> Range:
+    bare_name = split_name(name)[1]
+    if bare_name in _STRATEGIES:
+        raise SpecError(f"given a range, but a {bare_name} has a name. Give a list of names.")
     for key in ("low", "high"):
-        if key not in given:
+        if key not in settings:
             raise SpecError(f"{key} is missing. Give {{low: ..., high: ...}}, or a list of choices.")
-    low, high, step = (_number(key, given.get(key)) for key in ("low", "high", "step"))
+    low, high, step = (_number(key, settings.get(key)) for key in ("low", "high", "step"))
     assert low is not None and high is not None
-    if bare in RANGES and not RANGES[bare].whole:
+    if bare_name in RANGES and not RANGES[bare_name].whole:
         low, high = float(low), float(high)
     if low >= high:
         raise SpecError(f"low is {low!r} and high is {high!r}. Give a low that is less than high.")
-    log = given.get("log")
+    log = settings.get("log")
     if log is None:
-        log = bare in _SCALES and step is None
+        log = bare_name in _SCALES and step is None
     if not isinstance(log, bool):
         raise SpecError(f"log is {log!r}. Give true or false.")
     if log and low <= 0:
-        remedy = "" if bare in _SCALES and not RANGES[bare].accepts(0.0) else ", or log: false"
+        remedy = "" if bare_name in _SCALES and not RANGES[bare_name].accepts(0.0) else ", or log: false"
         raise SpecError(f"low is {low!r}, but the range is logarithmic. Give a low above 0{remedy}.")
     if log and step is not None:
         raise SpecError("given log and step, but a logarithmic range has no steps. Take one of them out.")
-    whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
-    if not whole:
+    is_whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
+    if not is_whole:
         low, high = float(low), float(high)
     _check_step(low, high, step)
     return Range(low=low, high=high, log=log, step=step)
@@ -225,10 +230,10 @@ def _check_step(low: float, high: float, step: float | None) -> None:
         raise SpecError(f"step is {step!r}. Give a step above 0.")
     span, size = Decimal(str(high)) - Decimal(str(low)), Decimal(str(step))
     if span % size:
-        reached = Decimal(str(low)) + span // size * size
+        last_value = Decimal(str(low)) + span // size * size
         raise SpecError(
             f"steps of {step!r} from {low!r} do not meet the high {high!r}. "
-            f"Give a high of {reached} or {reached + size}."
+            f"Give a high of {last_value} or {last_value + size}."
         )
 
 
@@ -237,17 +242,17 @@ def _check_temperature(name: str, domain: Domain) -> None:
         try:
             check_parameter(name, value)
         except SpecError as error:
-            inside = isinstance(domain, Range) and value not in (domain.low, domain.high)
-            raise SpecError(f"{error}{' Give choices, or a step.' * inside}") from error
+            is_inner = isinstance(domain, Range) and value not in (domain.low, domain.high)
+            raise SpecError(f"{error}{' Give choices, or a step.' * is_inner}") from error
 
 
 def parse_sets(
-    given: Iterable[Mapping[str, Any]], *, search: Mapping[str, Domain], path: str
+    raw_sets: Iterable[Mapping[str, Any]], *, search: Mapping[str, Domain], path: str
 ) -> list[dict[str, Any]]:
     """Return parameter sets that a person wants tried, each value as its domain holds it.
 
     Args:
-        given: Searched names to values; what a set leaves out is left open.
+        raw_sets: Searched names to values; what a set leaves out is left open.
         search: What is searched.
         path: Where the sets are written, for messages.
 
@@ -257,22 +262,22 @@ def parse_sets(
     """
     lines: list[tuple[str, str]] = []
     sets: list[dict[str, Any]] = []
-    for index, each in enumerate(given):
-        if not each:
+    for index, raw_set in enumerate(raw_sets):
+        if not raw_set:
             message = "given no value. Give at least one searched name, or take the set out."
             lines.append((f"{path}.{index}", message))
-        held: dict[str, Any] = {}
-        for name, value in each.items():
+        parameters: dict[str, Any] = {}
+        for name, value in raw_set.items():
             try:
                 if name not in search:
                     raise SpecError(unknown("searched name", name, search))
-                held[name] = held_by(search[name], value)
+                parameters[name] = held_by(search[name], value)
             except SpecError as error:
                 lines.append((f"{path}.{index}.{name}", str(error)))
-        for name in held:
-            if problem := excluded_by(search, held, name):
+        for name in parameters:
+            if problem := excluded_by(search, parameters, name):
                 lines.append((f"{path}.{index}.{name}", problem))
-        sets.append(held)
+        sets.append(parameters)
     if lines:
         raise FaultsError(lines)
     return sets
@@ -287,39 +292,39 @@ def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
     """
     return [
         join_name(temperature, name)
-        for temperature, own in _by_temperature(search).items()
-        for name in _idle(own, {} if temperature else fixed)
+        for temperature, domains in _by_temperature(search).items()
+        for name in _idle(domains, {} if temperature else fixed)
     ]
 
 
 def _by_temperature(search: Mapping[str, Domain]) -> dict[str, dict[str, Domain]]:
     """Return the domains of temperature parameters by temperature, under their bare names."""
-    found: dict[str, dict[str, Domain]] = {}
+    domains: dict[str, dict[str, Domain]] = {}
     for name, domain in search.items():
         if name in TEMPERATURE_PARAMETERS:
-            temperature, bare = split_name(name)
-            found.setdefault(temperature, {})[bare] = domain
-    return found
+            temperature, bare_name = split_name(name)
+            domains.setdefault(temperature, {})[bare_name] = domain
+    return domains
 
 
 def _idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
-    searched = list(search)
-    strategies = [name for name in searched if name in _STRATEGIES]
-    numeric = {name: search[name].probes for name in searched if name not in _STRATEGIES}
-    seen: dict[str, set[str]] = {name: set() for name in searched}
-    for chosen in itertools.product(*(search[name].probes for name in strategies)):
-        for first, second in ((0, 1), (1, 0)):
+    names = list(search)
+    strategies = [name for name in names if name in _STRATEGIES]
+    numeric_probes = {name: search[name].probes for name in names if name not in _STRATEGIES}
+    distinct_values: dict[str, set[str]] = {name: set() for name in names}
+    for choices in itertools.product(*(search[name].probes for name in strategies)):
+        for init_index, final_index in ((0, 1), (1, 0)):
             # the ends of the schedule are put apart, or every schedule would be flat
-            ends = {name: second if name.endswith("_final") else first for name in numeric}
-            values = {name: probes[ends[name] % len(probes)] for name, probes in numeric.items()}
-            whole = {**NEUTRAL, **fixed, **values, **dict(zip(strategies, chosen, strict=True))}
+            ends = {name: final_index if name.endswith("_final") else init_index for name in numeric_probes}
+            values = {name: probes[ends[name] % len(probes)] for name, probes in numeric_probes.items()}
+            all_values = {**NEUTRAL, **fixed, **values, **dict(zip(strategies, choices, strict=True))}
             # what a stored spec means does not follow from what is imported
-            counted = effective(whole, own_known=False)
-            for name in searched:
-                if name in counted:
-                    seen[name].add(json.dumps(counted[name]))
-    several = {name: name in strategies and len(search[name].probes) > 1 for name in searched}
-    return [name for name in searched if len(seen[name]) < 1 + several[name]]
+            effective_values = effective(all_values, own_known=False)
+            for name in names:
+                if name in effective_values:
+                    distinct_values[name].add(json.dumps(effective_values[name]))
+    has_choices = {name: name in strategies and len(search[name].probes) > 1 for name in names}
+    return [name for name in names if len(distinct_values[name]) < 1 + has_choices[name]]
 
 
 def distributions(search: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
@@ -339,7 +344,7 @@ def distributions(search: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
 
 
 def arm_space(
-    space: Mapping[str, BaseDistribution], arm: Arm, tuned: Collection[str]
+    space: Mapping[str, BaseDistribution], arm: Arm, tuned_names: Collection[str]
 ) -> dict[str, BaseDistribution]:
     """Return what an arm samples.
 
@@ -349,20 +354,20 @@ def arm_space(
     Args:
         space: The whole space.
         arm: The arm.
-        tuned: Names that every arm tunes.
+        tuned_names: Names that every arm tunes.
     """
     from optuna.distributions import FloatDistribution
 
     if arm == "search":
         return dict(space)
-    others = {name: each for name, each in space.items() if name in tuned}
+    tuned_space = {name: distribution for name, distribution in space.items() if name in tuned_names}
     if arm == "baseline":
-        return others
+        return tuned_space
     levels = {
         join_name(temperature, "temperature_init"): FloatDistribution(low, high, log=True)
         for temperature, (low, high) in constant_ranges(space).items()
     }
-    return {**levels, **others}
+    return {**levels, **tuned_space}
 
 
 def constant_ranges(space: Mapping[str, BaseDistribution]) -> dict[str, tuple[float, float]]:
@@ -376,18 +381,18 @@ def _constant_range(space: Mapping[str, BaseDistribution], temperature: str) -> 
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     for level in LEVELS if temperature else LEVELS[:1]:
-        searched = space.get(join_name(temperature, level))
-        if isinstance(searched, FloatDistribution):
-            return searched.low, searched.high
-        if isinstance(searched, CategoricalDistribution):
-            values = [float(choice) for choice in searched.choices if isinstance(choice, int | float)]
+        distribution = space.get(join_name(temperature, level))
+        if isinstance(distribution, FloatDistribution):
+            return distribution.low, distribution.high
+        if isinstance(distribution, CategoricalDistribution):
+            values = [float(choice) for choice in distribution.choices if isinstance(choice, int | float)]
             if values and min(values) < max(values):
                 return min(values), max(values)
     return _CONSTANTS
 
 
 def arm_parameters(
-    arm: Arm, sampled: Mapping[str, Any], *, searched: Mapping[str, Domain], fixed: Mapping[str, Any]
+    arm: Arm, sampled: Mapping[str, Any], *, search: Mapping[str, Domain], fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the whole parameter set that an arm trains with.
 
@@ -395,19 +400,21 @@ def arm_parameters(
         arm: ``baseline`` and ``constant`` make every temperature parameter neutral that the study touches,
             and hold what has a baseline there. Parameters of generation that are set and not searched stay.
         sampled: Values of the arm's own space.
-        searched: The whole search space.
+        search: The whole search space.
         fixed: Temperature parameters that the model's init arguments set.
 
     Returns:
         Name to value, without what has no effect.
     """
     if arm == "search":
-        return counted(searched, effective({**fixed, **sampled}))
-    touched = {*searched, *fixed, *(join_name(name, "temperature_init") for name in as_found(fixed))}
-    kept = {name: fixed[name] for name in GENERATION if name in fixed and name not in searched}
-    neutral = {name: value for name, value in neutral_values(fixed).items() if name in touched}
-    held = {name: domain.baseline for name, domain in searched.items() if domain.baseline != UNSET}
-    return counted(searched, effective({**neutral, **kept, **held, **sampled}))
+        return counted(search, effective({**fixed, **sampled}))
+    touched_names = {*search, *fixed, *(join_name(name, "temperature_init") for name in as_found(fixed))}
+    fixed_generation = {name: fixed[name] for name in GENERATION if name in fixed and name not in search}
+    neutral_parameters = {
+        name: value for name, value in neutral_values(fixed).items() if name in touched_names
+    }
+    baselines = {name: domain.baseline for name, domain in search.items() if domain.baseline != UNSET}
+    return counted(search, effective({**neutral_parameters, **fixed_generation, **baselines, **sampled}))
 
 
 def distinct(parameters: Mapping[str, Any]) -> str:

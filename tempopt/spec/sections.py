@@ -88,13 +88,13 @@ class Pairs(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _number(cls, given: object) -> object:
-        if isinstance(given, int) and not isinstance(given, bool) and 2 <= given <= MOST_SEEDS:
-            return {"min": given, "max": given}
-        if isinstance(given, Mapping):
-            return given
+    def _number(cls, value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MOST_SEEDS:
+            return {"min": value, "max": value}
+        if isinstance(value, Mapping):
+            return value
         raise ValueError(
-            f"given {given!r}. Give a whole number from 2 to {MOST_SEEDS}, or {{min: 4, max: 16}}."
+            f"given {value!r}. Give a whole number from 2 to {MOST_SEEDS}, or {{min: 4, max: 16}}."
         )
 
     @model_validator(mode="after")
@@ -117,12 +117,15 @@ class Pairs(Section):
 
         A look may spend its share of the level alone.
         """
-        for most in count(self.max):
-            looks = Pairs(min=most if self.min == self.max else self.min, max=most).looks
-            shares = [0.0, *(spent(look, most) for look in looks)]
-            alone = zip(looks, pairwise(shares), strict=True)
-            if any(least_pairs(test, alpha * (now - before)) <= look for look, (before, now) in alone):
-                return most
+        for max_pairs in count(self.max):
+            looks = Pairs(min=max_pairs if self.min == self.max else self.min, max=max_pairs).looks
+            shares = [0.0, *(spent(look, max_pairs) for look in looks)]
+            increments = zip(looks, pairwise(shares), strict=True)
+            if any(
+                least_pairs(test, alpha * (share - previous_share)) <= look
+                for look, (previous_share, share) in increments
+            ):
+                return max_pairs
         raise AssertionError("there is a number of pairs at which any test can show something")
 
 
@@ -171,12 +174,12 @@ class Strategy(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _flat(cls, given: object) -> object:
-        if isinstance(given, str):
-            return {"name": given}
-        if isinstance(given, Mapping) and "name" in given:
-            return {"name": given["name"], "options": {k: v for k, v in given.items() if k != "name"}}
-        raise ValueError(f"given {given!r}. Give a name, or {{name: ..., option: ...}}.")
+    def _flat(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping) and "name" in value:
+            return {"name": value["name"], "options": {k: v for k, v in value.items() if k != "name"}}
+        raise ValueError(f"given {value!r}. Give a name, or {{name: ..., option: ...}}.")
 
     @model_serializer
     def _as_written(self) -> dict[str, Any]:
@@ -197,9 +200,11 @@ class AttachSection(Section):
 
     @field_validator("layers", mode="before")
     @classmethod
-    def _patterns(cls, given: object) -> object:
-        patterns = isinstance(given, list) and given and all(isinstance(each, str) for each in given)
-        if given == "auto" or patterns:
-            return given
+    def _patterns(cls, value: object) -> object:
+        is_pattern_list = (
+            isinstance(value, list) and value and all(isinstance(pattern, str) for pattern in value)
+        )
+        if value == "auto" or is_pattern_list:
+            return value
         example = "[encoder.layers.*.self_attn]"
-        raise ValueError(f"given {given!r}. Give auto, or a list of patterns, as in {example}.")
+        raise ValueError(f"given {value!r}. Give auto, or a list of patterns, as in {example}.")

@@ -12,14 +12,14 @@ _UNITS = {
 }
 
 
-def in_bytes(given: object) -> int | None:
+def in_bytes(value: object) -> int | None:
     """Return a size in bytes; ValueError for what is none."""
-    if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
-        size = float(found[1]) * _UNITS[found[2].lower()]
-    elif given is None or (isinstance(given, int) and not isinstance(given, bool)):
-        size = given
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        size = float(match[1]) * _UNITS[match[2].lower()]
+    elif value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        size = value
     else:
-        raise ValueError(f"given {given!r}. Give {SIZE}.")
+        raise ValueError(f"given {value!r}. Give {SIZE}.")
     if size is not None and size < 1:
-        raise ValueError(f"given {given!r}. Give {SIZE}.")
+        raise ValueError(f"given {value!r}. Give {SIZE}.")
     return None if size is None else int(size)

@@ -85,20 +85,21 @@ def _problems(
     if classes.get(strategy.name) is None:
         # tempopt's own takes none, which the section says
         return []
-    allowed, lines = table[strategy.name], []
+    option_types, lines = table[strategy.name], []
     for option, value in strategy.options.items():
-        if not allowed:
+        if not option_types:
             message = f'{strategy.name} takes no options, and was given "{option}". Take it out.'
             lines.append((path, message))
-        elif option not in allowed:
-            lines.append((path, unknown(f"option of {strategy.name}", option, allowed)))
-        elif not any(has_type(value, name.strip()) for name in allowed[option].split("|")):
-            message = f"given {value!r}. {strategy.name} takes {allowed[option]}. Give that."
+        elif option not in option_types:
+            lines.append((path, unknown(f"option of {strategy.name}", option, option_types)))
+        elif not any(has_type(value, name.strip()) for name in option_types[option].split("|")):
+            message = f"given {value!r}. {strategy.name} takes {option_types[option]}. Give that."
             lines.append((f"{path}.{option}", message))
-    needed = _NEEDED.get(strategy.name, ())
-    if needed and all(strategy.options.get(option) is None for option in needed):
-        example = f"{{name: {strategy.name}, {needed[0]}: {'25.0' if len(needed) == 1 else '0.1'}}}"
-        message = f"{strategy.name} was given no {' or '.join(needed)}. Give it, as in {example}."
+    required_options = _NEEDED.get(strategy.name, ())
+    if required_options and all(strategy.options.get(option) is None for option in required_options):
+        value_text = "25.0" if len(required_options) == 1 else "0.1"
+        example = f"{{name: {strategy.name}, {required_options[0]}: {value_text}}}"
+        message = f"{strategy.name} was given no {' or '.join(required_options)}. Give it, as in {example}."
         lines.append((path, message))
     return lines
 

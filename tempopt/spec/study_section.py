@@ -162,36 +162,38 @@ class StudySection(Section):
 
     @field_validator("metric", "direction", mode="before")
     @classmethod
-    def _one(cls, given: object) -> object:
-        return one_metric(given)
+    def _one(cls, value: object) -> object:
+        return one_metric(value)
 
     @field_validator("sampler", "pruner")
     @classmethod
-    def _known(cls, given: Strategy, info: ValidationInfo) -> Strategy:
-        known = SAMPLERS if info.field_name == "sampler" else PRUNERS
-        if given.name not in known:
-            remedy = _WHY_NOT.get(given.name.lower().replace("-", ""), "")
-            raise ValueError(unknown(str(info.field_name), given.name, known, remedy))
-        if given.name == KNOWLEDGE_GRADIENT and given.options:
-            raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
-        if "seed" in given.options:
+    def _known(cls, strategy: Strategy, info: ValidationInfo) -> Strategy:
+        known_names = SAMPLERS if info.field_name == "sampler" else PRUNERS
+        if strategy.name not in known_names:
+            remedy = _WHY_NOT.get(strategy.name.lower().replace("-", ""), "")
+            raise ValueError(unknown(str(info.field_name), strategy.name, known_names, remedy))
+        if strategy.name == KNOWLEDGE_GRADIENT and strategy.options:
+            raise ValueError(
+                f"given {strategy.options!r}, but {strategy.name} has no options. Take them out."
+            )
+        if "seed" in strategy.options:
             raise ValueError(
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
             )
-        return given
+        return strategy
 
     @field_validator("min_gain", mode="before")
     @classmethod
-    def _amount(cls, given: object) -> object:
-        if given is None:
+    def _amount(cls, value: object) -> object:
+        if value is None:
             return None
-        found = _WITH_UNIT.fullmatch(given.strip()) if isinstance(given, str) else None
-        number = float(found[1]) if found else given
+        match = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None
+        number = float(match[1]) if match else value
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-            raise ValueError(f"given {given!r}. Give {_AMOUNT}.")
-        if found is None:
+            raise ValueError(f"given {value!r}. Give {_AMOUNT}.")
+        if match is None:
             return float(number)
-        return f"{found[1]}%" if found[2] == "%" else f"{found[1]} sd"
+        return f"{match[1]}%" if match[2] == "%" else f"{match[1]} sd"
 
     def min_gain_in_units(self, mean: float, deviation: float) -> float:
         """Return ``min_gain`` in the metric's unit.
@@ -203,19 +205,19 @@ class StudySection(Section):
         amount = _MIN_GAIN if self.min_gain is None else self.min_gain
         if isinstance(amount, float):
             return amount
-        found = _WITH_UNIT.fullmatch(amount)
-        assert found is not None, "validated before"
-        return float(found[1]) * (abs(mean) / 100 if found[2] == "%" else deviation)
+        match = _WITH_UNIT.fullmatch(amount)
+        assert match is not None, "validated before"
+        return float(match[1]) * (abs(mean) / 100 if match[2] == "%" else deviation)
 
     @field_validator("compile", mode="before")
     @classmethod
-    def _mode(cls, given: object) -> str | None:
-        if given is None or given is False:
+    def _mode(cls, value: object) -> str | None:
+        if value is None or value is False:
             return None
-        mode = "default" if given is True else given
+        mode = "default" if value is True else value
         if isinstance(mode, str) and mode in COMPILE_MODES:
             return mode
-        raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
+        raise ValueError(f"given {value!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
 
     @model_validator(mode="after")
     def _guarded(self) -> Self:
@@ -226,7 +228,7 @@ class StudySection(Section):
             except ValueError as error:
                 lines.append((f"guards.{name}", str(error)))
         # MySQL takes names that differ in the spaces at their end for one
-        for path, name in (("metric", self.metric), *((f"guards.{each}", each) for each in self.guards)):
+        for path, name in (("metric", self.metric), *((f"guards.{guard}", guard) for guard in self.guards)):
             if name != name.strip():
                 message = f'given "{name}", with white space at its end or beginning. Leave that out.'
                 lines.append((path, message))
@@ -260,12 +262,12 @@ class StudySection(Section):
 
     @model_validator(mode="after")
     def _learns(self) -> Self:
-        given = self.warm_start
-        if self.name in given or len(set(given)) < len(given):
-            message = f"given {given!r}. Give names of other studies, each of them once."
-        elif given and self.sampler.name != KNOWLEDGE_GRADIENT:
+        names = self.warm_start
+        if self.name in names or len(set(names)) < len(names):
+            message = f"given {names!r}. Give names of other studies, each of them once."
+        elif names and self.sampler.name != KNOWLEDGE_GRADIENT:
             message = (
-                f"given {given!r} with sampler: {self.sampler.name}, which learns nothing from others. "
+                f"given {names!r} with sampler: {self.sampler.name}, which learns nothing from others. "
                 f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
             )
         else:
@@ -274,25 +276,25 @@ class StudySection(Section):
 
     @model_validator(mode="after")
     def _foreseen(self) -> Self:
-        given, sampler = self.limits.standard_errors, self.sampler.name
-        if given is None:
+        standard_errors, sampler = self.limits.standard_errors, self.sampler.name
+        if standard_errors is None:
             return self
         if sampler == KNOWLEDGE_GRADIENT:
             return self
         message = (
-            f"given {given:g} with sampler: {sampler}, which does not say what trials to come are worth. "
-            f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
+            f"given {standard_errors:g} with sampler: {sampler}, which does not say what trials to come are "
+            f"worth. Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
         )
         raise FaultsError([("limits.standard_errors", message)])
 
     @model_validator(mode="after")
     def _enough_pairs(self) -> Self:
-        fewest, given = self.seeds.confirm.enough(self.test, level(1)), self.seeds.confirm.max
-        if given < fewest:
-            smallest = 2.0 ** (1 - given)
+        min_pairs, max_pairs = self.seeds.confirm.enough(self.test, level(1)), self.seeds.confirm.max
+        if max_pairs < min_pairs:
+            smallest = 2.0 ** (1 - max_pairs)
             message = (
-                f"given {given} with test: {self.test}. Two-sided, so few pairs cannot give a p below "
-                f"{smallest:g}, whatever the gain is: give at least {fewest}, or test: t."
+                f"given {max_pairs} with test: {self.test}. Two-sided, so few pairs cannot give a p below "
+                f"{smallest:g}, whatever the gain is: give at least {min_pairs}, or test: t."
             )
             raise FaultsError([("seeds.confirm", message)])
         return self
@@ -301,5 +303,5 @@ class StudySection(Section):
 def direction_of(metric: str) -> Direction | None:
     """Return the direction in which a metric of that name usually gets better, None if it does not say."""
     words = re.split(r"[^a-z0-9]+", metric.lower())
-    named = [direction for direction, names in _DIRECTIONS.items() if not set(names).isdisjoint(words)]
-    return named[0] if len(named) == 1 else None
+    directions = [direction for direction, names in _DIRECTIONS.items() if not set(names).isdisjoint(words)]
+    return directions[0] if len(directions) == 1 else None

@@ -100,37 +100,37 @@ class StudySpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _compares(cls, given: object) -> object:
-        return of_comparison(named.with_attention(given))
+    def _compares(cls, data: object) -> object:
+        return of_comparison(named.with_attention(data))
 
     @field_validator("model", "data", mode="before")
     @classmethod
-    def _class(cls, given: object, info: ValidationInfo) -> dict[str, Any] | None:
+    def _class(cls, value: object, info: ValidationInfo) -> dict[str, Any] | None:
         name = str(info.field_name)
-        return None if given is None and name == "data" else parse_class(given, section=name)
+        return None if value is None and name == "data" else parse_class(value, section=name)
 
     @field_validator("trainer", mode="before")
     @classmethod
-    def _trainer(cls, given: object) -> dict[str, Any]:
-        return parse_trainer(given)
+    def _trainer(cls, value: object) -> dict[str, Any]:
+        return parse_trainer(value)
 
     @field_validator("compare")
     @classmethod
-    def _sets(cls, given: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
-        if given is not None:
+    def _sets(cls, sets: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
+        if sets is not None:
             model = info.data.get("model") or {}
             names = info.data.get("temperatures")
-            check_sets(given, model_args=model.get("init_args", {}), temperatures=names)
-        return given
+            check_sets(sets, model_args=model.get("init_args", {}), temperatures=names)
+        return sets
 
     @field_validator("search", mode="before")
     @classmethod
-    def _search(cls, given: object, info: ValidationInfo) -> dict[str, Domain]:
-        if given is NO_SEARCH:
+    def _search(cls, value: object, info: ValidationInfo) -> dict[str, Domain]:
+        if value is NO_SEARCH:
             return {}
         model = info.data.get("model") or {}
         names = info.data.get("temperatures")
-        return parse_search(given, model_args=model.get("init_args", {}), temperatures=names)
+        return parse_search(value, model_args=model.get("init_args", {}), temperatures=names)
 
     @field_serializer("search")
     def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
@@ -163,9 +163,9 @@ class StudySpec(Section):
         """The temperatures that the evaluation of a trained model reads; attention's is the empty text."""
         return named.evaluated(self)
 
-    def with_found(self, found: Mapping[str, float], **others: Any) -> StudySpec:
+    def with_found(self, temperatures: Mapping[str, float], **kwargs: Any) -> StudySpec:
         """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
-        return self._with(named.with_found(self, found, **others))
+        return self._with(named.with_found(self, temperatures, **kwargs))
 
     @property
     def other_names(self) -> list[str]:
@@ -226,8 +226,8 @@ class StudySpec(Section):
         Args:
             gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
         """
-        here = self._in_force()
-        return here.resources.need(ranks=here.ranks, on_cards=here.on_cards, gpus=gpus)
+        local_spec = self._in_force()
+        return local_spec.resources.need(ranks=local_spec.ranks, on_cards=local_spec.on_cards, gpus=gpus)
 
     @property
     def notes(self) -> list[str]:
@@ -250,32 +250,32 @@ class StudySpec(Section):
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
         fixed = self.fixed_temperatures
-        return arm_parameters(arm, sampled, searched=self.search, fixed=fixed)
+        return arm_parameters(arm, sampled, search=self.search, fixed=fixed)
 
-    def enqueued(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def enqueued(self, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.
 
         Args:
-            given: Mappings of searched names to values; what a set leaves out is sampled. At most
+            sets: Mappings of searched names to values; what a set leaves out is sampled. At most
                 ``study.trials`` of them.
 
         Raises:
             SpecError: A name is not searched, or a value is not in its range or among its choices.
         """
         try:
-            return self.enqueued_at(given, path="enqueue")
+            return self.enqueued_at(sets, path="enqueue")
         except FaultsError as error:
             raise SpecError(listed("These parameter sets have", str(error).splitlines())) from None
 
-    def enqueued_at(self, given: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
+    def enqueued_at(self, sets: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
         """Return what :meth:`enqueued` does; FaultsError names what is wrong below a path."""
-        if len(given) > self.study.trials:
+        if len(sets) > self.study.trials:
             message = (
-                f"given {len(given)} parameter sets, but study.trials is {self.study.trials}. "
+                f"given {len(sets)} parameter sets, but study.trials is {self.study.trials}. "
                 "Give at most that many, or more trials."
             )
             raise FaultsError([(path, message)])
-        return parse_sets(given, search=self.search, path=path)
+        return parse_sets(sets, search=self.search, path=path)
 
     def comparing(self, sets: Sequence[Mapping[str, Any]] | None) -> Self:
         """Return the spec with these parameter sets to be compared; None: those that it has, if any.
@@ -296,26 +296,28 @@ class StudySpec(Section):
         Raises:
             SpecError: A setting cannot be read, or does not fit.
         """
-        parsed = [document.parse_override(text) for text in overrides]
-        stored = Document(source="the study spec with --set", data=self.to_json())
-        written = stored.with_settings([each for each in parsed if not each.local])
-        spec = self.parse(written.data, source=written)
-        spec._local = (*self._local, *(each for each in parsed if each.local))
+        parsed_overrides = [document.parse_override(text) for text in overrides]
+        stored_document = Document(source="the study spec with --set", data=self.to_json())
+        written_document = stored_document.with_settings(
+            [override for override in parsed_overrides if not override.local]
+        )
+        spec = self.parse(written_document.data, source=written_document)
+        spec._local = (*self._local, *(override for override in parsed_overrides if override.local))
         spec._in_force()
         return spec
 
     @property
     def local_overrides(self) -> list[str]:
         """The ``a.b=c`` settings that are this machine's own."""
-        return [f"{each.written}={json.dumps(each.value)}" for each in self._local]
+        return [f"{override.written}={json.dumps(override.value)}" for override in self._local]
 
     def _in_force(self) -> Self:
         """Return the spec with this machine's overrides written into it."""
         if not self._local:
             return self
-        stored = Document(source="the study spec with --set", data=self.to_json())
-        written = stored.with_settings(self._local)
-        return self.parse(written.data, source=written)
+        stored_document = Document(source="the study spec with --set", data=self.to_json())
+        written_document = stored_document.with_settings(self._local)
+        return self.parse(written_document.data, source=written_document)
 
     def resolved(self) -> Self:
         """Return the spec as it holds on this machine: ``--set`` in force and ``${NAME}`` replaced.
@@ -334,20 +336,20 @@ class StudySpec(Section):
         Raises:
             SpecError: As in :meth:`with_overrides` and :meth:`resolved`.
         """
-        here = (self.with_overrides(overrides) if overrides else self).resolved()
+        local_spec = (self.with_overrides(overrides) if overrides else self).resolved()
         return Program(
-            model=here.model,
-            data=here.data,
-            trainer=here.trainer,
-            attach=None if here.attach is None else here.attach.model_dump(),
-            metric_reads_temperature=here.study.metric_reads_temperature,
-            values={name: each.model_dump() for name, each in here.temperatures.items()},
-            metric=here.study.metric,
-            validate_at=here.study.validate_at,
-            data_seed=here.study.seed,
+            model=local_spec.model,
+            data=local_spec.data,
+            trainer=local_spec.trainer,
+            attach=None if local_spec.attach is None else local_spec.attach.model_dump(),
+            metric_reads_temperature=local_spec.study.metric_reads_temperature,
+            values={name: section.model_dump() for name, section in local_spec.temperatures.items()},
+            metric=local_spec.study.metric,
+            validate_at=local_spec.study.validate_at,
+            data_seed=local_spec.study.seed,
             identity=self.identity(),
-            compared=here.compare is not None,
-            compile=here.study.compile,
+            compared=local_spec.compare is not None,
+            compile=local_spec.study.compile,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -355,14 +357,14 @@ class StudySpec(Section):
         return self.model_dump(mode="json")
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the spec that :meth:`to_json` wrote.
 
         Raises:
             SpecError: Another version of tempopt wrote it, in a way that this one does not read.
         """
         try:
-            return cls.parse(stored, source="the stored study spec")
+            return cls.parse(data, source="the stored study spec")
         except SpecError as error:
             raise SpecError(
                 f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "

@@ -72,21 +72,21 @@ class TemperatureSection(Section):
     trained: Annotated[bool | None, Field(description="true, false or null")] = None
 
 
-def with_attention(given: object) -> object:
+def with_attention(data: object) -> object:
     """Return a spec with the entry ``attention`` of ``temperatures:`` as the section ``attach:``.
 
     Raises:
         FaultsError: Both are given.
     """
-    if not isinstance(given, Mapping) or not isinstance(given.get("temperatures"), Mapping):
-        return given
-    others = dict(given["temperatures"])
-    if ATTENTION not in others:
-        return given
-    if given.get("attach") is not None:
+    if not isinstance(data, Mapping) or not isinstance(data.get("temperatures"), Mapping):
+        return data
+    temperatures = dict(data["temperatures"])
+    if ATTENTION not in temperatures:
+        return data
+    if data.get("attach") is not None:
         message = "given beside attach:, which is the same. Take one of them out."
         raise FaultsError([(f"temperatures.{ATTENTION}", message)])
-    return {**given, "attach": others.pop(ATTENTION) or {}, "temperatures": others}
+    return {**data, "attach": temperatures.pop(ATTENTION) or {}, "temperatures": temperatures}
 
 
 def problems(spec: StudySpec) -> list[tuple[str, str]]:
@@ -96,17 +96,17 @@ def problems(spec: StudySpec) -> list[tuple[str, str]]:
         message = f"given {len(temperatures)} temperatures. Give at most {MOST}."
         return [("temperatures", message)]
     lines = []
-    before: dict[str, TemperatureSection] = {}
-    for name, each in temperatures.items():
+    earlier_sections: dict[str, TemperatureSection] = {}
+    for name, section in temperatures.items():
         path = f"temperatures.{name}"
         if problem := _name_problem(name, spec.model["init_args"]):
             lines.append((path, problem))
         elif spec.compare is None and not any(join_name(name, level) in spec.search for level in LEVELS):
-            example = _example(name, each.as_found)
+            example = _example(name, section.as_found)
             message = f"its level is not searched. Search it, as in {example}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
-        lines += _taken(name, each, before)
-        before[name] = each
+        lines += _taken(name, section, earlier_sections)
+        earlier_sections[name] = section
     return lines + _headless(spec)
 
 
@@ -121,14 +121,14 @@ def _headless(spec: StudySpec) -> list[tuple[str, str]]:
 
 
 def _taken(
-    named: str, section: TemperatureSection, before: Mapping[str, TemperatureSection]
+    new_name: str, section: TemperatureSection, earlier_sections: Mapping[str, TemperatureSection]
 ) -> list[tuple[str, str]]:
     """Return what an entry has in common with those before it, as far as the spec alone can tell."""
-    for name, other in before.items():
-        here, there = _path_of(named, section), _path_of(name, other)
-        if here == there:
-            message = f'"{here}" is the temperature {name} already. Take one of them out.'
-            return [(f"temperatures.{named}.value", message)]
+    for name, earlier_section in earlier_sections.items():
+        path, earlier_path = _path_of(new_name, section), _path_of(name, earlier_section)
+        if path == earlier_path:
+            message = f'"{path}" is the temperature {name} already. Take one of them out.'
+            return [(f"temperatures.{new_name}.value", message)]
     return []
 
 
@@ -159,19 +159,19 @@ def unnamed(name: str, temperatures: Collection[str] | None) -> str | None:
     """
     if temperatures is None:
         return None
-    temperature, bare = split_name(name)
+    temperature, bare_name = split_name(name)
     if not temperature:
-        prefix, dot, rest = name.partition(".")
+        prefix, dot, parameter = name.partition(".")
         if dot and prefix in temperatures:
-            return unknown(f"parameter of {prefix}", rest, sorted(VALUE_FIELDS - {"schedule_args"}))
+            return unknown(f"parameter of {prefix}", parameter, sorted(VALUE_FIELDS - {"schedule_args"}))
         return None
-    if bare == AS_FOUND:
+    if bare_name == AS_FOUND:
         return f"the temperature as found is not searched. It is written temperatures.{temperature}.as_found."
     if temperature in temperatures:
         return None
-    known = f"The named temperatures are {', '.join(temperatures)}." if temperatures else "None has a name."
+    hint = f"The named temperatures are {', '.join(temperatures)}." if temperatures else "None has a name."
     return (
-        f'there is no temperature "{temperature}". {known} Name one as in temperatures: {{{temperature}: '
+        f'there is no temperature "{temperature}". {hint} Name one as in temperatures: {{{temperature}: '
         f"{{value: criterion.temperature}}}}; what is inside of an init argument is written model.{name}."
     )
 
@@ -188,24 +188,24 @@ def fixed(spec: StudySpec) -> dict[str, Any]:
     its output is tempopt's.
     """
     names = TEMPERATURE_PARAMETERS if spec.attach is None else ("output_temperature",)
-    given = {name: value for name, value in spec.model["init_args"].items() if name in names}
-    found = {
-        join_name(name, AS_FOUND): each.as_found
-        for name, each in spec.temperatures.items()
-        if each.as_found is not None
+    fixed_values = {name: value for name, value in spec.model["init_args"].items() if name in names}
+    found_values = {
+        join_name(name, AS_FOUND): section.as_found
+        for name, section in spec.temperatures.items()
+        if section.as_found is not None
     }
-    return flat_numbers(given) | found
+    return flat_numbers(fixed_values) | found_values
 
 
 def evaluated(spec: StudySpec) -> list[str]:
     """Return the temperatures that the evaluation of a trained model reads; attention's is the empty text."""
-    named = [name for name, each in spec.temperatures.items() if each.evaluated]
-    return [*([""] if spec.attends else []), *named]
+    names = [name for name, section in spec.temperatures.items() if section.evaluated]
+    return [*([""] if spec.attends else []), *names]
 
 
 def with_found(
     spec: StudySpec,
-    found: Mapping[str, float],
+    temperatures: Mapping[str, float],
     *,
     not_learned: str | None = None,
     evaluated: Collection[str] | None = None,
@@ -215,28 +215,37 @@ def with_found(
 
     Args:
         spec: The spec.
-        found: The named temperatures that the module has.
+        temperatures: The named temperatures that the module has.
         not_learned: Why they cannot be learned; None: they can, or it was not tried.
         evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
         trained: Names of those that the module's own optimizers train; None: it was not tried.
     """
     sections = {}
-    for name, each in spec.temperatures.items():
+    for name, section in spec.temperatures.items():
         looked_up = {
-            "as_found": found.get(name),
+            "as_found": temperatures.get(name),
             "evaluated": None if evaluated is None else name in evaluated,
             "trained": None if trained is None else name in trained,
         }
-        lacking = {key: value for key, value in looked_up.items() if getattr(each, key) is None}
-        sections[name] = each.model_copy(update=lacking)
+        updates = {key: value for key, value in looked_up.items() if getattr(section, key) is None}
+        sections[name] = section.model_copy(update=updates)
     not_learned = spec.study.not_learned or not_learned
     study = spec.study.model_copy(update={"not_learned": not_learned})
     return spec.model_copy(update={"temperatures": sections, "study": study})
 
 
-def begun_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
+def begun_as(spec: StudySpec, stored_spec: StudySpec) -> StudySpec:
     """Return a spec with what the dry run had found when the study was begun."""
-    found = {name: each.as_found for name, each in stored.temperatures.items() if each.as_found is not None}
-    read = [name for name, each in stored.temperatures.items() if each.evaluated]
-    trained = [name for name, each in stored.temperatures.items() if each.trained]
-    return spec.with_found(found, not_learned=stored.study.not_learned, evaluated=read, trained=trained)
+    temperatures = {
+        name: section.as_found
+        for name, section in stored_spec.temperatures.items()
+        if section.as_found is not None
+    }
+    evaluated_names = [name for name, section in stored_spec.temperatures.items() if section.evaluated]
+    trained_names = [name for name, section in stored_spec.temperatures.items() if section.trained]
+    return spec.with_found(
+        temperatures,
+        not_learned=stored_spec.study.not_learned,
+        evaluated=evaluated_names,
+        trained=trained_names,
+    )

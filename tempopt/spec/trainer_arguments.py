@@ -64,29 +64,31 @@ TRAINER_ARGUMENTS: dict[str, str | None] = {
 _TYPES: dict[str, tuple[type, ...]] = {WHOLE: (int,), NUMBER: (int, float), SWITCH: (bool,)}
 
 
-def argument_problem(name: str, *, allowed: Collection[str]) -> str | None:
+def argument_problem(name: str, *, choices: Collection[str]) -> str | None:
     """Return what is wrong with the name of an argument of the Trainer, or None.
 
     Args:
         name: As a person wrote it.
-        allowed: The arguments that may be given in that place, for the message.
+        choices: The arguments that may be given in that place, for the message.
     """
     if name in TRAINER_ARGUMENTS:
         return None
-    return unknown("argument of lightning.Trainer", name, allowed)
+    return unknown("argument of lightning.Trainer", name, choices)
 
 
 def value_problem(name: str, value: Any) -> str | None:
     """Return what is wrong with the value of an argument of the Trainer, or None."""
-    allowed = TRAINER_ARGUMENTS.get(name)
-    if allowed is None or value is None or unresolved(value):
+    expected_type = TRAINER_ARGUMENTS.get(name)
+    if expected_type is None or value is None or unresolved(value):
         return None
-    shown = f'the text "{value}"' if isinstance(value, str) else repr(value)
+    value_text = f'the text "{value}"' if isinstance(value, str) else repr(value)
     if isinstance(value, str):
         # a number in quotes is read as one
         value = _parse_scalar(value)
-    is_wrong = not isinstance(value, _TYPES[allowed]) or (allowed != SWITCH and isinstance(value, bool))
-    return f"given {shown}. Give {allowed}." if is_wrong else None
+    is_wrong = not isinstance(value, _TYPES[expected_type]) or (
+        expected_type != SWITCH and isinstance(value, bool)
+    )
+    return f"given {value_text}. Give {expected_type}." if is_wrong else None
 
 
 def _parse_scalar(text: str) -> Any:

@@ -57,10 +57,10 @@ def validated(model: type[Spec], data: Mapping[str, Any], origin: Document) -> S
 
 def faulty(lines: Sequence[tuple[str, str]], origin: Document) -> FaultySpecError:
     """Return the error that tells all faults of a spec, in the order of its lines."""
-    ordered = sorted(lines, key=lambda line: origin.line(line[0]))
-    told = [f"{origin.where(path)}: {path}: {message}" for path, message in ordered]
-    error = FaultySpecError(listed("This study spec has", told))
-    error.lines, error.origin = ordered, origin
+    ordered_lines = sorted(lines, key=lambda line: origin.line(line[0]))
+    messages = [f"{origin.where(path)}: {path}: {message}" for path, message in ordered_lines]
+    error = FaultySpecError(listed("This study spec has", messages))
+    error.lines, error.origin = ordered_lines, origin
     return error
 
 
@@ -78,13 +78,13 @@ def faults(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str
         root: The model that was validated.
     """
     lines: list[tuple[str, str]] = []
-    for each in error.errors(include_url=False):
-        location = tuple(str(part) for part in each["loc"])
-        cause = each.get("ctx", {}).get("error")
+    for details in error.errors(include_url=False):
+        location = tuple(str(part) for part in details["loc"])
+        cause = details.get("ctx", {}).get("error")
         if isinstance(cause, FaultsError):
             lines += _placed(cause, location)
             continue
-        line = (".".join(location), _message(each, location, root))
+        line = (".".join(location), _message(details, location, root))
         if line not in lines:  # every alternative of a union has its say
             lines.append(line)
     return lines
@@ -99,47 +99,47 @@ def _placed(cause: FaultsError, location: tuple[str, ...]) -> list[tuple[str, st
     ]
 
 
-def _message(each: Mapping[str, Any], location: tuple[str, ...], root: type[BaseModel]) -> str:
-    kind, given = each["type"], each["input"]
+def _message(details: Mapping[str, Any], location: tuple[str, ...], root: type[BaseModel]) -> str:
+    kind, value = details["type"], details["input"]
     if kind == "value_error":
-        return str(each["ctx"]["error"])
+        return str(details["ctx"]["error"])
     if kind == "extra_forbidden":
-        above = _section(root, location[:-1])
-        return unknown_key(".".join(location[:-1]), location[-1], tuple(above.model_fields))
-    allowed = _allowed(root, location)
+        section = _section(root, location[:-1])
+        return unknown_key(".".join(location[:-1]), location[-1], tuple(section.model_fields))
+    allowed_text = _allowed(root, location)
     if kind == "missing":
-        return f"is missing. Give {allowed}."
-    return f"given {_shown(given)}. Give {allowed}."
+        return f"is missing. Give {allowed_text}."
+    return f"given {_shown(value)}. Give {allowed_text}."
 
 
-def _shown(given: object) -> str:
-    return f'the text "{given}"' if isinstance(given, str) else "nothing" if given is None else repr(given)
+def _shown(value: object) -> str:
+    return f'the text "{value}"' if isinstance(value, str) else "nothing" if value is None else repr(value)
 
 
 def _field(root: type[BaseModel], location: tuple[str, ...]) -> FieldInfo | None:
     """Return the field at a location, or the deepest one above it."""
-    found: FieldInfo | None = None
+    field: FieldInfo | None = None
     model: type[BaseModel] | None = root
-    named = False
+    is_user_key = False
     for part in location:
-        if named:
+        if is_user_key:
             # a key of a section that people give names in
-            named = False
+            is_user_key = False
             continue
         if model is None or part not in model.model_fields:
             break
-        found = model.model_fields[part]
-        model, named = _model_of(found), get_origin(found.annotation) is dict
-    return found
+        field = model.model_fields[part]
+        model, is_user_key = _model_of(field), get_origin(field.annotation) is dict
+    return field
 
 
 def _section(root: type[BaseModel], location: tuple[str, ...]) -> type[BaseModel]:
-    found = _field(root, location)
-    return (_model_of(found) if found else None) or root
+    field = _field(root, location)
+    return (_model_of(field) if field else None) or root
 
 
-def _model_of(found: FieldInfo) -> type[BaseModel] | None:
-    for kind in (found.annotation, *get_args(found.annotation)):
+def _model_of(field: FieldInfo) -> type[BaseModel] | None:
+    for kind in (field.annotation, *get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
@@ -147,10 +147,10 @@ def _model_of(found: FieldInfo) -> type[BaseModel] | None:
 
 def _allowed(root: type[BaseModel], location: tuple[str, ...]) -> str:
     """Return the words for what a field may hold: its description, or the keys of its section."""
-    found = _field(root, location)
-    if found is None:
+    field = _field(root, location)
+    if field is None:
         return "something else"
-    if found.description:
-        return found.description
-    model = _model_of(found)
+    if field.description:
+        return field.description
+    model = _model_of(field)
     return f"a mapping with the keys {', '.join(model.model_fields)}" if model else "a mapping"

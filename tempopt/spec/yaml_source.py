@@ -93,15 +93,16 @@ class Document:
 
     def where(self, path: str) -> str:
         """Return ``file:line`` of the key, the file if no line is known, or what is not from the file."""
-        above = f"{path}."
-        for key, typed in self.settings.items():
-            if above.startswith(f"{key}."):
-                return f"--set {typed}"
-        if self.lines and "compare" not in self.lines and above.startswith("compare."):
+        prefix = f"{path}."
+        for key, setting in self.settings.items():
+            if prefix.startswith(f"{key}."):
+                return f"--set {setting}"
+        if self.lines and "compare" not in self.lines and prefix.startswith("compare."):
             return "the parameter sets to compare"
         line = self.line(path)
-        inside = [typed for key, typed in self.settings.items() if key.startswith(above)]
-        return f"{self.source}{f':{line}' * bool(line)}{''.join(f', --set {each}' for each in inside)}"
+        nested_settings = [setting for key, setting in self.settings.items() if key.startswith(prefix)]
+        options = "".join(f", --set {setting}" for setting in nested_settings)
+        return f"{self.source}{f':{line}' * bool(line)}{options}"
 
     def with_settings(self, overrides: Sequence[Override]) -> Document:
         """Return the document with ``--set`` written over it.
@@ -109,7 +110,7 @@ class Document:
         Raises:
             SpecError: As :func:`apply`.
         """
-        settings = {".".join(each.path): each.written for each in overrides}
+        settings = {".".join(override.path): override.written for override in overrides}
         return replace(self, data=apply(self.data, overrides), settings={**self.settings, **settings})
 
 
@@ -128,13 +129,17 @@ def read_sets(path: Path) -> list[dict[str, Any]]:
     Raises:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a list of mappings.
     """
-    given, _ = _loaded(_text(path, "a list"), str(path))
-    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+    sets, _ = _loaded(_text(path, "a list"), str(path))
+    if (
+        not isinstance(sets, list)
+        or not sets
+        or not all(isinstance(parameter_set, dict) for parameter_set in sets)
+    ):
         raise SpecError(
             f"{path} holds no list of parameter sets. Give a line for each, with values of searched names, "
             "as in - {temperature_init: 2.0}"
         )
-    return given
+    return sets
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -152,18 +157,18 @@ def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    given, _ = _loaded(text, source)
-    if not isinstance(given, dict):
+    data, _ = _loaded(text, source)
+    if not isinstance(data, dict):
         raise SpecError(
             f"{source} is no parameter set. Give a mapping of names to values, as in "
             "{temperature_init: 2, lr: 0.001}, or the path of a YAML file that holds one."
         )
-    return given
+    return data
 
 
-def _text(path: Path, what: str) -> str:
+def _text(path: Path, expected: str) -> str:
     try:
-        return read_text(path, f"{what} in YAML")[0]
+        return read_text(path, f"{expected} in YAML")[0]
     except UsageError as error:
         raise SpecError(str(error)) from error
 
@@ -187,8 +192,8 @@ def parse(text: str, *, source: str, expected: str = _SPEC) -> Document:
     """
     data, places = _loaded(text, source)
     if not isinstance(data, dict):
-        given = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
-        raise SpecError(f"{source} holds {given}, but {expected}.")
+        content = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
+        raise SpecError(f"{source} holds {content}, but {expected}.")
     lines = {path: line for path, (line, _) in places.items()}
     columns = {path: column for path, (_, column) in places.items()}
     return Document(source=source, data=data, lines=lines, columns=columns)
@@ -224,79 +229,79 @@ def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str
         loader.dispose()
 
 
-def _extent(node: yaml.Node, source: str, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+def _extent(node: yaml.Node, source: str, cache: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
     """Return how many values and levels a node has with its aliases written out, before any is built."""
-    where = f"{source}:{node.start_mark.line + 1}"
+    location = f"{source}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode):
-        _check_scalar(node, where)
+        _check_scalar(node, location)
         return 1, 1
-    if id(node) in known:
-        return known[id(node)]
+    if id(node) in cache:
+        return cache[id(node)]
     if depth > _LEVELS:
-        raise SpecError(_too_deep(where))
-    inside = (part for each in node.value for part in (each if isinstance(each, tuple) else (each,)))
-    extents = [_extent(part, source, known, depth + 1) for part in inside]
-    values = 1 + sum(each[0] for each in extents)
-    levels = 1 + max((each[1] for each in extents), default=0)
+        raise SpecError(_too_deep(location))
+    children = (child for entry in node.value for child in (entry if isinstance(entry, tuple) else (entry,)))
+    extents = [_extent(child, source, cache, depth + 1) for child in children]
+    values = 1 + sum(extent[0] for extent in extents)
+    levels = 1 + max((extent[1] for extent in extents), default=0)
     if levels > _LEVELS:
-        raise SpecError(_too_deep(where))
+        raise SpecError(_too_deep(location))
     if values > _VALUES:
         raise SpecError(
-            f"{where}: with its aliases written out, this holds more than {_VALUES} values. Give fewer."
+            f"{location}: with its aliases written out, this holds more than {_VALUES} values. Give fewer."
         )
-    known[id(node)] = values, levels
+    cache[id(node)] = values, levels
     return values, levels
 
 
-def _check_scalar(node: yaml.ScalarNode, where: str) -> None:
+def _check_scalar(node: yaml.ScalarNode, location: str) -> None:
     digits = re.sub(r"[^0-9]", "", node.value)
     if node.tag == "tag:yaml.org,2002:int" and (len(digits) > 19 or int(digits or 0) > _LARGEST):
-        raise SpecError(f"{where}: a number has {len(digits)} digits. Give one of at most {_LARGEST}.")
+        raise SpecError(f"{location}: a number has {len(digits)} digits. Give one of at most {_LARGEST}.")
     if no_text := not_text(node.value):
-        raise SpecError(f"{where}: a text holds {no_text}. Take it out.")
+        raise SpecError(f"{location}: a text holds {no_text}. Take it out.")
 
 
-def _too_deep(where: str) -> str:
+def _too_deep(location: str) -> str:
     return (
-        f"{where}: this is nested more than {_LEVELS} levels deep, or an alias is inside of its own "
+        f"{location}: this is nested more than {_LEVELS} levels deep, or an alias is inside of its own "
         "anchor. Give fewer levels."
     )
 
 
 def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int, int]]:
     """Yield each key's dotted path, line and column; one that is there twice, or is no text, is an error."""
-    seen: set[int] = set()  # an anchor can be written into itself
-    waiting: list[tuple[str, yaml.Node | None]] = [("", root)]
-    while waiting:
-        prefix, node = waiting.pop()
-        if node is None or id(node) in seen:
+    visited_ids: set[int] = set()  # an anchor can be written into itself
+    stack: list[tuple[str, yaml.Node | None]] = [("", root)]
+    while stack:
+        prefix, node = stack.pop()
+        if node is None or id(node) in visited_ids:
             continue
-        seen.add(id(node))
+        visited_ids.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            waiting += [(f"{prefix}.{i}", item) for i, item in enumerate(node.value)]
+            stack += [(f"{prefix}.{i}", child) for i, child in enumerate(node.value)]
         if not isinstance(node, yaml.MappingNode):
             continue
-        first: dict[str, int] = {}
+        first_lines: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             path = f"{prefix}.{key.value}" if prefix else str(key.value)
-            _check_key(key, f"{source}:{line}", path, first)
-            first[key.value] = line
+            _check_key(key, f"{source}:{line}", path, first_lines)
+            first_lines[key.value] = line
             yield path, line, key.start_mark.column + 1
-            waiting.append((path, value))
+            stack.append((path, value))
 
 
-def _check_key(key: yaml.Node, where: str, path: str, first: Mapping[str, int]) -> None:
+def _check_key(key: yaml.Node, location: str, path: str, first_lines: Mapping[str, int]) -> None:
     if key.tag == "tag:yaml.org,2002:merge":
         return
     if key.tag != "tag:yaml.org,2002:str":
         raise SpecError(
-            f"{where}: a key reads {path!r}, which YAML takes for a {key.tag.rpartition(':')[2]}. "
+            f"{location}: a key reads {path!r}, which YAML takes for a {key.tag.rpartition(':')[2]}. "
             f"Keys are text: put it in quotes."
         )
-    if key.value in first:
+    if key.value in first_lines:
         raise SpecError(
-            f'{where}: the key "{path}" is there twice (first in line {first[key.value]}). '
+            f'{location}: the key "{path}" is there twice (first in line {first_lines[key.value]}). '
             f"YAML would drop one of them: take one away."
         )
 
@@ -305,7 +310,7 @@ def _yaml_message(error: yaml.YAMLError, source: str) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return f"{source} is not YAML: {' '.join(str(error).split())}. Give a study spec in YAML."
     mark = error.problem_mark or error.context_mark
-    where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+    location = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
     problem = " ".join(str(error.problem or error.context).split())
     remedy = "Check the indentation, the colons and the quotes there."
     if "\\t" in problem:
@@ -314,7 +319,7 @@ def _yaml_message(error: yaml.YAMLError, source: str) -> str:
         remedy = 'A text that begins with > or | is written in quotes, as in ">= -2%".'
     if "could not determine a constructor for the tag" in problem:
         remedy = "Tags that make objects are not read: write class_path: and init_args: instead."
-    return f"{where}: this is not valid YAML: {problem}. {remedy}"
+    return f"{location}: this is not valid YAML: {problem}. {remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,9 +331,9 @@ class Override:
     value: Any
 
     @classmethod
-    def of(cls, written: str, value: Any) -> Self:
+    def of(cls, key: str, value: Any) -> Self:
         """Return what writes a value at a path, which is written as in ``--set``."""
-        return cls(written=written, path=_expand(written.split(".")), value=value)
+        return cls(written=key, path=_expand(key.split(".")), value=value)
 
     @property
     def local(self) -> bool:
@@ -347,30 +352,30 @@ def parse_override(text: str) -> Override:
     Raises:
         SpecError: There is no ``=``, no name before it, or no YAML value after it.
     """
-    name, equals, value = text.partition("=")
+    name, separator, value = text.partition("=")
     segments = name.strip().split(".")
-    if not equals or not all(segments):
+    if not separator or not all(segments):
         raise SpecError(f'--set was given "{text}". Give section.key=value, as in --set study.trials=20.')
     if not value.strip():
         # a variable of the shell that is empty sets nothing, and takes nothing out
         raise SpecError(
             f'--set was given "{text}", with nothing behind the =. Give a value; null stands for none.'
         )
-    parsed, _ = _loaded(
+    parsed_value, _ = _loaded(
         value, f'--set "{text if len(text) <= _QUOTED else text[:_QUOTED] + "…"}"', keys=False
     )
-    return Override.of(name.strip(), parsed)
+    return Override.of(name.strip(), parsed_value)
 
 
 def _expand(segments: list[str]) -> tuple[str, ...]:
-    section, rest = segments[0], segments[1:]
-    if section in ("model", "data") and rest and rest[0] not in ("class_path", "init_args"):
-        return (section, "init_args", *rest)
-    if section == "search" and len(rest) > 1:
-        if rest[-1] in ("low", "high", "log", "step", "choices"):
-            return (section, ".".join(rest[:-1]), rest[-1])
-        return (section, ".".join(rest))
-    return (section, *rest)
+    section, keys = segments[0], segments[1:]
+    if section in ("model", "data") and keys and keys[0] not in ("class_path", "init_args"):
+        return (section, "init_args", *keys)
+    if section == "search" and len(keys) > 1:
+        if keys[-1] in ("low", "high", "log", "step", "choices"):
+            return (section, ".".join(keys[:-1]), keys[-1])
+        return (section, ".".join(keys))
+    return (section, *keys)
 
 
 def apply(data: Mapping[str, Any], overrides: Sequence[Override], *, option: str = "--set") -> dict[str, Any]:
@@ -390,17 +395,17 @@ def apply(data: Mapping[str, Any], overrides: Sequence[Override], *, option: str
     for override in overrides:
         target = result
         for depth, segment in enumerate(override.path[:-1], start=1):
-            below = target.get(segment)
-            if below is not None and not isinstance(below, dict):
+            child = target.get(segment)
+            if child is not None and not isinstance(child, dict):
                 raise SpecError(
-                    f'{option} {override.written}: "{".".join(override.path[:depth])}" is {below!r}, which '
+                    f'{option} {override.written}: "{".".join(override.path[:depth])}" is {child!r}, which '
                     f"has nothing inside to set. Set it as a whole, or give another path."
                 )
-            target[segment] = target = dict(below or {})
-        *above, name = override.path
-        if override.value is None and (what := _BY_NAME.get(tuple(above))):
+            target[segment] = target = dict(child or {})
+        *parents, name = override.path
+        if override.value is None and (kind := _BY_NAME.get(tuple(parents))):
             if name not in target:
-                raise SpecError(f"{option} {override.written}: {unknown(what, name, target)}")
+                raise SpecError(f"{option} {override.written}: {unknown(kind, name, target)}")
             del target[name]
         else:
             target[name] = override.value
@@ -419,9 +424,9 @@ def resolve(value: Any, *, path: str) -> Any:
         SpecError: A variable is not set; the message names it and the ``path`` that asks for it.
     """
     if isinstance(value, dict):
-        return {key: resolve(item, path=f"{path}.{key}") for key, item in value.items()}
+        return {key: resolve(child, path=f"{path}.{key}") for key, child in value.items()}
     if isinstance(value, list):
-        return [resolve(item, path=f"{path}.{i}") for i, item in enumerate(value)]
+        return [resolve(child, path=f"{path}.{i}") for i, child in enumerate(value)]
     if not isinstance(value, str):
         return value
 
@@ -440,9 +445,9 @@ def resolve(value: Any, *, path: str) -> Any:
 def blanks(value: Any, *, path: str) -> list[str]:
     """Return the paths at which a template's ``???`` was not filled in."""
     if isinstance(value, dict):
-        return [p for key, item in value.items() for p in blanks(item, path=f"{path}.{key}")]
+        return [p for key, child in value.items() for p in blanks(child, path=f"{path}.{key}")]
     if isinstance(value, list):
-        return [p for i, item in enumerate(value) for p in blanks(item, path=f"{path}.{i}")]
+        return [p for i, child in enumerate(value) for p in blanks(child, path=f"{path}.{i}")]
     return [path] if value == BLANK else []
 
 
@@ -454,9 +459,11 @@ def unkept(value: Any, *, path: str) -> list[tuple[str, str]]:
         path: Its path in the document.
     """
     if isinstance(value, Mapping):
-        return [found for key, each in value.items() for found in unkept(each, path=f"{path}.{key}")]
+        return [problem for key, child in value.items() for problem in unkept(child, path=f"{path}.{key}")]
     if isinstance(value, list):
-        return [found for at, each in enumerate(value) for found in unkept(each, path=f"{path}[{at}]")]
+        return [
+            problem for index, child in enumerate(value) for problem in unkept(child, path=f"{path}[{index}]")
+        ]
     if isinstance(value, float) and not math.isfinite(value):
         return [(path, f"given {value}, which JSON does not hold. Give a finite number, or leave it out.")]
     if isinstance(value, int) and abs(value) > _LARGEST:

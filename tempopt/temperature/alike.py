@@ -15,17 +15,17 @@ from tempopt.temperature.parameters import effective, neutral_values
 from tempopt.temperature.schedules import Constant
 
 
-def same_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_training(parameters: Mapping[str, Any], other_parameters: Mapping[str, Any]) -> bool:
     """Return whether two parameter sets are the same throughout a training, evaluations at its end included.
 
     Args:
-        one: Flat parameters; temperature parameters that are missing are neutral.
-        other: The same.
+        parameters: Flat parameters; temperature parameters that are missing are neutral.
+        other_parameters: The same.
 
     Raises:
         SpecError: A temperature parameter has a value that it cannot have.
     """
-    return training_key(one) == training_key(other)
+    return training_key(parameters) == training_key(other_parameters)
 
 
 def training_key(parameters: Mapping[str, Any]) -> str:
@@ -54,12 +54,17 @@ def _key(parameters: tuple[tuple[str, str, Any], ...]) -> str:
 
 def _whole(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of a parameter set, without the named temperatures that stay as found."""
-    whole = effective({**neutral_values(parameters), **parameters})
-    for name, found in as_found(parameters).items():
-        own = own_parameters(whole, name)
-        if own["schedule"] == Constant.name and own["temperature_init"] == found:
-            whole = {each: value for each, value in whole.items() if split_name(each)[0] != name}
-    return whole
+    effective_parameters = effective({**neutral_values(parameters), **parameters})
+    for name, found_temperature in as_found(parameters).items():
+        temperature_parameters = own_parameters(effective_parameters, name)
+        if (
+            temperature_parameters["schedule"] == Constant.name
+            and temperature_parameters["temperature_init"] == found_temperature
+        ):
+            effective_parameters = {
+                key: value for key, value in effective_parameters.items() if split_name(key)[0] != name
+            }
+    return effective_parameters
 
 
 def _text(parameters: Mapping[str, Any]) -> str:

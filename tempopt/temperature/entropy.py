@@ -91,7 +91,9 @@ class EntropyParameters:
         return cls(**{name: parameters[name] for name in ENTROPY_PARAMETERS if name in parameters})
 
 
-ENTROPY_PARAMETERS: tuple[str, ...] = tuple(each.name for each in fields(EntropyParameters) if each.init)
+ENTROPY_PARAMETERS: tuple[str, ...] = tuple(
+    parameter.name for parameter in fields(EntropyParameters) if parameter.init
+)
 """Names of the parameters that decide the entropy term."""
 
 
@@ -110,8 +112,8 @@ def check_entropy_parameter(name: str, value: object) -> None:
 
 def plainly_scheduled(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters, ``entropy_schedule`` being ``constant`` where the weight stays."""
-    given = {"entropy_lambda", "entropy_lambda_final", _SCHEDULE} <= parameters.keys()
-    if given and parameters["entropy_lambda_final"] in (None, parameters["entropy_lambda"]):
+    is_complete = {"entropy_lambda", "entropy_lambda_final", _SCHEDULE} <= parameters.keys()
+    if is_complete and parameters["entropy_lambda_final"] in (None, parameters["entropy_lambda"]):
         return {**parameters, _SCHEDULE: Constant.name}
     return dict(parameters)
 

@@ -75,7 +75,7 @@ class ControlParameters:
         return cls(**{name: parameters[name] for name in CONTROL_PARAMETERS if name in parameters})
 
 
-CONTROL_PARAMETERS: tuple[str, ...] = tuple(each.name for each in fields(ControlParameters))
+CONTROL_PARAMETERS: tuple[str, ...] = tuple(field.name for field in fields(ControlParameters))
 """Names of the parameters that decide the target."""
 
 
@@ -107,11 +107,11 @@ def plainly_controlled(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     A curriculum that ends where it starts holds its level, and so does a contrast of spread 1.
     """
-    given = parameters.get(CONTROL)
+    control = parameters.get(CONTROL)
     level = parameters.get("control_level")
-    flat = given == CURRICULUM and level is not None and parameters.get("control_start") == level
-    flat = flat or (given == CONTRAST and parameters.get("control_spread") == 1.0)
-    return {**parameters, CONTROL: HOLD} if flat else dict(parameters)
+    is_flat = control == CURRICULUM and level is not None and parameters.get("control_start") == level
+    is_flat = is_flat or (control == CONTRAST and parameters.get("control_spread") == 1.0)
+    return {**parameters, CONTROL: HOLD} if is_flat else dict(parameters)
 
 
 def unread_control(parameters: Mapping[str, Any]) -> set[str]:

@@ -12,7 +12,7 @@ def centred(logs: Sequence[float]) -> tuple[float, ...]:
     return tuple(math.exp(log - level) for log in logs)
 
 
-def line(ratio: float, along: float) -> float:
-    """Return the number at ``along``, from 0 to 1, on the straight way from 1 to ``ratio``."""
-    # Not 1 + (ratio - 1) * along: that loses digits of a small ratio.
-    return (1.0 - along) + ratio * along
+def line(ratio: float, position: float) -> float:
+    """Return the number at ``position``, from 0 to 1, on the straight way from 1 to ``ratio``."""
+    # Not 1 + (ratio - 1) * position: that loses digits of a small ratio.
+    return (1.0 - position) + ratio * position

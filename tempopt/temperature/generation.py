@@ -46,11 +46,11 @@ class GenerationParameters(Checked):
         return cls(**{name: parameters[name] for name in GENERATION if name in parameters})
 
 
-GENERATION: tuple[str, ...] = tuple(each.name for each in fields(GenerationParameters))
+GENERATION: tuple[str, ...] = tuple(field.name for field in fields(GenerationParameters))
 """Names of the parameters of generation."""
 
 
 def unread_generation(parameters: Mapping[str, Any]) -> set[str]:
     """Return the parameters of generation that have no effect: under greedy decoding all but its own."""
-    greedy = parameters.get("sampling_temperature") == 0
-    return {name for name in GENERATION if greedy and name != "sampling_temperature"}
+    is_greedy = parameters.get("sampling_temperature") == 0
+    return {name for name in GENERATION if is_greedy and name != "sampling_temperature"}

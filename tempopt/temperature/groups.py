@@ -37,11 +37,11 @@ from tempopt.temperature.schedules import Constant
 
 
 def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
-    return frozenset(each.name for kind in registry.values() for each in fields(kind))
+    return frozenset(field.name for kind in registry.values() for field in fields(kind))
 
 
 NORMALISATION: frozenset[str] = (
-    frozenset({"normaliser"}) | _fields_of(NORMALISERS) | {each.name for each in fields(LocalHeads)}
+    frozenset({"normaliser"}) | _fields_of(NORMALISERS) | {field.name for field in fields(LocalHeads)}
 )
 """Parameters of the plan that are no temperature: what makes weights of the logits over the temperature, and
 which keys heads see."""
@@ -74,8 +74,8 @@ _FLAT = 1e-9
 
 def parts_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of all parts that a parameter set could have: those of ``GROUPS``, then named ones."""
-    named = (f"{name}.{group}" for name in as_found(parameters) for group in _OF_NAMED)
-    return (*GROUPS, *named)
+    named_parts = (f"{name}.{group}" for name in as_found(parameters) for group in _OF_NAMED)
+    return (*GROUPS, *named_parts)
 
 
 def part_names(part: str) -> frozenset[str]:
@@ -104,14 +104,14 @@ def constant_levels(parameters: Mapping[str, Any], temperature: str = "") -> lis
     levels = _levels(parameters, temperature)
     if _controls(parameters, temperature):
         levels = [levels[0] / _CONTROLLED, levels[0] * _CONTROLLED]
-    low, high, middle = min(levels), max(levels), mean_level(parameters, temperature)
+    low, high, mean = min(levels), max(levels), mean_level(parameters, temperature)
     if _is_flat(levels):
         return [levels[0]]
     steps = _LEVEL_POINTS - 1
     spread = [low * (high / low) ** (index / steps) for index in range(_LEVEL_POINTS)]
-    inner = range(1, steps)
-    nearest = min(inner, key=lambda index: abs(math.log(spread[index] / middle)))
-    spread[nearest] = middle
+    inner_indices = range(1, steps)
+    nearest_index = min(inner_indices, key=lambda index: abs(math.log(spread[index] / mean)))
+    spread[nearest_index] = mean
     return sorted([low, *spread[1:-1], high])
 
 
@@ -120,12 +120,22 @@ def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = 
 
     In attention it takes the place of a control of the entropy, too.
     """
-    moving = part_names(join_name(temperature, "schedule")) | part_names(join_name(temperature, "level"))
+    moving_names = part_names(join_name(temperature, "schedule")) | part_names(
+        join_name(temperature, "level")
+    )
     own_number = join_name(temperature, OWN_NUMBER)
-    rest = {n: value for n, value in parameters.items() if n not in moving and not n.startswith(own_number)}
-    rest |= {} if temperature else {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in rest}
+    other_parameters = {
+        n: value for n, value in parameters.items() if n not in moving_names and not n.startswith(own_number)
+    }
+    other_parameters |= (
+        {}
+        if temperature
+        else {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in other_parameters}
+    )
     constant = {"temperature_init": level, "schedule": Constant.name}
-    return effective({**rest, **{join_name(temperature, name): value for name, value in constant.items()}})
+    return effective(
+        {**other_parameters, **{join_name(temperature, name): value for name, value in constant.items()}}
+    )
 
 
 def constant_plans(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -135,13 +145,13 @@ def constant_plans(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     names = temperatures_of(parameters)
     levels = {name: constant_levels(parameters, name) for name in names}
-    found = []
+    plans = []
     for index in range(max(map(len, levels.values()))):
         plan = dict(parameters)
-        for name, own in levels.items():
-            plan = at_constant(plan, own[min(index, len(own) - 1)], name)
-        found.append(plan)
-    return found
+        for name, temperature_levels in levels.items():
+            plan = at_constant(plan, temperature_levels[min(index, len(temperature_levels) - 1)], name)
+        plans.append(plan)
+    return plans
 
 
 def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -149,31 +159,36 @@ def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
 
     Attention's is left out of a set that has named ones and says nothing of attention.
     """
-    named = as_found(parameters)
-    about = GROUPS["schedule"] | GROUPS["control"] | _LEVELS
-    attends = not named or any(name in about for name in parameters)
-    return (*("",) * attends, *named)
+    named_temperatures = as_found(parameters)
+    attention_names = GROUPS["schedule"] | GROUPS["control"] | _LEVELS
+    has_attention = not named_temperatures or any(name in attention_names for name in parameters)
+    return (*("",) * has_attention, *named_temperatures)
 
 
 def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
     """Return the parameters of a named temperature under their bare names; empty where it stays as found."""
-    own = groups_of(parameters).get(temperature, {})
-    if AS_FOUND in own and is_neutral({join_name(temperature, bare): value for bare, value in own.items()}):
+    temperature_parameters = groups_of(parameters).get(temperature, {})
+    if AS_FOUND in temperature_parameters and is_neutral(
+        {join_name(temperature, bare_name): value for bare_name, value in temperature_parameters.items()}
+    ):
         return {}
-    return effective({bare: value for bare, value in own.items() if bare != AS_FOUND})
+    return effective(
+        {bare_name: value for bare_name, value in temperature_parameters.items() if bare_name != AS_FOUND}
+    )
 
 
 def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parts of a plan that are not neutral, in the order of :func:`parts_of`."""
-    own = training_key(parameters)
-    return tuple(part for part in parts_of(parameters) if training_key(without(parameters, part)) != own)
+    full_key = training_key(parameters)
+    return tuple(part for part in parts_of(parameters) if training_key(without(parameters, part)) != full_key)
 
 
 def moves(parameters: Mapping[str, Any]) -> bool:
     """Return whether a temperature of a plan changes during training, by a schedule or under control."""
-    whole = effective({**neutral_values(parameters), **parameters})
-    return is_controlled(whole) or any(
-        whole[join_name(name, "schedule")] != Constant.name for name in ("", *as_found(parameters))
+    effective_parameters = effective({**neutral_values(parameters), **parameters})
+    return is_controlled(effective_parameters) or any(
+        effective_parameters[join_name(name, "schedule")] != Constant.name
+        for name in ("", *as_found(parameters))
     )
 
 
@@ -191,25 +206,25 @@ def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     temperature, _, group = part.rpartition(".")
     if not any(name in part_names(part) for name in parameters):
         return dict(parameters)
-    controlled = _controls(parameters, temperature)
-    if group == "schedule" and controlled:
+    has_control = _controls(parameters, temperature)
+    if group == "schedule" and has_control:
         # what moves is the part control
         return dict(parameters)
-    if group == "schedule" or (group == "control" and controlled):
+    if group == "schedule" or (group == "control" and has_control):
         return at_constant(parameters, mean_level(parameters, temperature), temperature)
     if group == "level":
         return _without_level(parameters, temperature)
-    neutral = {name: NEUTRAL[name] for name in GROUPS[group] if name in parameters}
-    return effective({**parameters, **neutral})
+    neutral_parameters = {name: NEUTRAL[name] for name in GROUPS[group] if name in parameters}
+    return effective({**parameters, **neutral_parameters})
 
 
 def only(parameters: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Return the parameters with every part of the plan neutral but those that are named."""
-    found = dict(parameters)
+    plan = dict(parameters)
     for part in parts_of(parameters):
         if part not in parts:
-            found = without(found, part)
-    return found
+            plan = without(plan, part)
+    return plan
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,10 +243,10 @@ def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
 
 
 def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
-    own = own_parameters(parameters, temperature)
-    if is_controlled(own):
-        own = effective(own)
-    schedule = TemperatureParameters.from_mapping(own).plan(1).schedule
+    temperature_parameters = own_parameters(parameters, temperature)
+    if is_controlled(temperature_parameters):
+        temperature_parameters = effective(temperature_parameters)
+    schedule = TemperatureParameters.from_mapping(temperature_parameters).plan(1).schedule
     return [schedule(index / (_POINTS - 1)) for index in range(_POINTS)]
 
 
@@ -249,18 +264,20 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
         if _controls(parameters, temperature):
             return effective({**parameters, "temperature_init": target})
         return at_constant(parameters, target, temperature)
-    own = own_parameters(parameters, temperature)
-    read = {each.name for each in fields(schedule_class(own["schedule"]))} & _LEVELS
-    scaled = {
+    temperature_parameters = own_parameters(parameters, temperature)
+    level_names = {
+        field.name for field in fields(schedule_class(temperature_parameters["schedule"]))
+    } & _LEVELS
+    scaled_levels = {
         join_name(temperature, name): _divided(value, level)
-        for name in read
-        if (value := own.get(name, NEUTRAL[name]))
+        for name in level_names
+        if (value := temperature_parameters.get(name, NEUTRAL[name]))
     }
-    return effective({**parameters, **scaled})
+    return effective({**parameters, **scaled_levels})
 
 
 def _divided(value: Any, level: float) -> Any:
     """Return a temperature, or those of a list of knots, divided by a level."""
     if isinstance(value, list | tuple):
-        return [[progress, each / level] for progress, each in value]
+        return [[progress, temperature / level] for progress, temperature in value]
     return value / level

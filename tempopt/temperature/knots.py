@@ -42,28 +42,28 @@ def check_knots(value: object) -> None:
             f"{KNOTS} has {len(value)} knots. Give {FEWEST_KNOTS} to {MOST_KNOTS} pairs "
             f"[progress, temperature], as in {_EXAMPLE}."
         )
-    before = None
-    for place, each in enumerate(value):
-        if not (isinstance(each, list | tuple) and len(each) == 2 and all(map(_is_number, each))):
+    previous_progress = None
+    for index, knot in enumerate(value):
+        if not (isinstance(knot, list | tuple) and len(knot) == 2 and all(map(_is_number, knot))):
             raise SpecError(
-                f"{KNOTS}[{place}]={each!r} is no pair of numbers. Give [progress, temperature], as in "
+                f"{KNOTS}[{index}]={knot!r} is no pair of numbers. Give [progress, temperature], as in "
                 f"[0.7, 2.0]."
             )
-        progress, temperature = each
+        progress, temperature = knot
         if not 0.0 <= progress <= 1.0:
             raise SpecError(
-                f"{KNOTS}[{place}] is at progress {progress!r}. Give a share of training from 0 to 1."
+                f"{KNOTS}[{index}] is at progress {progress!r}. Give a share of training from 0 to 1."
             )
-        if before is not None and progress <= before:
+        if previous_progress is not None and progress <= previous_progress:
             raise SpecError(
-                f"{KNOTS}[{place}] is at progress {progress!r}, and the knot before it at {before!r}. Give "
-                "each progress once, in ascending order."
+                f"{KNOTS}[{index}] is at progress {progress!r}, and the knot before it at "
+                f"{previous_progress!r}. Give each progress once, in ascending order."
             )
         if not RANGES["temperature"].accepts(temperature):
             raise SpecError(
-                f"{KNOTS}[{place}] has the temperature {temperature!r}. Give {RANGES['temperature'].allowed}."
+                f"{KNOTS}[{index}] has the temperature {temperature!r}. Give {RANGES['temperature'].allowed}."
             )
-        before = progress
+        previous_progress = progress
 
 
 def as_knots(value: Sequence[Sequence[float]]) -> tuple[Knot, ...]:
@@ -73,9 +73,9 @@ def as_knots(value: Sequence[Sequence[float]]) -> tuple[Knot, ...]:
 
 def last_inner(parameters: Mapping[str, Any]) -> int:
     """Return the number of inner knots: ``num_knots``, or the last that has a temperature; 0 for none."""
-    given = [number for number, name in enumerate(INNER_KNOTS, 1) if parameters.get(name) is not None]
+    knot_numbers = [number for number, name in enumerate(INNER_KNOTS, 1) if parameters.get(name) is not None]
     count = parameters.get("num_knots")
-    return count if count is not None else max(given, default=0)
+    return count if count is not None else max(knot_numbers, default=0)
 
 
 def unread_of_piecewise(parameters: Mapping[str, Any]) -> set[str]:
@@ -86,11 +86,15 @@ def unread_of_piecewise(parameters: Mapping[str, Any]) -> set[str]:
     """
     if parameters.get(KNOTS) is not None:
         return {"temperature_init", "temperature_final", "hold_fraction", "num_knots", *INNER_KNOTS}
-    last = last_inner(parameters)
-    read = [name for name in INNER_KNOTS[:last] if parameters.get(name) is not None]
-    unread = {KNOTS, *INNER_KNOTS} - set(read)
+    num_inner = last_inner(parameters)
+    active_knots = [name for name in INNER_KNOTS[:num_inner] if parameters.get(name) is not None]
+    unread_names = {KNOTS, *INNER_KNOTS} - set(active_knots)
     # without a knot it has nothing to place
-    return unread if read and parameters.get("num_knots") is not None else unread | {"num_knots"}
+    return (
+        unread_names
+        if active_knots and parameters.get("num_knots") is not None
+        else unread_names | {"num_knots"}
+    )
 
 
 def _is_number(value: object) -> bool:

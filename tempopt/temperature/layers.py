@@ -23,8 +23,8 @@ class LayerPattern(Checked, ABC):
 
     def factors(self, num_layers: int) -> tuple[float, ...]:
         """Return one factor per layer, first layer first; their geometric mean is 1, and one layer has 1."""
-        last = max(num_layers - 1, 1)
-        return centred([self._log_shape(layer / last, layer) for layer in range(num_layers)])
+        last_layer = max(num_layers - 1, 1)
+        return centred([self._log_shape(layer / last_layer, layer) for layer in range(num_layers)])
 
     @abstractmethod
     def _log_shape(self, depth: float, layer: int) -> float:

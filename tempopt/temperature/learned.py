@@ -18,15 +18,15 @@ LR_RATIOS = (1.0, 10.0)
 """The ratios that are tried."""
 
 
-def learning(parameters: Mapping[str, Any], lr_ratio: float, *, of: Learns = True) -> dict[str, Any]:
+def learning(parameters: Mapping[str, Any], lr_ratio: float, *, learns: Learns = True) -> dict[str, Any]:
     """Return the parameters with their temperatures learned, from those that they begin with.
 
     Args:
         parameters: Flat parameters.
         lr_ratio: As of :data:`LEARNED`.
-        of: What is learned, not False.
+        learns: What is learned, not False.
     """
-    return {**parameters, LEARNED: lr_ratio, **({PER_HEAD: True} if of == "per_head" else {})}
+    return {**parameters, LEARNED: lr_ratio, **({PER_HEAD: True} if learns == "per_head" else {})}
 
 
 def not_learning(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,8 +115,8 @@ class LogNPowerScaling(LengthScaling):
         return math.log(self.n0), self.length_power
 
     def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        held = self.constant if constant is None else constant
-        return (log(num_keys) / held[0]) ** held[1]
+        constants = self.constant if constant is None else constant
+        return (log(num_keys) / constants[0]) ** constants[1]
 
 
 @final
@@ -140,9 +140,9 @@ class YarnScaling(LengthScaling):
         return math.log(self.n0), self.length_slope
 
     def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        held = self.constant if constant is None else constant
-        growth = log(num_keys) - held[0]
-        return (held[1] * (growth * (growth > 0.0)) + 1.0) ** 2
+        constants = self.constant if constant is None else constant
+        growth = log(num_keys) - constants[0]
+        return (constants[1] * (growth * (growth > 0.0)) + 1.0) ** 2
 
 
 @final
@@ -164,8 +164,8 @@ class Llama4Scaling(LengthScaling):
         return self.n0, self.length_slope
 
     def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        held = self.constant if constant is None else constant
-        return held[1] * log(num_keys // held[0] + 1.0) + 1.0
+        constants = self.constant if constant is None else constant
+        return constants[1] * log(num_keys // constants[0] + 1.0) + 1.0
 
 
 LENGTH_SCALINGS: dict[str, type[LengthScaling]] = {

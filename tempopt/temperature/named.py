@@ -22,7 +22,7 @@ FROM_FOUND = frozenset({"temperature_init", "warmup_start"})
 """Parameters of a named temperature that are the temperature as found unless they are given."""
 
 VALUE_FIELDS = frozenset(
-    {each.name for kind in SCHEDULES.values() for each in fields(kind)} | {"schedule", "schedule_args"}
+    {field.name for kind in SCHEDULES.values() for field in fields(kind)} | {"schedule", "schedule_args"}
 )
 """The parameters that a named temperature has: those of a schedule."""
 
@@ -51,24 +51,24 @@ def registered_path(name: str) -> str:
 @lru_cache(maxsize=10_000)
 def split_name(name: str) -> tuple[str, str]:
     """Return the temperature that a parameter belongs to and its bare name; empty for any other parameter."""
-    temperature, dot, bare = name.partition(".")
-    if dot and temperature not in NOT_NAMES and (bare in _OF_NAMED or is_own_number(bare)):
-        return temperature, bare
+    temperature, dot, bare_name = name.partition(".")
+    if dot and temperature not in NOT_NAMES and (bare_name in _OF_NAMED or is_own_number(bare_name)):
+        return temperature, bare_name
     return "", name
 
 
-def join_name(temperature: str, bare: str) -> str:
+def join_name(temperature: str, bare_name: str) -> str:
     """Return the name of a parameter of a temperature; that of attention is the empty text."""
-    return f"{temperature}.{bare}" if temperature else bare
+    return f"{temperature}.{bare_name}" if temperature else bare_name
 
 
 def groups_of(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return parameters by temperature, under their bare names; all others with those of attention."""
-    found: dict[str, dict[str, Any]] = {"": {}}
+    groups: dict[str, dict[str, Any]] = {"": {}}
     for name, value in parameters.items():
-        temperature, bare = split_name(name)
-        found.setdefault(temperature, {})[bare] = value
-    return found
+        temperature, bare_name = split_name(name)
+        groups.setdefault(temperature, {})[bare_name] = value
+    return groups
 
 
 def as_found(parameters: Mapping[str, Any]) -> dict[str, float]:
@@ -84,6 +84,6 @@ def own_parameters(parameters: Mapping[str, Any], temperature: str) -> dict[str,
     """Return the parameters of one temperature under their bare names, whole where it begins as found."""
     if not temperature:
         return {name: value for name, value in parameters.items() if not split_name(name)[0]}
-    own = groups_of(parameters).get(temperature, {})
-    found = own.pop(AS_FOUND, 1.0)
-    return dict.fromkeys(sorted(FROM_FOUND), found) | own
+    group = groups_of(parameters).get(temperature, {})
+    found_temperature = group.pop(AS_FOUND, 1.0)
+    return dict.fromkeys(sorted(FROM_FOUND), found_temperature) | group

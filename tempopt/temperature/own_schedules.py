@@ -1,6 +1,6 @@
 """Schedules outside tempopt: what is known of one by its name, and whether it keeps what a schedule promises.
 
-Imports none of them. A schedule is known once its module was imported by somebody who trusts it.
+Imports none of them. A schedule is known once its module was imported by a person who trusts it.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ def own_numbers(name: str) -> dict[str, Field[Any]] | None:
         raise SpecError(f"{name} is no dataclass. Write @dataclass(frozen=True, kw_only=True) above it.")
     if inspect.isabstract(kind):
         raise SpecError(f"{name} has no method _at. Write one: progress in [0, 1] to temperature.")
-    found = {each.name: each for each in fields(kind) if each.init}
+    fields_by_name = {field.name: field for field in fields(kind) if field.init}
     for end in _ENDS:
-        if end not in found:
+        if end not in fields_by_name:
             raise SpecError(f"{name} has no field {end}. Add {end}: float.")
-    for field in found.values():
+    for field in fields_by_name.values():
         if field.name not in _ENDS and own_range(field) is None:
             raise SpecError(
                 f"{name}.{field.name} has no range. Declare it by number, as in "
                 f"{field.name}: float = number(0.5, low=0.0, high=1.0)."
             )
-    return {field: each for field, each in found.items() if field not in _ENDS}
+    return {field_name: field for field_name, field in fields_by_name.items() if field_name not in _ENDS}
 
 
-def check_own_numbers(name: str, given: Mapping[str, object]) -> None:
+def check_own_numbers(name: str, values: Mapping[str, object]) -> None:
     """Refuse numbers that a schedule outside tempopt has not, or that are out of their range.
 
     Of a schedule that was not imported only this is checked: that they are finite numbers.
@@ -91,11 +91,15 @@ def check_own_numbers(name: str, given: Mapping[str, object]) -> None:
     Raises:
         SpecError: One of them is wrong.
     """
-    known = own_numbers(name)
-    for field, value in given.items():
-        if known is not None and field not in known:
-            raise SpecError(unknown(f"number of {name}", field, known or ["none"]))
-        check_number(f"schedule_args.{field}", value, FINITE if known is None else own_range(known[field]))
+    known_fields = own_numbers(name)
+    for field, value in values.items():
+        if known_fields is not None and field not in known_fields:
+            raise SpecError(unknown(f"number of {name}", field, known_fields or ["none"]))
+        check_number(
+            f"schedule_args.{field}",
+            value,
+            FINITE if known_fields is None else own_range(known_fields[field]),
+        )
 
 
 def check_promises(name: str, low: float, high: float) -> None:
@@ -116,32 +120,32 @@ def check_promises(name: str, low: float, high: float) -> None:
     kind, numbers = schedule_class(name), own_numbers(name) or {}
     changes: list[dict[str, Any]] = [{}]
     for field in numbers.values():
-        allowed = own_range(field)
-        assert allowed is not None
-        changes += [{field.name: allowed.low}, {field.name: allowed.high}]
+        number_range = own_range(field)
+        assert number_range is not None
+        changes += [{field.name: number_range.low}, {field.name: number_range.high}]
     for (init, final), change in itertools.product([(high, low), (low, high), (high, high)], changes):
         try:
-            made = kind(temperature_init=init, temperature_final=final, **change)  # type: ignore[call-arg]
+            schedule = kind(temperature_init=init, temperature_final=final, **change)  # type: ignore[call-arg]
         except SpecError:
             raise
         except Exception as error:
             raise SpecError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
-        _check_course(made, init, final)
+        _check_course(schedule, init, final)
 
 
 def _check_course(schedule: Schedule, init: float, final: float) -> None:
     low, high = min(init, final), max(init, final)
-    slack = CLOSE * high
+    tolerance = CLOSE * high
     for point in range(_POINTS):
         progress = point / (_POINTS - 1)
-        found = schedule(progress)
-        if not low - slack <= found <= high + slack:
+        temperature = schedule(progress)
+        if not low - tolerance <= temperature <= high + tolerance:
             raise SpecError(
-                f"{schedule!r} is {found!r} at progress {progress!r}. A schedule stays between "
+                f"{schedule!r} is {temperature!r} at progress {progress!r}. A schedule stays between "
                 "temperature_init and temperature_final."
             )
     for progress, end, field in ((0.0, init, "temperature_init"), (1.0, final, "temperature_final")):
-        if not math.isclose(schedule(progress), end, rel_tol=0.0, abs_tol=slack):
+        if not math.isclose(schedule(progress), end, rel_tol=0.0, abs_tol=tolerance):
             raise SpecError(
                 f"{schedule!r} is {schedule(progress)!r} at progress {progress!r}. There a schedule is at "
                 f"{field}."

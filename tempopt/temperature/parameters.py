@@ -55,37 +55,37 @@ class ParameterNames(tuple[str, ...]):
     __slots__ = ()
 
     def __contains__(self, name: object) -> bool:
-        temperature, bare = split_name(name) if isinstance(name, str) else ("", name)
-        if is_own_number(bare):
-            bare = "schedule_args"
-        elif temperature and bare == AS_FOUND:
-            bare = "temperature_init"
-        return super().__contains__(bare)
+        temperature, bare_name = split_name(name) if isinstance(name, str) else ("", name)
+        if is_own_number(bare_name):
+            bare_name = "schedule_args"
+        elif temperature and bare_name == AS_FOUND:
+            bare_name = "temperature_init"
+        return super().__contains__(bare_name)
 
 
 class _Neutral(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
-        temperature, bare = split_name(name)
-        if is_own_number(bare):
+        temperature, bare_name = split_name(name)
+        if is_own_number(bare_name):
             return None
-        if temperature and bare in VALUE_FIELDS - FROM_FOUND:
-            return self[bare]
+        if temperature and bare_name in VALUE_FIELDS - FROM_FOUND:
+            return self[bare_name]
         raise KeyError(name)
 
 
-PLAN_PARAMETERS = ParameterNames(each.name for each in fields(TemperatureParameters))
+PLAN_PARAMETERS = ParameterNames(field.name for field in fields(TemperatureParameters))
 """Names of the parameters that decide the plan."""
 
 NEUTRAL: dict[str, Any] = _Neutral(
     {
-        each.name: each.default
-        for each in (
+        field.name: field.default
+        for field in (
             *fields(TemperatureParameters),
             *fields(EntropyParameters),
             *fields(ControlParameters),
             *fields(GenerationParameters),
         )
-        if each.init
+        if field.init
     }
     | {"output_temperature": 1.0}
 )
@@ -138,11 +138,13 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
     Raises:
         SpecError: if a strategy is not known.
     """
-    found: dict[str, Any] = {}
-    for name, own in groups_of(parameters).items():
-        counted = _effective(own, own_known=own_known)
-        found |= {join_name(name, each): value for each, value in counted.items()}
-    return found
+    effective_parameters: dict[str, Any] = {}
+    for name, group in groups_of(parameters).items():
+        group_parameters = _effective(group, own_known=own_known)
+        effective_parameters |= {
+            join_name(name, bare_name): value for bare_name, value in group_parameters.items()
+        }
+    return effective_parameters
 
 
 def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, Any]:
@@ -150,21 +152,21 @@ def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, A
         # a drawn constant would become the temperature to begin with, which no schedule decides under control
         parameters = {name: value for name, value in parameters.items() if name != KNOTS}
     result = plainly_controlled(plainly_scheduled(plainly_named(parameters)))
-    unread = set[str]()
+    unread_names = set[str]()
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
-        unread |= {*ENTROPY_PARAMETERS, *CONTROL_PARAMETERS}
+        unread_names |= {*ENTROPY_PARAMETERS, *CONTROL_PARAMETERS}
     elif is_controlled(result):
-        unread |= {n for n in result if n != "schedule" and (n in MOVING or is_own_number(n))}
+        unread_names |= {n for n in result if n != "schedule" and (n in MOVING or is_own_number(n))}
         result |= {"schedule": Constant.name} if "schedule" in result else {}
-    unread |= unread_plan(result, own_known=own_known) | unread_entropy(result)
-    unread |= unread_control(result) | unread_generation(result)
-    return {name: value for name, value in result.items() if name not in unread}
+    unread_names |= unread_plan(result, own_known=own_known) | unread_entropy(result)
+    unread_names |= unread_control(result) | unread_generation(result)
+    return {name: value for name, value in result.items() if name not in unread_names}
 
 
 def is_real(name: str) -> bool:
     """Return whether a temperature parameter is a number that need not be whole, so that 2 means 2.0."""
-    bare = split_name(name)[1]
-    return name in TEMPERATURE_PARAMETERS and bare in RANGES and not RANGES[bare].whole
+    bare_name = split_name(name)[1]
+    return name in TEMPERATURE_PARAMETERS and bare_name in RANGES and not RANGES[bare_name].whole
 
 
 def neutral_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +175,13 @@ def neutral_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Those of a named temperature are the temperature as found, which the set says (``contrast.as_found``).
     """
     values: dict[str, Any] = _Neutral(NEUTRAL)
-    for name, found in as_found(parameters).items():
-        own = {each: found if each in FROM_FOUND else NEUTRAL[each] for each in VALUE_FIELDS}
-        values |= {join_name(name, each): value for each, value in {**own, AS_FOUND: found}.items()}
+    for name, found_temperature in as_found(parameters).items():
+        neutral_group = {
+            bare_name: found_temperature if bare_name in FROM_FOUND else NEUTRAL[bare_name]
+            for bare_name in VALUE_FIELDS
+        }
+        values |= {
+            join_name(name, bare_name): value
+            for bare_name, value in {**neutral_group, AS_FOUND: found_temperature}.items()
+        }
     return values

@@ -43,7 +43,8 @@ _OPTIONAL = frozenset({"temperature_final", "hold_fraction", "num_knots", KNOTS,
 """Parameters that may be None."""
 
 MOVING: frozenset[str] = frozenset(
-    {"schedule", "schedule_args"} | {each.name for kind in SCHEDULES.values() for each in fields(kind)}
+    {"schedule", "schedule_args"}
+    | {parameter.name for kind in SCHEDULES.values() for parameter in fields(kind)}
 ) - {"temperature_init"}
 """Names of the parameters that move a temperature during training, numbers of own schedules apart."""
 
@@ -55,11 +56,11 @@ def is_own_number(name: object) -> bool:
 
 def flat_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters with a mapping ``schedule_args`` as ``schedule_args.NAME``, below those given so."""
-    rest, own = dict(parameters), parameters.get("schedule_args")
-    if not isinstance(own, Mapping):
-        return rest
-    del rest["schedule_args"]
-    return {f"{OWN_NUMBER}{name}": value for name, value in own.items()} | rest
+    flat_parameters, schedule_args = dict(parameters), parameters.get("schedule_args")
+    if not isinstance(schedule_args, Mapping):
+        return flat_parameters
+    del flat_parameters["schedule_args"]
+    return {f"{OWN_NUMBER}{name}": value for name, value in schedule_args.items()} | flat_parameters
 
 
 def progress(step: int, total_steps: int) -> float:
@@ -193,8 +194,8 @@ class TemperatureParameters:
     schedule_args: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            check_plan_parameter(each.name, getattr(self, each.name))
+        for parameter in fields(self):
+            check_plan_parameter(parameter.name, getattr(self, parameter.name))
         if self.temperature_knots is not None:
             object.__setattr__(self, KNOTS, as_knots(self.temperature_knots))
             self._check_drawn()
@@ -237,9 +238,11 @@ class TemperatureParameters:
         """Refuse a temperature that the normaliser would not know what to do with."""
         if self.normaliser != LinearNormaliser.name:
             return
-        named = plainly_named({each.name: getattr(self, each.name) for each in fields(self)})
+        plain_parameters = plainly_named(
+            {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
+        )
         for name in ("temperature_init", "schedule", "layer_pattern", "head_pattern", "length_scaling"):
-            if named[name] != _DEFAULTS[name]:
+            if plain_parameters[name] != _DEFAULTS[name]:
                 raise SpecError(
                     f'{name}={getattr(self, name)!r} has no effect: normaliser "{self.normaliser}" makes its '
                     "weights of no exponential of the logits, so there is nothing for a temperature to "
@@ -253,15 +256,22 @@ class TemperatureParameters:
 
         Of numbers that are named ``schedule_args.NAME`` those are left out that the schedule does not have.
         """
-        unread = _unread_own_numbers({"schedule": Constant.name, **parameters})
-        given = {each.name: parameters[each.name] for each in fields(cls) if each.name in parameters}
-        if own := {
+        unread_names = _unread_own_numbers({"schedule": Constant.name, **parameters})
+        plan_parameters = {
+            parameter.name: parameters[parameter.name]
+            for parameter in fields(cls)
+            if parameter.name in parameters
+        }
+        if schedule_args := {
             name.removeprefix(OWN_NUMBER): value
             for name, value in parameters.items()
-            if is_own_number(name) and name not in unread
+            if is_own_number(name) and name not in unread_names
         }:
-            given["schedule_args"] = {**(given.get("schedule_args") or {}), **own}
-        return cls(**given)
+            plan_parameters["schedule_args"] = {
+                **(plan_parameters.get("schedule_args") or {}),
+                **schedule_args,
+            }
+        return cls(**plan_parameters)
 
     def plan(self, num_layers: int) -> TemperaturePlan:
         """Return the plan for a model with that many attention layers."""
@@ -282,8 +292,8 @@ class TemperatureParameters:
     def _schedule(self) -> Schedule:
         kind = schedule_class(self.schedule)
         if not is_own(self.schedule):
-            made: Schedule = self._build(kind)
-            return made
+            schedule: Schedule = self._build(kind)
+            return schedule
         final = self.temperature_init if self.temperature_final is None else self.temperature_final
         ends = {"temperature_init": self.temperature_init, "temperature_final": final}
         return kind(**ends, **(self.schedule_args or {}))
@@ -296,7 +306,7 @@ class TemperatureParameters:
         return kind(**{name: value for name, value in values.items() if value is not None})
 
 
-_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(TemperatureParameters)}
+_DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in fields(TemperatureParameters)}
 
 
 def check_plan_parameter(name: str, value: object) -> None:
@@ -337,30 +347,32 @@ def unread_plan(parameters: Mapping[str, Any], *, own_known: bool = True) -> set
     Raises:
         SpecError: if a strategy is not known.
     """
-    unread = {
+    unread_names = {
         name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
     }
-    unread |= _unread_own_numbers(parameters, own_known=own_known)
+    unread_names |= _unread_own_numbers(parameters, own_known=own_known)
     if parameters.get("schedule") == Piecewise.name:
-        unread |= unread_of_piecewise(parameters)
+        unread_names |= unread_of_piecewise(parameters)
     if parameters.get("local_share") == 0.0:
-        unread.add("window")
+        unread_names.add("window")
     if parameters.get("normaliser") == LinearNormaliser.name:
-        unread |= _field_names(TemperatureParameters) - {"normaliser"} - _field_names(LocalHeads)
-        unread |= {name for name in parameters if is_own_number(name)}
-    return unread
+        unread_names |= _field_names(TemperatureParameters) - {"normaliser"} - _field_names(LocalHeads)
+        unread_names |= {name for name in parameters if is_own_number(name)}
+    return unread_names
 
 
 def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
     """Return the numbers of schedules outside tempopt that the schedule has not, as far as that is known."""
-    chosen = parameters.get("schedule")
-    given = {name for name in parameters if is_own_number(name)}
-    if chosen is None:
+    schedule = parameters.get("schedule")
+    number_names = {name for name in parameters if is_own_number(name)}
+    if schedule is None:
         return set()
-    if not is_own(chosen):
-        return given
-    known = own_numbers(chosen) if own_known else None
-    return set() if known is None else given - {f"{OWN_NUMBER}{name}" for name in known}
+    if not is_own(schedule):
+        return number_names
+    known_numbers = own_numbers(schedule) if own_known else None
+    return (
+        set() if known_numbers is None else number_names - {f"{OWN_NUMBER}{name}" for name in known_numbers}
+    )
 
 
 def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,8 +388,8 @@ def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
         result["head_pattern"] = UniformHeads.name
     scaling = result.get("length_scaling")
     if scaling == LogNPowerScaling.name and result.get("length_power") in (0.0, 1.0):
-        plain = LogNScaling if result["length_power"] else NoLengthScaling
-        result["length_scaling"] = plain.name
+        scaling_class = LogNScaling if result["length_power"] else NoLengthScaling
+        result["length_scaling"] = scaling_class.name
     if scaling in (YarnScaling.name, Llama4Scaling.name) and result.get("length_slope") == 0.0:
         result["length_scaling"] = NoLengthScaling.name
     return result
@@ -392,7 +404,7 @@ def _name_drawn(parameters: dict[str, Any]) -> None:
     check_plan_parameter(KNOTS, parameters[KNOTS])
     knots = as_knots(parameters[KNOTS])
     if len({level for _, level in knots}) > 1:
-        parameters[KNOTS] = [list(each) for each in knots]
+        parameters[KNOTS] = [list(knot) for knot in knots]
     else:
         parameters |= {"schedule": Constant.name, "temperature_init": knots[0][1]}
 
@@ -404,8 +416,8 @@ def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
     if parameters["schedule"] == WarmupAnneal.name and parameters.get("warmup_start") != level:
         return False
     if parameters["schedule"] == Piecewise.name:
-        inner = set(INNER_KNOTS) - unread_of_piecewise(parameters)
-        if any(parameters[name] != level for name in inner):
+        inner_names = set(INNER_KNOTS) - unread_of_piecewise(parameters)
+        if any(parameters[name] != level for name in inner_names):
             return False
     return parameters["temperature_final"] in (None, level)
 
@@ -418,24 +430,26 @@ def _read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
     return _fields_read(choice, parameters[choice])
 
 
-def _fields_read(choice: str, chosen: str) -> frozenset[str]:
+def _fields_read(choice: str, strategy_name: str) -> frozenset[str]:
     if choice == "schedule":
-        return _OWN_READ if is_own(chosen) else _field_names(SCHEDULES[chosen])
-    return _field_names(_REGISTRIES[choice][chosen])
+        return _OWN_READ if is_own(strategy_name) else _field_names(SCHEDULES[strategy_name])
+    return _field_names(_REGISTRIES[choice][strategy_name])
 
 
-def _unread(choice: str, chosen: str) -> frozenset[str]:
+def _unread(choice: str, strategy_name: str) -> frozenset[str]:
     """Return the parameters that other strategies of this choice read and the chosen one does not."""
-    check_plan_parameter(choice, chosen)
-    return _only_others(choice, chosen)
+    check_plan_parameter(choice, strategy_name)
+    return _only_others(choice, strategy_name)
 
 
 @cache
-def _only_others(choice: str, chosen: str) -> frozenset[str]:
+def _only_others(choice: str, strategy_name: str) -> frozenset[str]:
     registry = _REGISTRIES[choice]
-    others = {name for strategy in registry.values() for name in _field_names(strategy)}
-    return frozenset(others | (_OWN_READ if choice == "schedule" else set())) - _fields_read(choice, chosen)
+    all_names = {name for strategy in registry.values() for name in _field_names(strategy)}
+    return frozenset(all_names | (_OWN_READ if choice == "schedule" else set())) - _fields_read(
+        choice, strategy_name
+    )
 
 
 def _field_names(strategy: type[Any]) -> frozenset[str]:
-    return frozenset(each.name for each in fields(strategy))
+    return frozenset(parameter.name for parameter in fields(strategy))

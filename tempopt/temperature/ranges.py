@@ -124,37 +124,37 @@ def number(default: int | float, *, low: int | float, high: int | float) -> Any:
         raise ValueError(
             f"default {default!r} is not from {low!r} to {high!r}. Give finite numbers in order."
         )
-    whole = isinstance(default, int)
-    allowed = f"a {'whole number' if whole else 'number'} from {low:g} to {high:g}"
-    own = OwnRange(
-        allowed=allowed, accepts=lambda value: low <= value <= high, whole=whole, low=low, high=high
+    is_whole = isinstance(default, int)
+    allowed_text = f"a {'whole number' if is_whole else 'number'} from {low:g} to {high:g}"
+    number_range = OwnRange(
+        allowed=allowed_text, accepts=lambda value: low <= value <= high, whole=is_whole, low=low, high=high
     )
-    return field(default=default, metadata={_OWN: own})
+    return field(default=default, metadata={_OWN: number_range})
 
 
-def own_range(each: Field[Any]) -> OwnRange | None:
+def own_range(parameter: Field[Any]) -> OwnRange | None:
     """Return what :func:`number` declared of a field; None if it declared nothing."""
-    found: OwnRange | None = each.metadata.get(_OWN)
-    return found
+    number_range: OwnRange | None = parameter.metadata.get(_OWN)
+    return number_range
 
 
-def check_number(name: str, value: object, allowed: Range | None = None) -> None:
+def check_number(name: str, value: object, number_range: Range | None = None) -> None:
     """Refuse a value that the numeric parameter ``name`` cannot have.
 
     Args:
         name: The parameter.
         value: Its value.
-        allowed: What it may be; None: what ``RANGES`` says of that name.
+        number_range: What it may be; None: what ``RANGES`` says of that name.
 
     Raises:
         SpecError: if the value is not a number, not finite or out of range.
     """
-    allowed = allowed or RANGES[name]
-    kinds = (int,) if allowed.whole else (int, float)
+    number_range = number_range or RANGES[name]
+    kinds = (int,) if number_range.whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise SpecError(f"{name}={value!r} is {_kind(value)}. Give {allowed.allowed}.{_remedy(value)}")
-    if not allowed.accepts(value):
-        raise SpecError(f"{name}={value!r} is out of range. Give {allowed.allowed}.")
+        raise SpecError(f"{name}={value!r} is {_kind(value)}. Give {number_range.allowed}.{_remedy(value)}")
+    if not number_range.accepts(value):
+        raise SpecError(f"{name}={value!r} is out of range. Give {number_range.allowed}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +166,8 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            check_number(each.name, getattr(self, each.name), own_range(each))
+        for parameter in fields(self):
+            check_number(parameter.name, getattr(self, parameter.name), own_range(parameter))
 
 
 def _kind(value: object) -> str:

@@ -70,18 +70,21 @@ class Schedule(Checked, ABC):
 
     def _checked_at(self, progress: float) -> float:
         try:
-            found = self._at(progress)
+            temperature = self._at(progress)
         except Exception as error:
             raise SpecError(
                 f"{self!r} raised {type(error).__name__} at progress {progress!r}: {error}"
             ) from error
         # rounding at the very ends is forgiven
-        if not (isinstance(found, int | float) and LOWEST * (1 - 1e-9) <= found <= HIGHEST * (1 + 1e-9)):
+        if not (
+            isinstance(temperature, int | float)
+            and LOWEST * (1 - 1e-9) <= temperature <= HIGHEST * (1 + 1e-9)
+        ):
             raise SpecError(
-                f"{self!r} is {found!r} at progress {progress!r}. "
+                f"{self!r} is {temperature!r} at progress {progress!r}. "
                 f"Return a number from {LOWEST:g} to {HIGHEST:g}."
             )
-        return min(max(float(found), LOWEST), HIGHEST)
+        return min(max(float(temperature), LOWEST), HIGHEST)
 
     @abstractmethod
     def _at(self, progress: float) -> float: ...
@@ -169,9 +172,9 @@ class Step(Schedule):
     num_steps: int
 
     def _at(self, progress: float) -> float:
-        last = self.num_steps - 1
-        tread = min(math.floor(progress * self.num_steps), last)
-        return _geometric(self.temperature_init, self.temperature_final, tread / last)
+        last_step = self.num_steps - 1
+        step = min(math.floor(progress * self.num_steps), last_step)
+        return _geometric(self.temperature_init, self.temperature_final, step / last_step)
 
 
 @final
@@ -193,8 +196,8 @@ class WarmupAnneal(Schedule):
     def _at(self, progress: float) -> float:
         if progress < self.warmup_fraction:
             return _geometric(self.warmup_start, self.temperature_init, progress / self.warmup_fraction)
-        annealed = (progress - self.warmup_fraction) / (1.0 - self.warmup_fraction)
-        return _mix(self.temperature_init, self.temperature_final, _half_cosine(annealed))
+        anneal_progress = (progress - self.warmup_fraction) / (1.0 - self.warmup_fraction)
+        return _mix(self.temperature_init, self.temperature_final, _half_cosine(anneal_progress))
 
 
 @final
@@ -252,8 +255,8 @@ class InverseSqrt(Schedule):
     curvature: float
 
     def _at(self, progress: float) -> float:
-        gone = self._gone(progress) / self._gone(1.0)
-        return _mix(self.temperature_init, self.temperature_final, 1.0 - gone)
+        fraction = self._gone(progress) / self._gone(1.0)
+        return _mix(self.temperature_init, self.temperature_final, 1.0 - fraction)
 
     def _gone(self, progress: float) -> float:
         # 1 - g, without the digits that this difference would lose where the curvature is small.
@@ -272,8 +275,8 @@ class Logarithmic(Schedule):
     curvature: float
 
     def _at(self, progress: float) -> float:
-        gone = math.log1p(self.curvature * progress) / math.log1p(self.curvature)
-        return _mix(self.temperature_init, self.temperature_final, 1.0 - gone)
+        fraction = math.log1p(self.curvature * progress) / math.log1p(self.curvature)
+        return _mix(self.temperature_init, self.temperature_final, 1.0 - fraction)
 
 
 @final
@@ -292,10 +295,12 @@ class Sigmoid(Schedule):
     curvature: float
 
     def _at(self, progress: float) -> float:
-        quarter = self.curvature / 4.0
+        quarter_curvature = self.curvature / 4.0
         # f(t) - 1/2 is tanh(c (t - 1/2) / 2) / 2.
-        left = (1.0 - math.tanh(quarter * (2.0 * progress - 1.0)) / math.tanh(quarter)) / 2.0
-        return _mix(self.temperature_init, self.temperature_final, left)
+        weight = (
+            1.0 - math.tanh(quarter_curvature * (2.0 * progress - 1.0)) / math.tanh(quarter_curvature)
+        ) / 2.0
+        return _mix(self.temperature_init, self.temperature_final, weight)
 
 
 @final
@@ -313,8 +318,8 @@ class HoldAnneal(Schedule):
     hold_fraction: float = 0.5
 
     def _at(self, progress: float) -> float:
-        annealed = max(progress - self.hold_fraction, 0.0) / (1.0 - self.hold_fraction)
-        return _mix(self.temperature_init, self.temperature_final, _half_cosine(annealed))
+        anneal_progress = max(progress - self.hold_fraction, 0.0) / (1.0 - self.hold_fraction)
+        return _mix(self.temperature_init, self.temperature_final, _half_cosine(anneal_progress))
 
 
 @final
@@ -360,15 +365,15 @@ class Piecewise(Schedule):
     temperature_knots: tuple[Knot, ...] | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is None and each.default is None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
                 continue
-            if each.name == KNOTS:
+            if field.name == KNOTS:
                 check_knots(value)
                 object.__setattr__(self, KNOTS, as_knots(value))
             else:
-                check_number(each.name, value)
+                check_number(field.name, value)
 
     @property
     def knots(self) -> tuple[Knot, ...]:
@@ -376,22 +381,22 @@ class Piecewise(Schedule):
         if self.temperature_knots is not None:
             return self.temperature_knots
         hold, levels = self.hold_fraction, {name: getattr(self, name) for name in INNER_KNOTS}
-        last = last_inner({"num_knots": self.num_knots, **levels})
-        inner = [
-            (hold + (1.0 - hold) * number / (last + 1), levels[name])
-            for number, name in enumerate(INNER_KNOTS[:last], 1)
+        num_inner = last_inner({"num_knots": self.num_knots, **levels})
+        inner_knots = [
+            (hold + (1.0 - hold) * number / (num_inner + 1), levels[name])
+            for number, name in enumerate(INNER_KNOTS[:num_inner], 1)
             if levels[name] is not None
         ]
-        held = [(hold, self.temperature_init)] if hold > 0.0 else []
-        return ((0.0, self.temperature_init), *held, *inner, (1.0, self.temperature_final))
+        hold_knots = [(hold, self.temperature_init)] if hold > 0.0 else []
+        return ((0.0, self.temperature_init), *hold_knots, *inner_knots, (1.0, self.temperature_final))
 
     def _at(self, progress: float) -> float:
         knots = self.knots
-        behind = bisect_right(knots, progress, key=lambda knot: knot[0])
-        if behind in (0, len(knots)):
-            return knots[min(behind, len(knots) - 1)][1]
-        (start, before), (end, after) = knots[behind - 1], knots[behind]
-        return _geometric(before, after, (progress - start) / (end - start))
+        index = bisect_right(knots, progress, key=lambda knot: knot[0])
+        if index in (0, len(knots)):
+            return knots[min(index, len(knots) - 1)][1]
+        (start, start_temperature), (end, end_temperature) = knots[index - 1], knots[index]
+        return _geometric(start_temperature, end_temperature, (progress - start) / (end - start))
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

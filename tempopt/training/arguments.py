@@ -27,16 +27,16 @@ class Arguments:
     Args:
         section: Key of the spec, for messages: ``model``, ``data`` or ``trainer``.
         cls: The class.
-        given: Argument name to plain value; an object is ``{"class_path": ..., "init_args": {...}}``.
+        init_args: Argument name to plain value; an object is ``{"class_path": ..., "init_args": {...}}``.
 
     Raises:
         SpecError: An argument is unknown, missing, or of the wrong type; there is a line for each.
     """
 
-    def __init__(self, section: str, cls: type, given: Mapping[str, Any]) -> None:
+    def __init__(self, section: str, cls: type, init_args: Mapping[str, Any]) -> None:
         self.section = section
         self.cls = cls
-        self.given = dict(given)
+        self.given = dict(init_args)
         self._parser, self.names = _parser(cls)
         self._parsed = self._parse(self.given)
         self._has_objects = any(_holds_namespace(self._parsed[name]) for name in self.given)
@@ -57,15 +57,15 @@ class Arguments:
             SpecError: An override is unknown or of the wrong type.
         """
         if any("." in name for name in overrides):
-            given = self._with(overrides)
-            return self._make(self._parse(given), given)
-        checked = {name: self.check(name, value) for name, value in overrides.items()}
+            init_args = self._with(overrides)
+            return self._make(self._parse(init_args), init_args)
+        checked_values = {name: self.check(name, value) for name, value in overrides.items()}
         if not self._has_objects:
-            return {**copy.deepcopy({name: self._parsed[name] for name in self.given}), **checked}
-        parsed = self._parsed.clone()
-        for name, value in checked.items():
-            parsed[name] = value
-        return self._make(parsed, {**self.given, **overrides})
+            return {**copy.deepcopy({name: self._parsed[name] for name in self.given}), **checked_values}
+        namespace = self._parsed.clone()
+        for name, value in checked_values.items():
+            namespace[name] = value
+        return self._make(namespace, {**self.given, **overrides})
 
     def check(self, name: str, value: Any) -> Any:
         """Return an override as the type that its annotation asks for.
@@ -76,39 +76,43 @@ class Arguments:
         Raises:
             SpecError: The argument is unknown, or the value is of the wrong type.
         """
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        text = isinstance(value, Mapping | list)
-        key = (name, type(value) if number else repr(value) if text else value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_text = isinstance(value, Mapping | list)
+        key = (name, type(value) if is_number else repr(value) if is_text else value)
         if key not in self._checked:
-            given = self._with({name: value})
-            parsed = self._parse(given)[name.partition(".")[0]]
-            if _holds_namespace(parsed) or "." in name:
+            init_args = self._with({name: value})
+            parsed_value = self._parse(init_args)[name.partition(".")[0]]
+            if _holds_namespace(parsed_value) or "." in name:
                 return value
-            self._checked[key] = type(parsed) if number else parsed
-        known = self._checked[key]
-        if not number:
-            return known
-        return known(value) if known in (int, float) else self._parse({**self.given, name: value})[name]
+            self._checked[key] = type(parsed_value) if is_number else parsed_value
+        cached_value = self._checked[key]
+        if not is_number:
+            return cached_value
+        return (
+            cached_value(value)
+            if cached_value in (int, float)
+            else self._parse({**self.given, name: value})[name]
+        )
 
     def _with(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is given with dotted overrides written into its objects, dataclasses and mappings."""
         result = copy.deepcopy(self.given)
         for name, value in overrides.items():
-            top, *below = name.split(".")
-            if not below:
-                result[top] = value
+            argument, *subkeys = name.split(".")
+            if not subkeys:
+                result[argument] = value
                 continue
-            default = self._parsed.get(top)
-            if top not in result and _holds_namespace(default):
-                result[top] = _plain(default)
+            default = self._parsed.get(argument)
+            if argument not in result and _holds_namespace(default):
+                result[argument] = _plain(default)
             self._put(result, _plain(default), name, value)
         return result
 
-    def _put(self, result: dict[str, Any], known: Any, name: str, value: Any) -> None:
-        """Write a dotted override, below whose first name there is what ``known`` has."""
-        top, *above, last = name.split(".")
-        target, path = result.get(top), top
-        for segment in [*above, None]:
+    def _put(self, result: dict[str, Any], default: Any, name: str, value: Any) -> None:
+        """Write a dotted override, below whose first name there is what ``default`` has."""
+        argument, *middle_segments, last_segment = name.split(".")
+        target, path = result.get(argument), argument
+        for segment in [*middle_segments, None]:
             if not isinstance(target, dict):
                 raise SpecError(
                     f'"{name}" goes below "{path}", but the spec gives {path} no class_path and no mapping. '
@@ -116,65 +120,65 @@ class Arguments:
                 )
             if "class_path" in target:
                 # what its class takes is for its own parser to say
-                target, known = target.setdefault("init_args", {}), None
-            elif isinstance(known, dict) and (segment or last) not in known:
-                raise SpecError(unknown(f"key of {self.section}.{path}", segment or last, known))
+                target, default = target.setdefault("init_args", {}), None
+            elif isinstance(default, dict) and (segment or last_segment) not in default:
+                raise SpecError(unknown(f"key of {self.section}.{path}", segment or last_segment, default))
             if segment is not None:
-                known = known.get(segment) if isinstance(known, dict) else None
-                if segment not in target and isinstance(known, dict):
-                    target[segment] = copy.deepcopy(known)
+                default = default.get(segment) if isinstance(default, dict) else None
+                if segment not in target and isinstance(default, dict):
+                    target[segment] = copy.deepcopy(default)
                 target, path = target.get(segment), f"{path}.{segment}"
         assert isinstance(target, dict)
-        target[last] = value
+        target[last_segment] = value
 
-    def _make(self, parsed: Namespace, given: Mapping[str, Any]) -> dict[str, Any]:
-        made = self._parser.instantiate(_wrapped(parsed))[_KEY]
-        return {name: made[name] for name in given}
+    def _make(self, namespace: Namespace, init_args: Mapping[str, Any]) -> dict[str, Any]:
+        objects = self._parser.instantiate(_wrapped(namespace))[_KEY]
+        return {name: objects[name] for name in init_args}
 
-    def _parse(self, given: Mapping[str, Any]) -> Namespace:
+    def _parse(self, init_args: Mapping[str, Any]) -> Namespace:
         from jsonargparse import ArgumentError, Namespace
 
         try:
-            if not self.names and not given:
+            if not self.names and not init_args:
                 return Namespace()  # type: ignore[no-untyped-call]
-            parsed: Namespace = self._parser.parse_object({_KEY: dict(given)}, env=False)[_KEY]
+            namespace: Namespace = self._parser.parse_object({_KEY: dict(init_args)}, env=False)[_KEY]
         except (ArgumentError, TypeError, ValueError, KeyError) as error:
-            lines = self._faults(given)
+            lines = self._faults(init_args)
             if not lines:
                 detail = " ".join(str(error).replace(f"{_KEY}.", "").split())
-                lines = [f"{self.section}: {self.called} cannot be called with {dict(given)!r}: {detail}"]
+                lines = [f"{self.section}: {self.called} cannot be called with {dict(init_args)!r}: {detail}"]
             raise SpecError("\n".join(lines)) from error
-        return parsed
+        return namespace
 
     @property
     def called(self) -> str:
         """The class's full name, for messages."""
         return f"{self.cls.__module__}.{self.cls.__qualname__}"
 
-    def _faults(self, given: Mapping[str, Any]) -> list[str]:
+    def _faults(self, init_args: Mapping[str, Any]) -> list[str]:
         """Return a line for each argument that is wrong."""
         from jsonargparse import ArgumentError
 
         lines = []
         for name in _required(self.cls, self.names):
-            if name not in given:
+            if name not in init_args:
                 lines.append(
                     f"{self.section}: {self.called} needs the argument {name} "
                     f"({_allowed(self.cls, name)}). Give it under {self._place}."
                 )
-        for name, value in given.items():
+        for name, value in init_args.items():
             if name not in self.names:
-                known = self.names or ["none; it takes no arguments"]
-                lines.append(f"{self.section}: {unknown(f'argument of {self.called}', name, known)}")
+                known_names = self.names or ["none; it takes no arguments"]
+                lines.append(f"{self.section}: {unknown(f'argument of {self.called}', name, known_names)}")
                 continue
-            parser, _ = _parser(self.cls, only=name)
+            parser, _ = _parser(self.cls, argument_name=name)
             try:
                 parser.parse_object({_KEY: {name: value}}, env=False)
             except (ArgumentError, TypeError, ValueError, KeyError):
                 path = f"{self.section}.{name}"
-                nested = _object_fault(value, path)
-                wanted = f"given {_shown(value)}. Allowed for {self.called}: {_allowed(self.cls, name)}."
-                lines.append(nested or f"{path}: {wanted}")
+                nested_fault = _object_fault(value, path)
+                message = f"given {_shown(value)}. Allowed for {self.called}: {_allowed(self.cls, name)}."
+                lines.append(nested_fault or f"{path}: {message}")
         return lines
 
     @property
@@ -182,45 +186,51 @@ class Arguments:
         return "trainer" if self.section == "trainer" else f"{self.section}.init_args"
 
 
-def _parser(cls: type, only: str | None = None) -> tuple[ArgumentParser, list[str]]:
+def _parser(cls: type, argument_name: str | None = None) -> tuple[ArgumentParser, list[str]]:
     """Return a parser of a class's arguments (or of one of them), and their names."""
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
-    skip: set[str | int] = set() if only is None else {n for n in _parser(cls)[1] if n != only}
-    added = parser.add_class_arguments(
+    skip: set[str | int] = (
+        set() if argument_name is None else {n for n in _parser(cls)[1] if n != argument_name}
+    )
+    argument_paths = parser.add_class_arguments(
         cls, _KEY, fail_untyped=False, instantiate=False, sub_configs=True, skip=skip
     )
-    return parser, list(dict.fromkeys(name.split(".")[1] for name in added))
+    return parser, list(dict.fromkeys(name.split(".")[1] for name in argument_paths))
 
 
-def _wrapped(parsed: Namespace) -> Namespace:
+def _wrapped(namespace: Namespace) -> Namespace:
     from jsonargparse import Namespace
 
-    wrapped: Namespace = Namespace(**{_KEY: parsed})  # type: ignore[no-untyped-call]
-    return wrapped
+    wrapper: Namespace = Namespace(**{_KEY: namespace})  # type: ignore[no-untyped-call]
+    return wrapper
 
 
 def parameter(cls: type, name: str) -> inspect.Parameter | None:
     """Return an init parameter of a class, from whichever class above it has it under that name."""
-    for each in cls.__mro__:
-        if "__init__" in vars(each):
-            found = inspect.signature(vars(each)["__init__"]).parameters.get(name)
-            if found is not None:
-                return found
+    for base_class in cls.__mro__:
+        if "__init__" in vars(base_class):
+            init_parameter = inspect.signature(vars(base_class)["__init__"]).parameters.get(name)
+            if init_parameter is not None:
+                return init_parameter
     return None
 
 
 def _required(cls: type, names: list[str]) -> list[str]:
-    found = {name: parameter(cls, name) for name in names}
-    return [name for name, each in found.items() if each is not None and each.default is each.empty]
+    parameters = {name: parameter(cls, name) for name in names}
+    return [
+        name
+        for name, init_parameter in parameters.items()
+        if init_parameter is not None and init_parameter.default is init_parameter.empty
+    ]
 
 
 def _allowed(cls: type, name: str) -> str:
-    found = parameter(cls, name)
-    if found is None or found.annotation is inspect.Parameter.empty:
+    init_parameter = parameter(cls, name)
+    if init_parameter is None or init_parameter.annotation is inspect.Parameter.empty:
         return "any value"
-    hint = found.annotation
+    hint = init_parameter.annotation
     if isinstance(hint, str):
         hint = vars(importlib.import_module(cls.__module__)).get(hint, hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -235,8 +245,8 @@ def _shown(value: object) -> str:
 def _object_fault(value: object, path: str) -> str | None:
     """Return what is wrong with a value that describes an object, if that can be told."""
     if isinstance(value, list):
-        found = (_object_fault(item, f"{path}.{i}") for i, item in enumerate(value))
-        return next((fault for fault in found if fault), None)
+        faults = (_object_fault(child, f"{path}.{i}") for i, child in enumerate(value))
+        return next((fault for fault in faults if fault), None)
     if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
         return None
     try:
@@ -258,9 +268,9 @@ def _holds_namespace(value: object) -> bool:
     from jsonargparse import Namespace
 
     if isinstance(value, list | tuple):
-        return any(_holds_namespace(item) for item in value)
+        return any(_holds_namespace(child) for child in value)
     if isinstance(value, dict):
-        return any(_holds_namespace(item) for item in value.values())
+        return any(_holds_namespace(child) for child in value.values())
     return isinstance(value, Namespace)
 
 
@@ -275,4 +285,4 @@ def loaders(cls: type) -> set[str]:
 def _method(cls: type, kind: str) -> object:
     """Return the function that makes the dataloader, from the nearest class that has it."""
     name = f"{kind}_dataloader"
-    return next(vars(each)[name] for each in cls.__mro__ if name in vars(each))
+    return next(vars(base_class)[name] for base_class in cls.__mro__ if name in vars(base_class))

@@ -72,10 +72,12 @@ class AttachCallback(TemperatureCallback):
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
-        attached = {name: each for name, each in parameters.items() if name not in CONTROL_PARAMETERS}
+        plan_parameters = {
+            name: value for name, value in parameters.items() if name not in CONTROL_PARAMETERS
+        }
         super().__init__(validate_at=validate_at)
         self.attachment = None
-        self.parameters = attached
+        self.parameters = plan_parameters
         self._module: L.LightningModule | None = None
         self._elsewhere = at_inference is not None
         self._at_evaluation = self.parameters if at_inference is None else dict(at_inference)
@@ -191,43 +193,50 @@ class AttachCallback(TemperatureCallback):
 
     def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:
         try:
-            found, self._beside = scalings(module, at="final"), ""
+            changes, self._beside = scalings(module, at="final"), ""
         except AttachError as error:
-            found, self._beside = [], str(error)
-        return found
+            changes, self._beside = [], str(error)
+        return changes
 
     def _put_beside(self, checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
         assert self.attachment is not None
-        held = list(temperatures.values())
-        put_beside(checkpoint, self._at_evaluation, held, layers=self.layers, way=self.attachment.way)
+        layer_temperatures = list(temperatures.values())
+        put_beside(
+            checkpoint, self._at_evaluation, layer_temperatures, layers=self.layers, way=self.attachment.way
+        )
 
-    def _save(self, own: Any, checkpoint: dict[str, Any]) -> None:
-        own(checkpoint)
+    def _save(self, hook: Any, checkpoint: dict[str, Any]) -> None:
+        hook(checkpoint)
         attachment, module = self.attachment, self._module
         assert attachment is not None and module is not None
         # on ranks that save nothing, some strategies give no weights
         if not attachment.attached or not checkpoint["state_dict"]:
             return
-        current = (self._measures or self.validate_at == "current") and not self._elsewhere
-        held = attachment.temperatures if current else self._final
-        temperatures = dict(zip(attachment.layers, held, strict=True))
-        changes = [each.at(1.0 / temperatures[each.layer]) for each in self._changes]
+        is_current = (self._measures or self.validate_at == "current") and not self._elsewhere
+        layer_temperatures = attachment.temperatures if is_current else self._final
+        temperatures = dict(zip(attachment.layers, layer_temperatures, strict=True))
+        changes = [change.at(1.0 / temperatures[change.layer]) for change in self._changes]
         if not changes or not put_in_weights(checkpoint, module, changes):
             self._put_beside(checkpoint, temperatures)
 
-    def _load(self, own: Any, checkpoint: dict[str, Any]) -> None:
-        own(checkpoint)
+    def _load(self, hook: Any, checkpoint: dict[str, Any]) -> None:
+        hook(checkpoint)
         # of what others have put into the weights these may know nothing
-        found = {each for name, each in take_out(checkpoint).items() if self._is_own(name)}
-        if not found:
+        weight_temperatures = {
+            temperature for name, temperature in take_out(checkpoint).items() if self._is_own(name)
+        }
+        if not weight_temperatures:
             return
-        own = {f"{each:.6g}" for each in self._final} - {"1"}
+        final_texts = {f"{temperature:.6g}" for temperature in self._final} - {"1"}
         # where they follow what is measured, which they are to be is not known
-        if not self._measures and {f"{each:.6g}" for each in found} != own:
+        if (
+            not self._measures
+            and {f"{temperature:.6g}" for temperature in weight_temperatures} != final_texts
+        ):
             raise AttachError(
-                f"The checkpoint has the temperatures {sorted(found)} in its weights and no others beside "
-                f"it, and {type(self).__name__} is to set {sorted(set(self._final))}. Take the callback out, "
-                "or give a checkpoint that can be resumed, or one of a model at temperature 1."
+                f"The checkpoint has the temperatures {sorted(weight_temperatures)} in its weights and no "
+                f"others beside it, and {type(self).__name__} is to set {sorted(set(self._final))}. Take the "
+                "callback out, or give a checkpoint that can be resumed, or one of a model at temperature 1."
             )
         assert self.attachment is not None
         self.attachment.detach()
@@ -236,7 +245,9 @@ class AttachCallback(TemperatureCallback):
     def _is_own(self, name: str) -> bool:
         """Whether a module is one of what this has attached to, or is in it."""
         assert self.attachment is not None and self._module is not None
-        changed = {id(each.module) for each in self._changes}
-        own = [*self.attachment.layers]
-        own += [each for each, module in self._module.named_modules() if id(module) in changed]
-        return any(name == each or name.startswith(f"{each}.") for each in own)
+        changed_ids = {id(change.module) for change in self._changes}
+        own_names = [*self.attachment.layers]
+        own_names += [
+            module_name for module_name, module in self._module.named_modules() if id(module) in changed_ids
+        ]
+        return any(name == own_name or name.startswith(f"{own_name}.") for own_name in own_names)

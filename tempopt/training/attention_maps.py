@@ -48,8 +48,8 @@ class AttentionMaps:
 
     def begin(self, total_steps: int) -> None:
         """Say how many optimizer steps the training has; in a short one moments may fall together."""
-        last = max(total_steps - 1, 0)
-        self._steps = {last: "end", last // 2: "middle"} if last else {}
+        last_step = max(total_steps - 1, 0)
+        self._steps = {last_step: "end", last_step // 2: "middle"} if last_step else {}
         self._steps[0] = "start"
 
     @property
@@ -70,7 +70,7 @@ class AttentionMaps:
         k_BHKD: Tensor,
         *,
         valid_BQ: Tensor | None,
-        **given: Any,
+        **kwargs: Any,
     ) -> None:
         """Look at a layer in a step at which that is wanted; arguments as for an observer of attention."""
         moment = self._found.setdefault(
@@ -82,8 +82,8 @@ class AttentionMaps:
         if not moment["seen"]:
             self._seen = HeadSpecialisation()
         moment["seen"].append(layer)
-        moment["heads"] += self._drawn(layer, q_BHQD, k_BHKD, **given)
-        self._measure(layer, q_BHQD, k_BHKD, valid_BQ, **given)
+        moment["heads"] += self._drawn(layer, q_BHQD, k_BHKD, **kwargs)
+        self._measure(layer, q_BHQD, k_BHKD, valid_BQ, **kwargs)
 
     def closed(self, step: int) -> None:
         """Say that the first forward pass of a step is over."""
@@ -92,7 +92,7 @@ class AttentionMaps:
             return
         if self._seen.layers:
             measures = self._seen.report().measures
-            moment["measures"] = [_plain(each) for each in measures if each.named]
+            moment["measures"] = [_plain(measure) for measure in measures if measure.named]
         self._seen = None
 
     @torch.no_grad()
@@ -111,21 +111,23 @@ class AttentionMaps:
         if queries * keys > _MOST_WEIGHTS:
             self._note(f"{queries} x {keys} weights of a head are too many for a map")
             return []
-        kept = _evenly(heads, _most_heads(self._num_layers))
-        if len(kept) < heads:
-            self._note(f"of the {heads} heads of a layer {len(kept)} have a map")
+        head_indices = _evenly(heads, _most_heads(self._num_layers))
+        if len(head_indices) < heads:
+            self._note(f"of the {heads} heads of a layer {len(head_indices)} have a map")
         side, groups = _side(self._num_layers * heads), heads // k_BHKD.shape[1]
-        found = []
-        for head in kept:
+        maps = []
+        for head in head_indices:
             masking: dict[str, Any] = {"attn_mask": _of_head(attn_mask, head), "is_causal": is_causal}
-            own, key = q_BHQD[:1, head : head + 1], k_BHKD[:1, head // groups : head // groups + 1]
-            weights = attention_weights(own, key, scale=scale, **masking)[0, 0]
-            visible = visible_pairs(queries, keys, device=own.device, **masking).expand(1, 1, queries, keys)
-            picture = heatmap(weights, visible[0, 0], rows=side, columns=side)
+            query, key = q_BHQD[:1, head : head + 1], k_BHKD[:1, head // groups : head // groups + 1]
+            weights = attention_weights(query, key, scale=scale, **masking)[0, 0]
+            visible_mask = visible_pairs(queries, keys, device=query.device, **masking).expand(
+                1, 1, queries, keys
+            )
+            picture = heatmap(weights, visible_mask[0, 0], rows=side, columns=side)
             cells = np.array(picture.cells)
-            most = float(cells.max())
-            shades = np.round(255 * cells / most if most > 0 else cells).astype(np.uint8)
-            found.append(
+            max_weight = float(cells.max())
+            shades = np.round(255 * cells / max_weight if max_weight > 0 else cells).astype(np.uint8)
+            maps.append(
                 {
                     "layer": layer,
                     "head": head,
@@ -133,11 +135,11 @@ class AttentionMaps:
                     "keys": keys,
                     "rows": len(cells),
                     "columns": len(cells[0]),
-                    "most": float(f"{most:.4g}"),
+                    "most": float(f"{max_weight:.4g}"),
                     "cells": base64.b64encode(shades.tobytes()).decode(),
                 }
             )
-        return found
+        return maps
 
     def _measure(
         self,
@@ -147,7 +149,7 @@ class AttentionMaps:
         valid_BQ: Tensor | None,
         *,
         attn_mask: Tensor | None,
-        **given: Any,
+        **kwargs: Any,
     ) -> None:
         """Take in what the heads of a layer do over some inputs."""
         assert self._seen is not None
@@ -160,7 +162,7 @@ class AttentionMaps:
             attn_mask = attn_mask[:count]
         valid_BQ = None if valid_BQ is None else valid_BQ[:count]
         self._seen.update(
-            layer, q_BHQD[:count], k_BHKD[:count], attn_mask=attn_mask, valid_BQ=valid_BQ, **given
+            layer, q_BHQD[:count], k_BHKD[:count], attn_mask=attn_mask, valid_BQ=valid_BQ, **kwargs
         )
 
     def _note(self, text: str) -> None:
@@ -190,8 +192,8 @@ class AttentionMaps:
 
 def _side(heads: int) -> int:
     """Return how many rows and columns the map of each head may have."""
-    each = MOST_BYTES / (len(MOMENTS) * heads) - _BYTES_OF_A_HEAD
-    return min(_SIDE, max(_LEAST_SIDE, math.isqrt(max(int(0.75 * each), 0))))
+    head_bytes = MOST_BYTES / (len(MOMENTS) * heads) - _BYTES_OF_A_HEAD
+    return min(_SIDE, max(_LEAST_SIDE, math.isqrt(max(int(0.75 * head_bytes), 0))))
 
 
 def _most_heads(num_layers: int) -> int:
@@ -200,10 +202,10 @@ def _most_heads(num_layers: int) -> int:
     return max(1, MOST_BYTES // (len(MOMENTS) * num_layers * of_one))
 
 
-def _evenly(count: int, most: int) -> list[int]:
-    if count <= most:
+def _evenly(count: int, max_count: int) -> list[int]:
+    if count <= max_count:
         return list(range(count))
-    return sorted({round(place * (count - 1) / max(most - 1, 1)) for place in range(most)})
+    return sorted({round(position * (count - 1) / max(max_count - 1, 1)) for position in range(max_count)})
 
 
 def _of_head(mask: Tensor | None, head: int) -> Tensor | None:

@@ -100,10 +100,10 @@ class Prepared:
         faults: list[str] = []
         model = _section("model", program.model, L.LightningModule, faults)
         data = _section("data", program.data, L.LightningDataModule, faults) if program.data else None
-        others = {name: value for name, value in program.trainer.items() if name != "logger"}
-        trainer = _section("trainer", {"init_args": others}, L.Trainer, faults)
-        self.loggers, wrong = loggers_given(program.trainer.get("logger"))
-        faults += wrong
+        trainer_args = {name: value for name, value in program.trainer.items() if name != "logger"}
+        trainer = _section("trainer", {"init_args": trainer_args}, L.Trainer, faults)
+        self.loggers, logger_faults = loggers_given(program.trainer.get("logger"))
+        faults += logger_faults
         if faults or model is None or trainer is None:
             raise SpecError("\n".join(_said_once(faults)))
         self._model, self._data, self._trainer = model, data, trainer
@@ -125,8 +125,8 @@ class Prepared:
         """
         values = self._model.values(self._split(parameters).model)
         if self.tempered:
-            counted = _counted({name: values[name] for name in _ATTENDED if name in values})
-            values = {name: each for name, each in values.items() if name not in _ATTENDED} | counted
+            attention_args = _counted({name: values[name] for name in _ATTENDED if name in values})
+            values = {name: value for name, value in values.items() if name not in _ATTENDED} | attention_args
         module: L.LightningModule = _made(self._model, values)
         return module
 
@@ -152,9 +152,9 @@ class Prepared:
 
     def temperature(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
-        merged = {**(self._model.given if self.tempered else {}), **parameters}
+        all_parameters = {**(self._model.given if self.tempered else {}), **parameters}
         names = _ATTENDED if self.tempered else self._attachable
-        return _counted({name: value for name, value in merged.items() if name in names})
+        return _counted({name: value for name, value in all_parameters.items() if name in names})
 
     @property
     def way(self) -> Literal["query_rows", "attention_interface"]:
@@ -188,8 +188,10 @@ class Prepared:
                     faults.append(f"{'compare' if self.compared else 'search'}.{name}: {error}")
                     if not self.compared:
                         break
-        named = [name for name, values in search.items() if not values]
-        return list(dict.fromkeys([*faults, *_unknown_names(self._model.cls, named, self._attachable)]))
+        valueless_names = [name for name, values in search.items() if not values]
+        return list(
+            dict.fromkeys([*faults, *_unknown_names(self._model.cls, valueless_names, self._attachable)])
+        )
 
     def _check_parameter(self, name: str, value: Any) -> None:
         parts = self._split({name: value})
@@ -198,9 +200,9 @@ class Prepared:
             (self._data, parts.data),
             (self._trainer, parts.trainer),
         ):
-            for argument, each in overrides.items():
+            for argument, override in overrides.items():
                 assert arguments is not None
-                arguments.check(argument, each)
+                arguments.check(argument, override)
 
     def _split(self, parameters: Mapping[str, Any]) -> _Parts:
         parts = _Parts()
@@ -208,16 +210,16 @@ class Prepared:
             if split_name(name)[0]:
                 # a number of the module follows it
                 continue
-            prefix, dot, rest = name.partition(".")
+            prefix, dot, argument = name.partition(".")
             if dot and prefix == "trainer":
-                parts.trainer[rest] = value
+                parts.trainer[argument] = value
             elif dot and prefix == "data":
                 if self._data is None:
                     raise SpecError(f"{name} is given, but the spec has no data: section. Add one.")
-                parts.data[rest] = value
-            elif "." in rest and prefix == "model":
-                self._check_name(rest.partition(".")[0])
-                parts.model[rest] = value
+                parts.data[argument] = value
+            elif "." in argument and prefix == "model":
+                self._check_name(argument.partition(".")[0])
+                parts.model[argument] = value
             elif not self.tempered and name in TEMPERATURE_PARAMETERS:
                 self._place_outside(parts, name, value)
             else:
@@ -227,37 +229,37 @@ class Prepared:
 
     def _place_outside(self, parts: _Parts, name: str, value: Any) -> None:
         """Put a temperature parameter of a module that is not ours where it belongs, or refuse it."""
-        own = name in self._model.names
-        called = self._model.called
+        has_argument = name in self._model.names
+        class_name = self._model.called
         if name in self._attachable or name in _FOLLOWED:
             self._check_attachable(name, value)
-            if own:
+            if has_argument:
                 raise SpecError(
-                    f"{name} could mean what attach: sets, or the argument {name} of {called}. "
+                    f"{name} could mean what attach: sets, or the argument {name} of {class_name}. "
                     f"Rename the argument."
                 )
-        elif own:
+        elif has_argument:
             parts.model[name] = value
         elif name in ENTROPY_PARAMETERS:
             self._check_attachable(name, value)
         elif value != NEUTRAL[name]:
-            what = "drawing tokens" if name in GENERATION else "the temperature of its logits"
+            subject = "drawing tokens" if name in GENERATION else "the temperature of its logits"
             raise SpecError(
-                f"{name} cannot be set from outside: {what} is the module's to apply. "
-                f"Make it an init argument of {called}, or take it out."
+                f"{name} cannot be set from outside: {subject} is the module's to apply. "
+                f"Make it an init argument of {class_name}, or take it out."
             )
 
     def _check_attachable(self, name: str, value: Any) -> None:
-        called = self._model.called
+        class_name = self._model.called
         if self._attach is None and name in _FOLLOWED:
             raise SpecError(
-                f"{name} is a temperature parameter, but {called} is not a TemperedModule. Add attach: "
+                f"{name} is a temperature parameter, but {class_name} is not a TemperedModule. Add attach: "
                 f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
             )
         if name in BEYOND_ROWS and self.way != ATTENTION_INTERFACE and value != NEUTRAL[name]:
             raise SpecError(
                 f"{name}={value!r} cannot be set from outside: attaching scales the rows of the query "
-                f"projection, which {BEYOND_ROWS[name]}. Derive {called} from TemperedModule, write "
+                f"projection, which {BEYOND_ROWS[name]}. Derive {class_name} from TemperedModule, write "
                 f"attach: {{way: {ATTENTION_INTERFACE}}} if it is a model of transformers, or take {name} "
                 "out."
             )
@@ -268,29 +270,29 @@ class Prepared:
 
     def _temperature_faults(self, search: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what keeps the baseline arm from being at temperature 1, or the others from leaving it."""
-        acts = self.tempered or self._attach is not None or self._named
-        if not acts and not set(search) & set(_BESIDE_THE_PLAN):
+        has_temperature = self.tempered or self._attach is not None or self._named
+        if not has_temperature and not set(search) & set(_BESIDE_THE_PLAN):
             return [
                 f"model: {self._model.called} is not a TemperedModule, so nothing would set its temperature. "
                 f"Add attach: {{layers: auto}} to the spec, or derive it from tempopt.TemperedModule."
             ]
         faults = []
         for name in self._model.names if self.tempered else ():
-            found = parameter(self._model.cls, name)
+            init_parameter = parameter(self._model.cls, name)
             if name not in TEMPERATURE_PARAMETERS or name in self._model.given or name in search:
                 continue
-            if found is not None and found.default != NEUTRAL[name]:
+            if init_parameter is not None and init_parameter.default != NEUTRAL[name]:
                 faults.append(
-                    f"model: {self._model.called} has {name}={found.default!r} by default, but temperature 1 "
-                    f"is {name}={NEUTRAL[name]!r}. Write it under model.init_args, so that the baseline can "
-                    f"change it."
+                    f"model: {self._model.called} has {name}={init_parameter.default!r} by default, but "
+                    f"temperature 1 is {name}={NEUTRAL[name]!r}. Write it under model.init_args, so that the "
+                    f"baseline can change it."
                 )
         return faults
 
     def _loader_faults(self, *, test_data: bool, training: bool) -> list[str]:
         holder = self._data or self._model
-        there = loaders(holder.cls)
-        wanted = {"val"} | ({"train"} if training else set()) | ({"test"} if test_data else set())
+        available_kinds = loaders(holder.cls)
+        required_kinds = {"val"} | ({"train"} if training else set()) | ({"test"} if test_data else set())
         remedies = {
             "train": "Write one, or give another class.",
             "val": "The search goes by validation: write one, or give another class.",
@@ -300,54 +302,58 @@ class Prepared:
         return [
             f"{holder.section}: {holder.called} has no {kind}_dataloader. {remedy}"
             for kind, remedy in remedies.items()
-            if kind in wanted - there
+            if kind in required_kinds - available_kinds
         ]
 
 
-def _nested(parameters: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _nested(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return parameters with ``schedule_args.knee`` in the argument ``schedule_args``, above those given."""
-    found = {name: value for name, value in parameters.items() if not is_own_number(name)}
-    own = {n.removeprefix(OWN_NUMBER): value for n, value in parameters.items() if is_own_number(n)}
-    if own:
-        found["schedule_args"] = {**(given or {}), **(found.get("schedule_args") or {}), **own}
-    return found
+    arguments = {name: value for name, value in parameters.items() if not is_own_number(name)}
+    numbers = {n.removeprefix(OWN_NUMBER): value for n, value in parameters.items() if is_own_number(n)}
+    if numbers:
+        arguments["schedule_args"] = {
+            **(schedule_args or {}),
+            **(arguments.get("schedule_args") or {}),
+            **numbers,
+        }
+    return arguments
 
 
-def _counted(attended: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of the parameters that decide attention; a schedule of one's own is imported."""
-    if is_own(schedule := attended.get("schedule")):
+    if is_own(schedule := parameters.get("schedule")):
         load_schedule(str(schedule), where="schedule")
-    return _nested(effective(flat_numbers(attended)))
+    return _nested(effective(flat_numbers(parameters)))
 
 
 def build(
     program: Program,
     parameters: Mapping[str, Any],
     *,
-    before: Callable[[Literal["data", "model"]], object] = lambda part: None,
+    reseed: Callable[[Literal["data", "model"]], object] = lambda part: None,
 ) -> Built:
     """Make what one run trains with: the data first, then the module, then the Trainer's arguments.
 
     Args:
         program: What is trained; prepared once in a process, however many runs follow.
         parameters: As in :class:`tempopt.workers.messages.RunRequest`.
-        before: Called before the data and before the module are made, to seed the generators for each.
+        reseed: Called before the data and before the module are made, to seed the generators for each.
 
     Raises:
         SpecError: A class, an argument or a parameter is wrong, with a line for each.
     """
     prepared = prepare(program)
     temperature = prepared.temperature(parameters)
-    before("data")
+    reseed("data")
     datamodule = prepared.datamodule(parameters)
-    before("model")
+    reseed("model")
     module = prepared.module(parameters)
     return Built(
         datamodule=datamodule,
         module=module,
         trainer_kwargs=prepared.trainer(parameters),
         loggers=prepared.loggers,
-        temperature={name: each for name, each in temperature.items() if name not in CONTROL_PARAMETERS},
+        temperature={name: value for name, value in temperature.items() if name not in CONTROL_PARAMETERS},
         control=ControlParameters.from_mapping(temperature),
         tempered=prepared.tempered,
         layers=prepared.layers,
@@ -371,16 +377,16 @@ def _prepared(program: str) -> Prepared:
 
 def _said_once(faults: Sequence[str]) -> list[str]:
     """Return faults without those that say of another section what one has said, as of a module of both."""
-    found: dict[str, str] = {}
+    faults_by_message: dict[str, str] = {}
     for fault in faults:
-        found.setdefault(fault.partition(": ")[2] or fault, fault)
-    return list(found.values())
+        faults_by_message.setdefault(fault.partition(": ")[2] or fault, fault)
+    return list(faults_by_message.values())
 
 
 def other_way(refusal: str, way: str) -> str:
     """Return how a spec gives the way that a refusal advises; empty if it advises no other."""
-    other = ATTENTION_INTERFACE if way != ATTENTION_INTERFACE else "query_rows"
-    return f" (In a study: attach: {{way: {other}}}.)" if f'way="{other}"' in refusal else ""
+    alternative = ATTENTION_INTERFACE if way != ATTENTION_INTERFACE else "query_rows"
+    return f" (In a study: attach: {{way: {alternative}}}.)" if f'way="{alternative}"' in refusal else ""
 
 
 def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_data: bool = False) -> None:
@@ -423,26 +429,26 @@ def _names_alone(program: Program, search: Mapping[str, Sequence[Any]]) -> list[
 
 def _unknown_names(cls: type, search: Iterable[str], attachable: Sequence[str]) -> list[str]:
     """Return a line for each searched name that neither the class nor attaching takes."""
-    known = {*Arguments.names_of(cls), *TEMPERATURE_PARAMETERS}
+    known_names = {*Arguments.names_of(cls), *TEMPERATURE_PARAMETERS}
     return [
         f"search.{name}: {_unknown_argument(cls, name, attachable)}"
         for name in search
-        if "." not in name and name not in known
+        if "." not in name and name not in known_names
     ]
 
 
 def _unknown_argument(cls: type, name: str, attachable: Sequence[str]) -> str:
     remedy = "Arguments of the data and of the Trainer are written data.x and trainer.x."
-    called = f"argument of {cls.__module__}.{cls.__qualname__}"
-    return unknown(called, name, [*Arguments.names_of(cls), *attachable], remedy)
+    argument_kind = f"argument of {cls.__module__}.{cls.__qualname__}"
+    return unknown(argument_kind, name, [*Arguments.names_of(cls), *attachable], remedy)
 
 
-def _section(section: str, given: Mapping[str, Any], base: type, faults: list[str]) -> Arguments | None:
+def _section(section: str, settings: Mapping[str, Any], base: type, faults: list[str]) -> Arguments | None:
     """Return a section's class with its arguments; what is wrong is added to ``faults``."""
     try:
-        path = given.get("class_path")
+        path = settings.get("class_path")
         cls = base if path is None else load_class(path, base=base, where=f"{section}.class_path")
-        return Arguments(section, cls, given.get("init_args") or {})
+        return Arguments(section, cls, settings.get("init_args") or {})
     except SpecError as error:
         faults.append(str(error))
         return None

@@ -77,10 +77,10 @@ class TemperedAttention(Tempered, Protocol):
         """Give each head a temperature of its own, from that of its layer, and return them."""
 
 
-def check_validate_at(given: object) -> None:
+def check_validate_at(value: object) -> None:
     """Refuse what is not the name of a temperature to validate at; SpecError."""
-    if given not in ("final", "current"):
-        raise SpecError(f"validate_at is {given!r}; allowed are final and current.")
+    if value not in ("final", "current"):
+        raise SpecError(f"validate_at is {value!r}; allowed are final and current.")
 
 
 class TemperatureCallback(L.Callback):
@@ -101,15 +101,15 @@ class TemperatureCallback(L.Callback):
         self._reached = 0.0
 
     def _of(self, module: L.LightningModule) -> Tempered:
-        own: Any = module
-        return own if self._tempered is None else self._tempered
+        tempered_module: Any = module
+        return tempered_module if self._tempered is None else self._tempered
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = -1
         # what does not move needs no end to move towards
         tempered = self._of(pl_module)
-        moves = not isinstance(tempered.plan.schedule, Constant) or tempered.entropy.moves
-        self._total = steps_of(trainer) if moves else 1
+        is_moving = not isinstance(tempered.plan.schedule, Constant) or tempered.entropy.moves
+        self._total = steps_of(trainer) if is_moving else 1
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -173,8 +173,8 @@ class LossScaleCallback(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        own: Any = pl_module if self._tempered is None else self._tempered
-        own.set_loss_scale(loss_scale(trainer) / trainer.accumulate_grad_batches)
+        tempered_module: Any = pl_module if self._tempered is None else self._tempered
+        tempered_module.set_loss_scale(loss_scale(trainer) / trainer.accumulate_grad_batches)
 
 
 def loss_scale(trainer: L.Trainer) -> float:
@@ -222,11 +222,11 @@ class StartCallback(L.Callback):
     """Say when training begins.
 
     Args:
-        started: Called with the optimizer step that it begins at and the steps of the whole training.
+        on_start: Called with the optimizer step that it begins at and the steps of the whole training.
     """
 
-    def __init__(self, started: Callable[[int, int], None]) -> None:
-        self._started = started
+    def __init__(self, on_start: Callable[[int, int], None]) -> None:
+        self._started = on_start
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started(step_of(trainer), steps_of(trainer))
@@ -240,15 +240,15 @@ class TrackCallback(L.Callback):
 
     Args:
         tempered: Whose temperature it is.
-        observed: Returns what was observed at an optimizer step, by name.
+        observations_at: Returns what was observed at an optimizer step, by name.
 
     Attributes:
         next_step: Step that is logged next, as Lightning counts steps for loggers; travels in the checkpoint.
     """
 
-    def __init__(self, *, tempered: Tempered, observed: Callable[[int], dict[str, float]]) -> None:
+    def __init__(self, *, tempered: Tempered, observations_at: Callable[[int], dict[str, float]]) -> None:
         self._tempered = tempered
-        self._observed = observed
+        self._observed = observations_at
         self._step = -1
         self._new = False
         self._temperatures: Sequence[float] = ()
@@ -265,21 +265,21 @@ class TrackCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._temperatures = self._tempered.temperatures
-        seen = self._observed(self._step) if self._new else {}
-        stepped = not internals.accumulates(trainer)
-        due = stepped and (self._step == 0 or internals.logs_now(trainer))
-        if seen or due:
-            self._log(trainer, seen)
-        self.next_step = internals.logged_steps(trainer) + stepped
+        observations = self._observed(self._step) if self._new else {}
+        has_stepped = not internals.accumulates(trainer)
+        is_due = has_stepped and (self._step == 0 or internals.logs_now(trainer))
+        if observations or is_due:
+            self._log(trainer, observations)
+        self.next_step = internals.logged_steps(trainer) + has_stepped
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         step = internals.logged_steps(trainer)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and step != self._logged:
             self._log(trainer, {})
 
-    def _log(self, trainer: L.Trainer, seen: dict[str, float]) -> None:
+    def _log(self, trainer: L.Trainer, observations: dict[str, float]) -> None:
         self._logged = internals.logged_steps(trainer)
-        values = dict(seen)
+        values = dict(observations)
         if self._tempered.layers:
             temperatures = self._temperatures or self._tempered.plan.temperatures(0.0)
             values = {f"temperature/{layer}": value for layer, value in enumerate(temperatures)} | values
@@ -303,11 +303,11 @@ class StoppedError(Exception):
 
 
 def end(trainer: L.Trainer) -> None:
-    """End the training after this batch, whatever its Trainer was told about how long to train at least."""
+    """End the training after this batch, whatever its Trainer requires about how long to train at least."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = 0
     trainer.fit_loop.epoch_loop.min_steps = None
-    # Lightning validates once more when it is told to stop; that number would count for nothing.
+    # Lightning validates once more when it is stopped; that number would count for nothing.
     trainer.limit_val_batches = 0
 
 
@@ -370,14 +370,14 @@ class RunCallback(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
             return
-        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        value = metric_of(logged, self._metric)
-        self.metrics = logged
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        value = metric_of(metrics, self._metric)
+        self.metrics = metrics
         if self._wishes.exchange(diverged=not is_finite(value)):
             self.diverged_at = step_of(trainer)
             end(trainer)
             return
-        self.take(step_of(trainer), value, logged)
+        self.take(step_of(trainer), value, metrics)
         if self._wishes.stop:
             end(trainer)
 
@@ -385,11 +385,11 @@ class RunCallback(Checkpoint):
         """Return whether the newest report is of this step."""
         return bool(self.reports) and self.reports[-1][0] == step
 
-    def take(self, step: int, value: float, logged: dict[str, float]) -> None:
+    def take(self, step: int, value: float, metrics: dict[str, float]) -> None:
         """Take one validation into the history, and report it."""
         self.reports.append([step, value])
-        self.metrics = logged
-        self._report(step, value, logged)
+        self.metrics = metrics
+        self._report(step, value, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         return {"reports": self.reports, "metrics": self.metrics}
@@ -399,14 +399,14 @@ class RunCallback(Checkpoint):
         self.metrics = dict(state_dict["metrics"])
 
 
-def metric_of(logged: dict[str, float], metric: str) -> float:
+def metric_of(metrics: dict[str, float], metric: str) -> float:
     """Return the metric that counts from what a validation logged.
 
     Raises:
         SpecError: It was never logged.
     """
-    if metric not in logged:
+    if metric not in metrics:
         raise SpecError(
-            unknown("metric", metric, sorted(logged) or ["none"], "Log it in validation_step with self.log.")
+            unknown("metric", metric, sorted(metrics) or ["none"], "Log it in validation_step with self.log.")
         )
-    return logged[metric]
+    return metrics[metric]

@@ -36,7 +36,7 @@ class KeepCallback(Checkpoint):
         is_due_at_validation: Whether one is due at each validation, besides those that are due by the clock.
         ranks: Who train the run; all of them take part in writing.
         wishes: What they have agreed on after the batch or the validation.
-        kept: Called with each that was written.
+        on_saved: Called with each that was written.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class KeepCallback(Checkpoint):
         is_due_at_validation: bool,
         ranks: Ranks,
         wishes: Wishes,
-        kept: Callable[[Saved], None],
+        on_saved: Callable[[Saved], None],
     ) -> None:
         self.checkpoints = checkpoints
         self._is_due_at_validation = is_due_at_validation
         self._ranks = ranks
         self._wishes = wishes
-        self._kept = kept
+        self._kept = on_saved
         self._due = False
         self._validated = False
         self._loaded: dict[str, Any] = {}
@@ -71,9 +71,9 @@ class KeepCallback(Checkpoint):
         self._due = self._due or self._is_due_at_validation
         self._keep(trainer)
 
-    def _before_validation(self, due: bool) -> None:
+    def _before_validation(self, is_due: bool) -> None:
         # one that is due but has no data calls no hook, and yet is skipped on a resume
-        self._validated = due
+        self._validated = is_due
 
     def _after_batch(self, trainer: L.Trainer) -> None:
         internals.finish_restart(trainer)
@@ -84,9 +84,9 @@ class KeepCallback(Checkpoint):
         if self.checkpoints is None:
             return
         # this comes first: it is asked at every batch, and answered with less than the rest is
-        leaving = self._wishes.leave
+        is_leaving = self._wishes.leave
         if (
-            not (self._due or leaving or self._wishes.late)
+            not (self._due or is_leaving or self._wishes.late)
             or internals.accumulates(trainer)
             or _ends(trainer)
         ):
@@ -100,7 +100,7 @@ class KeepCallback(Checkpoint):
         self._wishes.restart()
         if saved is not None:
             self._kept(saved)
-        if leaving:
+        if is_leaving:
             end(trainer)
 
     def on_save_checkpoint(
@@ -116,11 +116,15 @@ class KeepCallback(Checkpoint):
         }
         if not pl_module.automatic_optimization:
             # only the module knows whether it is accumulating, and whether each rank for itself
-            named = pl_module.named_parameters()
-            gradients = {name: each.grad.cpu() for name, each in named if each.grad is not None}
-            state["gradients"], *others = self._ranks.gathered(gradients)
-            if not all(_same(other, state["gradients"]) for other in others):
-                state["others"] = others
+            named_parameters = pl_module.named_parameters()
+            gradients = {
+                name: parameter.grad.cpu()
+                for name, parameter in named_parameters
+                if parameter.grad is not None
+            }
+            state["gradients"], *other_gradients = self._ranks.gathered(gradients)
+            if not all(_same(rank_gradients, state["gradients"]) for rank_gradients in other_gradients):
+                state["others"] = other_gradients
         checkpoint[_STATE] = state
 
     def on_load_checkpoint(
@@ -144,8 +148,10 @@ class KeepCallback(Checkpoint):
             parameters[name].grad = gradient.to(parameters[name].device)
 
 
-def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def _same(gradients: dict[str, torch.Tensor], other_gradients: dict[str, torch.Tensor]) -> bool:
+    return gradients.keys() == other_gradients.keys() and all(
+        torch.equal(gradients[name], other_gradients[name]) for name in gradients
+    )
 
 
 def _ends(trainer: L.Trainer) -> bool:

@@ -33,7 +33,7 @@ class RunCheckpoints:
 
     Args:
         request: The run; its ``checkpoints`` are not None.
-        run: Identity of the run; a checkpoint of another one is not gone on from.
+        run: Identity of the run; a checkpoint of another one is not resumed.
         ranks: Who train the run.
         not_kept: Called with the reason for each that could not be written.
 
@@ -47,7 +47,7 @@ class RunCheckpoints:
         *,
         run: str,
         ranks: Ranks = ALONE,
-        not_kept: Callable[[str], None] = lambda why: None,
+        not_kept: Callable[[str], None] = lambda reason: None,
     ) -> None:
         assert request.checkpoints is not None
         self.seconds = 0.0
@@ -73,17 +73,17 @@ class RunCheckpoints:
         step = step_of(trainer)
         if step == self._step:
             return None
-        began = time.monotonic()
+        start_time = time.monotonic()
         name = f"step-{step}-{self._attempt}.ckpt"
-        temporary = self._near / (name + _WRITING)
+        temporary_path = self._near / (name + _WRITING)
         fault: OSError | None = None
         try:
             self._near.mkdir(parents=True, exist_ok=True)
-            self._dump(trainer, temporary)
+            self._dump(trainer, temporary_path)
         except OSError as error:
             fault = error
-        saved = self._ranks.first(lambda: self._kept(temporary, name, step, fault))
-        self.seconds += time.monotonic() - began
+        saved = self._ranks.first(lambda: self._kept(temporary_path, name, step, fault))
+        self.seconds += time.monotonic() - start_time
         if saved is not None:
             self._step = step
         return saved
@@ -95,28 +95,28 @@ class RunCheckpoints:
         finally:
             self._saving = False
 
-    def _kept(self, temporary: Path, name: str, step: int, fault: OSError | None) -> Saved | None:
+    def _kept(self, temporary_path: Path, name: str, step: int, fault: OSError | None) -> Saved | None:
         """Put what was written where it belongs; None, and a fault noted down, if that cannot be done."""
         try:
             if fault is not None:
                 raise fault
-            size, digest = temporary.stat().st_size, _digest(temporary)
-            self._place(temporary, name)
+            size, digest = temporary_path.stat().st_size, _digest(temporary_path)
+            self._place(temporary_path, name)
         except OSError as error:
             self._could_not(name, error)
             return None
         finally:
-            _forget(temporary)
+            _forget(temporary_path)
         return Saved(step=step, url=f"{self._url}/{name}", digest=digest, size=size)
 
-    def _place(self, temporary: Path, name: str) -> None:
+    def _place(self, temporary_path: Path, name: str) -> None:
         if isinstance(self._fs, LocalFileSystem):
-            _synced(temporary)
-            temporary.replace(self._near / name)
+            _synced(temporary_path)
+            temporary_path.replace(self._near / name)
             _synced(self._near)
             return
         try:
-            self._fs.put_file(str(temporary), f"{self._folder}/{name}")
+            self._fs.put_file(str(temporary_path), f"{self._folder}/{name}")
         except Exception as error:
             # each store has errors of its own
             raise OSError(f"{type(error).__name__}: {error}") from error
@@ -145,32 +145,34 @@ class RunCheckpoints:
             The file, or None: the run begins at its beginning; and a sentence for each that is not usable.
         """
         faults: list[str] = []
-        for each in saved:
+        for checkpoint in saved:
             path = self._near / f"resume-{self._attempt}.ckpt{_WRITING}"
             try:
-                path = self._whole(each, path)
+                path = self._whole(checkpoint, path)
             except Exception as error:
                 _forget(path)
-                why = str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_named(error)})"
-                name = each.url.rpartition("/")[2]
-                faults.append(f"The checkpoint {name} of step {each.step} {why}")
+                reason = (
+                    str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_named(error)})"
+                )
+                name = checkpoint.url.rpartition("/")[2]
+                faults.append(f"The checkpoint {name} of step {checkpoint.step} {reason}")
                 continue
-            return path, [f"{fault}: the one of step {each.step} is used." for fault in faults]
+            return path, [f"{fault}: the one of step {checkpoint.step} is used." for fault in faults]
         return None, [f"{fault}." for fault in faults[:-1]] + [
             f"{fault}: the run begins again." for fault in faults[-1:]
         ]
 
     def _whole(self, saved: Saved, path: Path) -> Path:
-        fs, where = opened(saved.url)
+        fs, fs_path = opened(saved.url)
         try:
             if isinstance(fs, LocalFileSystem):
-                path = Path(where)
+                path = Path(fs_path)
             else:
                 self._near.mkdir(parents=True, exist_ok=True)
                 self._fetched = path
                 # what was listed once may be listed from memory
                 fs.invalidate_cache()
-                fs.get_file(where, str(path))
+                fs.get_file(fs_path, str(path))
             size = path.stat().st_size
         except FileNotFoundError as error:
             raise _UnusableError("is not there") from error
@@ -199,7 +201,7 @@ class RunCheckpoints:
 
 
 class _UnusableError(Exception):
-    """A checkpoint cannot be gone on from; the message follows its name."""
+    """A checkpoint cannot be resumed; the message follows its name."""
 
 
 def _digest(path: Path) -> str:
@@ -216,7 +218,7 @@ def _synced(path: Path) -> None:
 
 
 def _forget(path: Path) -> None:
-    # what cannot be deleted is in nobody's way
+    # what cannot be deleted does no harm
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 

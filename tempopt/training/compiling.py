@@ -56,11 +56,11 @@ def compile_steps(module: L.LightningModule, mode: str) -> None:
     _prepare()
     for name in _LIGHTNINGS:
         _leave_out(module, name)
-    for part in module.modules():
-        if isinstance(part, Metric):
+    for submodule in module.modules():
+        if isinstance(submodule, Metric):
             # a copy of a metric makes these two anew, and would keep any other
             for name in ("update", "compute"):
-                _leave_out(part, name)
+                _leave_out(submodule, name)
     for name in _STEPS:
         setattr(module, name, torch.compile(getattr(module, name), mode=mode))
 

@@ -65,12 +65,12 @@ class _SeededOrder:
     already is left to it.
     """
 
-    def __init__(self, inner: Any, *, seed: int, ranks: Ranks) -> None:
-        self._inner = inner
+    def __init__(self, sampler: Any, *, seed: int, ranks: Ranks) -> None:
+        self._inner = sampler
         self._seed = seed
         self._rank, self._size = ranks.rank, ranks.size
         # torch's DistributedSampler, and those that are written like it
-        owners = (inner, getattr(inner, "sampler", None))
+        owners = (sampler, getattr(sampler, "sampler", None))
         self._share = 1 if any(hasattr(owner, "num_replicas") for owner in owners) else ranks.size
         self.sampler = self  # where Lightning looks for set_epoch
         self.epoch = 0
@@ -96,9 +96,9 @@ class _SeededOrder:
                 generator.manual_seed(torch.initial_seed())
         # drawn to the end at once: the generators are set anew at every batch
         batches = list(self._inner)
-        for turn in range(start, math.ceil(len(batches) / self._share)):
-            number = turn * self._size + self._rank
-            batch = batches[turn if self._share == 1 else number % len(batches)]
+        for local_index in range(start, math.ceil(len(batches) / self._share)):
+            number = local_index * self._size + self._rank
+            batch = batches[local_index if self._share == 1 else number % len(batches)]
             yield _Keyed(batch, (self._seed, "items", self.epoch, number))
 
 
@@ -112,9 +112,9 @@ class SeededLoader(DataLoader[Any]):
     """
 
     def __init__(self, loader: DataLoader[Any], *, seed: int, ranks: Ranks = ALONE) -> None:
-        automatic = loader.batch_sampler is not None
-        inner = loader.batch_sampler if automatic else loader.sampler
-        self._order = _SeededOrder(inner, seed=seed, ranks=ranks)
+        has_batch_sampler = loader.batch_sampler is not None
+        sampler = loader.batch_sampler if has_batch_sampler else loader.sampler
+        self._order = _SeededOrder(sampler, seed=seed, ranks=ranks)
         self._given = 0
         workers: dict[str, Any] = {}
         if loader.num_workers:
@@ -125,7 +125,11 @@ class SeededLoader(DataLoader[Any]):
             }
         super().__init__(
             _KeyedDataset(loader.dataset),
-            **({"batch_sampler": self._order} if automatic else {"sampler": self._order, "batch_size": None}),
+            **(
+                {"batch_sampler": self._order}
+                if has_batch_sampler
+                else {"sampler": self._order, "batch_size": None}
+            ),
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
@@ -197,21 +201,21 @@ class SteadyStream:
     def state_dict(self) -> dict[str, Any]:
         """Return the position behind the batch before the newest, or behind the last, of each rank."""
         position = self._trained if self._trained is not None else self._position()
-        first, *others = self._ranks.gathered(position)
-        return {**first, "others": others}
+        first, *other_states = self._ranks.gathered(position)
+        return {**first, "others": other_states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position that :meth:`state_dict` returned."""
-        own = state["others"][self._ranks.rank - 1] if self._ranks.rank else state
-        self._loader.load_state_dict(own["loader"])
-        self._given = own["given"]
+        rank_state = state["others"][self._ranks.rank - 1] if self._ranks.rank else state
+        self._loader.load_state_dict(rank_state["loader"])
+        self._given = rank_state["given"]
 
 
-def _left_alone(inner: Callable[[int], object] | None, worker: int) -> None:
+def _left_alone(init_fn: Callable[[int], object] | None, worker: int) -> None:
     # who tells a whole group of processes to end leaves it to the agent when the data are needed no more
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if inner is not None:
-        inner(worker)
+    if init_fn is not None:
+        init_fn(worker)
 
 
 def _shielded(loaders: Any) -> Any:
@@ -261,15 +265,15 @@ def _resumable(loaders: Any) -> bool:
 
 
 def _wrap(
-    owner: Any, name: str, before: Callable[[], object], after: Callable[[Any], Any] | None = None
+    owner: Any, name: str, pre_hook: Callable[[], object], post_hook: Callable[[Any], Any] | None = None
 ) -> None:
     # on the instance, so that the person's class and ``trainer.datamodule`` stay what they are
     method = getattr(owner, name)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        before()
+        pre_hook()
         result = method(*args, **kwargs)
-        return result if after is None else after(result)
+        return result if post_hook is None else post_hook(result)
 
     setattr(owner, name, functools.wraps(method)(wrapped))
 
@@ -283,7 +287,7 @@ def seed_data(
     not_resumable: Callable[[], object],
     not_divided: Callable[[], object] = lambda: None,
     ranks: Ranks = ALONE,
-    pinned: Callable[[], bool] = lambda: False,
+    should_pin: Callable[[], bool] = lambda: False,
 ) -> None:
     """Make the data of a run a function of its seed, and its splits one of ``data_seed`` alone.
 
@@ -298,25 +302,25 @@ def seed_data(
             the person who wrote it.
         ranks: Who train on the data, a share of the training data each; validation and test data are not
             divided: what each rank measures is then what one device would.
-        pinned: Whether batches go to a CUDA card, which copies from pinned memory while it computes.
+        should_pin: Whether batches go to a CUDA card, which copies from pinned memory while it computes.
     """
     owner: Any = module if datamodule is None else datamodule
 
-    def own(loaders: Any) -> Any:
-        return _pinned(_shielded(loaders)) if pinned() else _shielded(loaders)
+    def shield(loaders: Any) -> Any:
+        return _pinned(_shielded(loaders)) if should_pin() else _shielded(loaders)
 
     def train(loaders: Any) -> Any:
-        seeded = _seeded(own(loaders), seed, ranks)
-        if ranks.size > 1 and not _divided(seeded):
+        seeded_loaders = _seeded(shield(loaders), seed, ranks)
+        if ranks.size > 1 and not _divided(seeded_loaders):
             not_divided()
-        if not _resumable(seeded):
+        if not _resumable(seeded_loaders):
             warnings.warn(
                 "The training data do not know their position: a run that is interrupted starts again from "
                 "step 0. Use a map-style dataset, or a loader with state_dict and load_state_dict.",
                 stacklevel=2,
             )
             not_resumable()
-        return seeded
+        return seeded_loaders
 
     def the_runs_own_again(result: Any) -> Any:
         seed_generators(seed, "model")
@@ -325,8 +329,8 @@ def seed_data(
     for name in ("prepare_data", "setup"):
         _wrap(owner, name, lambda: seed_generators(data_seed, "setup"), the_runs_own_again)
     _wrap(owner, "train_dataloader", lambda: seed_generators(seed, "train"), train)
-    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), own)
-    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), own)
+    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), shield)
+    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), shield)
 
 
 def not_divided(ranks: int) -> str:
@@ -344,19 +348,19 @@ class NoTestDataError(SpecError):
 
 @contextlib.contextmanager
 def tested(owner: L.LightningModule | L.LightningDataModule) -> Iterator[None]:
-    """Have whoever has the dataloaders of a run give the test data for validation.
+    """Have the owner of the dataloaders of a run give the test data for validation.
 
     Raises:
         NoTestDataError: There are none, once they are asked for.
     """
     if isinstance(owner, L.LightningDataModule):
         owner.setup("test")
-    own: Callable[[], Any] = owner.val_dataloader
+    val_dataloader: Callable[[], Any] = owner.val_dataloader
     owner.val_dataloader = lambda: _given(owner.test_dataloader(), owner)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        owner.val_dataloader = own  # type: ignore[method-assign]
+        owner.val_dataloader = val_dataloader  # type: ignore[method-assign]
 
 
 def _given(loaders: Any, owner: object) -> Any:

@@ -78,19 +78,22 @@ def inspect_module(import_path: str) -> ModuleInfo:
 
     refuse_module(module_name(import_path), base=L.LightningModule, where="init")
     cls = load_class(dotted(import_path), base=L.LightningModule, where="init")
-    there = dict.fromkeys(
-        each
-        for each in vars(sys.modules[cls.__module__]).values()
-        if isinstance(each, type)
-        and issubclass(each, L.LightningDataModule)
-        and each is not L.LightningDataModule
+    candidates = dict.fromkeys(
+        candidate
+        for candidate in vars(sys.modules[cls.__module__]).values()
+        if isinstance(candidate, type)
+        and issubclass(candidate, L.LightningDataModule)
+        and candidate is not L.LightningDataModule
     )
     # one of the model's name, then what its file defines, then what that imports
-    beside = sorted(
-        there,
-        key=lambda each: (not each.__name__.startswith(cls.__name__), each.__module__ != cls.__module__),
+    data_classes = sorted(
+        candidates,
+        key=lambda candidate: (
+            not candidate.__name__.startswith(cls.__name__),
+            candidate.__module__ != cls.__module__,
+        ),
     )
-    data = beside[0] if beside else None
+    data = data_classes[0] if data_classes else None
     return ModuleInfo(
         class_path=_path(cls),
         tempered=issubclass(cls, TemperedModule),
@@ -98,9 +101,9 @@ def inspect_module(import_path: str) -> ModuleInfo:
         metrics=_metrics(cls, L.LightningModule),
         data=_path(data) if data else None,
         data_arguments=_described(data) if data else [],
-        other_data=[_path(each) for each in beside[1:]],
+        other_data=[_path(data_class) for data_class in data_classes[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
-        temperature_arguments=[each for each in Arguments.names_of(cls) if each in TEMPERATURE_PARAMETERS],
+        temperature_arguments=[name for name in Arguments.names_of(cls) if name in TEMPERATURE_PARAMETERS],
     )
 
 
@@ -111,17 +114,17 @@ def _path(cls: type) -> str:
 def _described(cls: type) -> list[Argument]:
     result = []
     for name in Arguments.names_of(cls):
-        found = parameter(cls, name)
-        if found is None or name in TEMPERATURE_PARAMETERS or name in _GOVERNED:
+        init_parameter = parameter(cls, name)
+        if init_parameter is None or name in TEMPERATURE_PARAMETERS or name in _GOVERNED:
             continue
-        annotation = found.annotation
-        if annotation is found.empty:
+        annotation = init_parameter.annotation
+        if annotation is init_parameter.empty:
             annotation = ""
         elif not isinstance(annotation, str):
             annotation = inspect.formatannotation(annotation)
-        required = found.default is found.empty
-        default = None if required else _plain(found.default)
-        result.append(Argument(name=name, annotation=annotation, required=required, default=default))
+        is_required = init_parameter.default is init_parameter.empty
+        default = None if is_required else _plain(init_parameter.default)
+        result.append(Argument(name=name, annotation=annotation, required=is_required, default=default))
     return result
 
 
@@ -136,14 +139,14 @@ def _plain(value: object) -> Any:
 
 def _metrics(cls: type, base: type) -> list[str]:
     """Return names that are logged, those of the validation methods first."""
-    inside, outside = [], []
-    for each in cls.__mro__[: cls.__mro__.index(base)]:
-        for method, name in _logged(each):
+    validation_names, other_names = [], []
+    for base_class in cls.__mro__[: cls.__mro__.index(base)]:
+        for method, name in _logged(base_class):
             if "val" in method:
-                inside.append(name)
+                validation_names.append(name)
             elif name.startswith("val"):
-                outside.append(name)
-    return list(dict.fromkeys([*inside, *outside]))
+                other_names.append(name)
+    return list(dict.fromkeys([*validation_names, *other_names]))
 
 
 def _logged(cls: type) -> Iterator[tuple[str, str]]:

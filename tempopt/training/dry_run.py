@@ -69,7 +69,7 @@ _SHORT: dict[str, Any] = {
 
 
 class _Unheard:
-    """A channel to nobody: what two steps report counts for nothing."""
+    """A channel that drops its messages: what two steps report counts for nothing."""
 
     def send(self, message: Message) -> None:
         """Drop the message."""
@@ -97,12 +97,12 @@ class _Stages:
         self._request, self._channel = request, channel
         self._since = time.monotonic()
 
-    def over(self, what: str) -> None:
+    def over(self, stage: str) -> None:
         """Say that this was done since the last time that something was."""
         now = time.monotonic()
-        took, self._since = now - self._since, now
+        seconds, self._since = now - self._since, now
         request = self._request
-        self._channel.send(Stage(ticket=request.ticket, attempt=request.attempt, what=what, seconds=took))
+        self._channel.send(Stage(ticket=request.ticket, attempt=request.attempt, what=stage, seconds=seconds))
 
 
 def check(request: RunRequest) -> Finished:
@@ -145,18 +145,18 @@ def _found(request: RunRequest) -> dict[str, float]:
     if not program.values or (request.task == "check" and program.identity is None):
         # of a spec that is wrong only the classes are looked into
         return {}
-    prepared, first = prepare(program), dict[str, float]()
-    for each in ({}, *_ends(request)):
+    prepared, first_found = prepare(program), dict[str, float]()
+    for overrides in ({}, *_ends(request)):
         seed_generators(request.seed, "model")
-        module = prepared.module({**request.parameters, **each})
-        known = {
-            name: {**value, AS_FOUND: first.get(name, value[AS_FOUND])}
+        module = prepared.module({**request.parameters, **overrides})
+        values = {
+            name: {**value, AS_FOUND: first_found.get(name, value[AS_FOUND])}
             for name, value in program.values.items()
         }
-        attached = NamedValues(module, known, {}, validate_at=program.validate_at)
-        attached.detach()
-        first = first or attached.found
-    return first
+        named_values = NamedValues(module, values, {}, validate_at=program.validate_at)
+        named_values.detach()
+        first_found = first_found or named_values.found
+    return first_found
 
 
 def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
@@ -167,41 +167,43 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         AttachError: A layer has no temperature, or does not follow it.
     """
     stages = _Stages(request, channel)
-    found = check(request).found
+    found_temperatures = check(request).found
     stages.over("checked classes and arguments")
     if request.program.weights is not None:
         return _evaluated(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
-    eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
-    run = Run(eager, _Unheard(), ranks, **_SHORT)
+    eager_request = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
+    run = Run(eager_request, _Unheard(), ranks, **_SHORT)
     stages.over("made model and data")
-    attended = _attended(run.module)
-    own = factors_in(run.module)
+    attended_layers = _attended(run.module)
+    original_factors = factors_in(run.module)
     with keys_counted() as num_keys:
         run.fit()
     stages.over("trained two steps and validated")
-    _refuse_copies(run.module, own)
+    _refuse_copies(run.module, original_factors)
     _require_trained(run)
-    read = _self_test(run, attended, stages)
-    with keys_counted() as evaluated:
+    read_names = _self_test(run, attended_layers, stages)
+    with keys_counted() as evaluation_keys:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
     if request.evaluations:
         stages.over("evaluated as a confirming run")
-    refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
+    refuse_without_effect(request, run.tempered.layers, num_keys | evaluation_keys)
     refuse_unread_generation(run.module, request.space)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
-    finished = dataclasses.replace(finished, found=found, evaluated=read, trained=trained_values(run))
+    finished = dataclasses.replace(
+        finished, found=found_temperatures, evaluated=read_names, trained=trained_values(run)
+    )
     run.detach()
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
-    second = Run(eager, _OneStep(channel), ranks)
-    second.fit()
-    second.detach()
+    second_run = Run(eager_request, _OneStep(channel), ranks)
+    second_run.fit()
+    second_run.detach()
     stages.over("trained a step with the Trainer of the spec")
     if request.learns or finished.trained:
-        finished = _learnable(finished, eager, ranks)
+        finished = _learnable(finished, eager_request, ranks)
         stages.over("learned the temperatures for two steps")
-    if _control(eager, ranks):
+    if _control(eager_request, ranks):
         stages.over("controlled the entropy for two steps")
     if request.program.compile is not None:
         _compile(request, ranks)
@@ -209,23 +211,23 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     return finished
 
 
-def _self_test(run: Run, attended: set[int], stages: _Stages) -> list[str]:
+def _self_test(run: Run, attended_layers: set[int], stages: _Stages) -> list[str]:
     """Prove that each temperature acts.
 
     Returns:
         The named temperatures that the metric reads in evaluation.
     """
     if isinstance(run.module, TemperedModule):
-        _require_attention(run.module, attended, run.request.space)
+        _require_attention(run.module, attended_layers, run.request.space)
     elif isinstance(run.tempered, Attachment):
         run.tempered.self_test(loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
     if not run.values.attachments:
         return []
     require_read(run)
-    read = read_by_metric(run)
+    read_names = read_by_metric(run)
     stages.over(f"tested the temperatures at {', '.join(run.values.places)}")
-    return read
+    return read_names
 
 
 def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
@@ -269,11 +271,11 @@ def _compile(request: RunRequest, ranks: Ranks) -> None:
 
 def _learnable(finished: Finished, request: RunRequest, ranks: Ranks) -> Finished:
     """Train two steps with learned temperatures, and return what that says beside the rest."""
-    reason, unreached = _not_learned(request, finished.found, ranks)
+    reason, unreached_names = _not_learned(request, finished.found, ranks)
     # an optimizer leaves alone what no gradient reaches
-    trained = [name for name in finished.trained or () if name not in unreached]
+    trained_names = [name for name in finished.trained or () if name not in unreached_names]
     reason = reason if request.learns else None
-    return dataclasses.replace(finished, not_learned=reason, trained=trained)
+    return dataclasses.replace(finished, not_learned=reason, trained=trained_names)
 
 
 def _control(request: RunRequest, ranks: Ranks) -> bool:
@@ -282,10 +284,10 @@ def _control(request: RunRequest, ranks: Ranks) -> bool:
     Raises:
         SpecError: A layer's attention is not seen, so that it cannot be controlled.
     """
-    asked = [each for each in request.space.get(CONTROL, []) if each != NO_CONTROL]
-    if not asked or is_controlled(request.parameters):
+    targets = [target for target in request.space.get(CONTROL, []) if target != NO_CONTROL]
+    if not targets or is_controlled(request.parameters):
         return False
-    parameters = effective({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: asked[0]})
+    parameters = effective({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]})
     run = Run(
         dataclasses.replace(request, parameters=parameters, evaluations=[]), _Unheard(), ranks, **_SHORT
     )
@@ -299,17 +301,19 @@ def _control(request: RunRequest, ranks: Ranks) -> bool:
 
 
 def _not_learned(
-    request: RunRequest, found: Mapping[str, float], ranks: Ranks
+    request: RunRequest, found_temperatures: Mapping[str, float], ranks: Ranks
 ) -> tuple[str | None, list[str]]:
     """Return why the temperatures of a module cannot be learned, and which of them no gradient reaches.
 
     The reason is None if two steps have moved them all.
     """
-    whole = request.parameters | {join_name(name, AS_FOUND): each for name, each in found.items()}
-    parameters = learning(neutral(whole), LR_RATIOS[0], of=request.learns or True)
-    learned = dataclasses.replace(request, parameters=parameters, evaluations=[])
+    full_parameters = request.parameters | {
+        join_name(name, AS_FOUND): temperature for name, temperature in found_temperatures.items()
+    }
+    parameters = learning(neutral(full_parameters), LR_RATIOS[0], learns=request.learns or True)
+    learning_request = dataclasses.replace(request, parameters=parameters, evaluations=[])
     try:
-        run = Run(learned, _Unheard(), ranks, **_SHORT)
+        run = Run(learning_request, _Unheard(), ranks, **_SHORT)
         try:
             run.fit()
         finally:
@@ -319,15 +323,15 @@ def _not_learned(
             raise
         return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}", []
     assert run.learned is not None
-    unreached = run.learned.without_gradient
-    names = " and ".join(name or "attention" for name in unreached)
-    return f"no gradient of the loss reaches {names}" if names else None, unreached
+    unreached_names = run.learned.without_gradient
+    names = " and ".join(name or "attention" for name in unreached_names)
+    return f"no gradient of the loss reaches {names}" if names else None, unreached_names
 
 
 def _tests(request: RunRequest) -> bool:
     # a trained model that has no test data is evaluated on the others alone
-    trains = request.program.weights is None
-    return trains and any(evaluation.on == "test" for evaluation in request.evaluations)
+    has_training = request.program.weights is None
+    return has_training and any(evaluation.on == "test" for evaluation in request.evaluations)
 
 
 def _attended(module: L.LightningModule) -> set[int]:
@@ -344,11 +348,11 @@ def _attended(module: L.LightningModule) -> set[int]:
     return layers
 
 
-def _refuse_copies(module: L.LightningModule, own: Collection[Factors]) -> None:
+def _refuse_copies(module: L.LightningModule, original_factors: Collection[Factors]) -> None:
     """Refuse copies of tempered projections that training has made: no schedule moves them."""
-    for name, each in module.named_modules():
-        factors = factors_of(each)
-        if factors is not None and all(factors is not one for one in own):
+    for name, submodule in module.named_modules():
+        factors = factors_of(submodule)
+        if factors is not None and all(factors is not original for original in original_factors):
             raise AttachError(
                 f'"{name}" is a copy of a projection, made after its temperature was attached, in a hook of '
                 "training. It would stay at the temperature of that moment. Make the copy in __init__, so "
@@ -370,20 +374,20 @@ def _require_trained(run: Run) -> None:
         )
 
 
-def _require_attention(module: TemperedModule, attended: set[int], space: Collection[str]) -> None:
-    searched = [
+def _require_attention(module: TemperedModule, attended_layers: set[int], space: Collection[str]) -> None:
+    searched_names = [
         name for name in space if name in (*PLAN_PARAMETERS, *ENTROPY_PARAMETERS, *CONTROL_PARAMETERS)
     ]
-    if searched and not module.num_layers:
+    if searched_names and not module.num_layers:
         raise SpecError(
-            f"search.{searched[0]}: {type(module).__name__} says num_layers=0, so it has no attention whose "
-            f"temperature this would be. Take {' and '.join(searched)} out, or say how many layers call "
-            f"self.attend.{other_temperatures(module)}"
+            f"search.{searched_names[0]}: {type(module).__name__} says num_layers=0, so it has no attention "
+            f"whose temperature this would be. Take {' and '.join(searched_names)} out, or say how many "
+            f"layers call self.attend.{other_temperatures(module)}"
         )
-    missing = sorted(set(range(module.num_layers)) - attended)
-    if missing:
+    missing_layers = sorted(set(range(module.num_layers)) - attended_layers)
+    if missing_layers:
         raise AttachError(
-            f"{type(module).__name__} says num_layers={module.num_layers}, but layers {missing} never called "
-            "self.attend(..., layer=...), so they have no temperature. Call it for each layer, or correct "
-            "num_layers."
+            f"{type(module).__name__} says num_layers={module.num_layers}, but layers {missing_layers} never "
+            "called self.attend(..., layer=...), so they have no temperature. Call it for each layer, or "
+            "correct num_layers."
         )

@@ -48,10 +48,10 @@ class ObserveCallback(L.Callback):
         self._maps = AttentionMaps(len(tempered.layers)) if maps else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        last = max(steps_of(trainer) - 1, 0)
-        self._steps = [round(i * last / (_OBSERVATIONS - 1)) for i in range(_OBSERVATIONS)]
+        last_step = max(steps_of(trainer) - 1, 0)
+        self._steps = [round(i * last_step / (_OBSERVATIONS - 1)) for i in range(_OBSERVATIONS)]
         if self._maps is not None:
-            self._maps.begin(last + 1)
+            self._maps.begin(last_step + 1)
             self._steps = sorted({*self._steps, *self._maps.steps})
 
     def on_train_batch_start(
@@ -85,25 +85,26 @@ class ObserveCallback(L.Callback):
                 self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
 
     @contextmanager
-    def _noted(self, what: str) -> Iterator[None]:
+    def _noted(self, subject: str) -> Iterator[None]:
         """Note an error in place of raising it: it ends the looking, and not the run."""
         try:
             yield
         except Exception as error:
             self.notes.append(
-                f"{what} was not observed any more from step {self._step} on: {type(error).__name__}: {error}"
+                f"{subject} was not observed any more from step {self._step} on: {type(error).__name__}: "
+                f"{error}"
             )
 
     @property
     def curves(self) -> Curves:
         """``entropy/<layer>/<head>``: the entropy of each head as a share of ln n, in [0, 1]."""
         histories = self._monitor.report().of("entropy")
-        most = max(_MOST_POINTS // max(len(histories), 1), 2)
+        max_points = max(_MOST_POINTS // max(len(histories), 1), 2)
         return {
-            f"entropy/{each.layer}/{each.head}": _thinned(
-                [[step, value] for step, value in zip(each.steps, each.values, strict=True)], most
+            f"entropy/{history.layer}/{history.head}": _thinned(
+                [[step, value] for step, value in zip(history.steps, history.values, strict=True)], max_points
             )
-            for each in histories
+            for history in histories
         }
 
     def at(self, step: int) -> dict[str, float]:
@@ -128,8 +129,8 @@ class ObserveCallback(L.Callback):
             self._maps.load_state_dict(state_dict["maps"])
 
 
-def _thinned(points: list[list[float]], most: int) -> list[list[float]]:
+def _thinned(points: list[list[float]], max_points: int) -> list[list[float]]:
     """Return at most so many of the points, evenly spread, the first and the last among them."""
-    if len(points) <= most:
+    if len(points) <= max_points:
         return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+    return [points[round(i * (len(points) - 1) / (max_points - 1))] for i in range(max_points)]

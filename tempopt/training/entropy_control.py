@@ -105,8 +105,8 @@ class EntropyControl(L.Callback):
         return None if self._controller is None else self._controller.temperatures
 
     def _of(self, pl_module: L.LightningModule) -> Tempered:
-        own: Any = pl_module
-        return own if self._tempered is None else self._tempered
+        tempered_module: Any = pl_module
+        return tempered_module if self._tempered is None else self._tempered
 
     def follow(self, tempered: Tempered) -> None:
         """Say whose temperatures they are, before training begins."""
@@ -153,16 +153,18 @@ class EntropyControl(L.Callback):
         if step_of(trainer) == self._step:
             # gradients are summed over batches, all of them at one temperature
             return
-        at = progress(self._step, self._total)
+        step_progress = progress(self._step, self._total)
         if not self._controller.due:
-            self._controller.update(None, progress=at)
+            self._controller.update(None, progress=step_progress)
             return
         shares, slopes, counts = self._means(trainer).tolist()
         if min(counts) == 0:
             # nowhere to choose, as in texts of one token: another step will tell
             return
-        given = slopes if self._options["newton"] else None
-        self._of(pl_module).set_temperatures(self._controller.update(shares, progress=at, slopes=given))
+        newton_slopes = slopes if self._options["newton"] else None
+        self._of(pl_module).set_temperatures(
+            self._controller.update(shares, progress=step_progress, slopes=newton_slopes)
+        )
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -193,34 +195,36 @@ class EntropyControl(L.Callback):
         count = counts_BHQ.sum()
         slope = torch.zeros_like(count)
         if self._options["newton"]:
-            given: dict[str, Any] = {"scale": scale, "valid_BQ": valid_BQ, "num_queries": _SLOPE_QUERIES}
-            slope = count * entropy_slope(q_BHQD, k_BHKD, **given, **masking)
+            options: dict[str, Any] = {"scale": scale, "valid_BQ": valid_BQ, "num_queries": _SLOPE_QUERIES}
+            slope = count * entropy_slope(q_BHQD, k_BHKD, **options, **masking)
         total = share_BHQ.masked_fill(~counts_BHQ, 0.0).sum()
-        self._sums[layer] = torch.stack([each.double().cpu() for each in (total, slope, count)])
+        self._sums[layer] = torch.stack([tensor.double().cpu() for tensor in (total, slope, count)])
 
     def _means(self, trainer: L.Trainer) -> Tensor:
         """Return entropies, slopes and numbers of queries by layer, over all processes, (3, layers)."""
         assert self._controller is not None
         # what one process has not seen is NaN for all, so that all of them give up or none
-        unseen = torch.full((3,), math.nan, dtype=torch.float64)
-        own = torch.stack([self._sums.get(layer, unseen) for layer in range(self._controller.num_layers)])
+        missing_sums = torch.full((3,), math.nan, dtype=torch.float64)
+        local_sums = torch.stack(
+            [self._sums.get(layer, missing_sums) for layer in range(self._controller.num_layers)]
+        )
         device = trainer.strategy.root_device
         # Apple's devices know no float64
-        own = own.to(device, torch.float32 if device.type == "mps" else torch.float64)
-        sums = trainer.strategy.reduce(own, reduce_op="sum")
+        local_sums = local_sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        sums = trainer.strategy.reduce(local_sums, reduce_op="sum")
         assert isinstance(sums, Tensor)
         totals, slopes, counts = sums.double().cpu().unbind(1)
-        missing = counts.isnan().nonzero().flatten().tolist()
-        if missing:
+        missing_layers = counts.isnan().nonzero().flatten().tolist()
+        if missing_layers:
             raise UsageError(
-                f"The attention of layers {missing} was not seen in a step of training, so their temperature "
-                "cannot follow its entropy. A TemperedModule shows what goes through self.attend, an "
-                "attachment what goes through torch.nn.functional.scaled_dot_product_attention or "
-                "transformers' attention interface, and neither what is compiled. Leave these layers out, or "
-                "have them attend so."
+                f"The attention of layers {missing_layers} was not seen in a step of training, so their "
+                "temperature cannot follow its entropy. A TemperedModule shows what goes through "
+                "self.attend, an attachment what goes through "
+                "torch.nn.functional.scaled_dot_product_attention or transformers' attention interface, and "
+                "neither what is compiled. Leave these layers out, or have them attend so."
             )
-        seen = counts.clamp(min=1)
-        return torch.stack([totals / seen, slopes / seen, counts])
+        clamped_counts = counts.clamp(min=1)
+        return torch.stack([totals / clamped_counts, slopes / clamped_counts, counts])
 
     def state_dict(self) -> dict[str, Any]:
         return {"controller": None if self._controller is None else self._controller.state_dict()}
@@ -229,12 +233,12 @@ class EntropyControl(L.Callback):
         self._loaded = state_dict["controller"]
 
 
-def _target(given: EntropyTarget | str) -> EntropyTarget:
-    if isinstance(given, EntropyTarget):
-        return given
-    if given not in _TARGETS:
-        raise SpecError(unknown("target", given, _TARGETS))
-    return _TARGETS[given]()
+def _target(target: EntropyTarget | str) -> EntropyTarget:
+    if isinstance(target, EntropyTarget):
+        return target
+    if target not in _TARGETS:
+        raise SpecError(unknown("target", target, _TARGETS))
+    return _TARGETS[target]()
 
 
 def _check(tempered: Tempered, lowest: float, highest: float) -> None:
@@ -249,9 +253,10 @@ def _check(tempered: Tempered, lowest: float, highest: float) -> None:
             f'EntropyControl measures the entropy of softmax, and the normaliser is "{normaliser}". Give '
             'normaliser="softmax", or take the control out.'
         )
-    outside = [each for each in tempered.temperatures if not lowest <= each <= highest]
-    if outside:
+    outliers = [temperature for temperature in tempered.temperatures if not lowest <= temperature <= highest]
+    if outliers:
         raise SpecError(
-            f"The plan begins with the temperatures {outside}, and EntropyControl is given lowest={lowest!r} "
-            f"and highest={highest!r}. Give wider bounds, or a temperature_init between them."
+            f"The plan begins with the temperatures {outliers}, and EntropyControl is given "
+            f"lowest={lowest!r} and highest={highest!r}. Give wider bounds, or a temperature_init between "
+            "them."
         )

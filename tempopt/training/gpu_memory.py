@@ -62,15 +62,15 @@ def kind(device: torch.device) -> str:
 
 def ran_out(error: BaseException) -> bool:
     """Return whether a card's memory did not suffice, be it seen by a compiler that was at work."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        if isinstance(each, torch.OutOfMemoryError):
+    seen_ids: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen_ids:
+        seen_ids.add(id(cause))
+        if isinstance(cause, torch.OutOfMemoryError):
             return True
-        if isinstance(each, RuntimeError) and (_RAN_OUT.search(str(each)) or _NO_HANDLE.search(str(each))):
+        if isinstance(cause, RuntimeError) and (_RAN_OUT.search(str(cause)) or _NO_HANDLE.search(str(cause))):
             return True
-        each = each.__cause__ or getattr(each, "inner_exception", None)
+        cause = cause.__cause__ or getattr(cause, "inner_exception", None)
     return False
 
 
@@ -90,10 +90,10 @@ def shortage(error: BaseException, share: float | None) -> str:
     if torch.cuda.is_initialized():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         card = f"{properties.name} ({properties.total_memory / 2**30:.1f} GiB)"
-    allowed = "all of it" if share is None or share == 1.0 else f"{share:.0%} of it"
+    allowed_text = "all of it" if share is None or share == 1.0 else f"{share:.0%} of it"
     # torch adds advice about fragmentation; what was asked for stands before
-    asked = _ADVICE.split(str(error).strip())[0].rstrip(".")
+    reason = _ADVICE.split(str(error).strip())[0].rstrip(".")
     return (
-        f"The memory of {card} did not suffice; the run was allowed {allowed}. {type(error).__name__}: "
-        f"{asked}. Make the batch or the model smaller, or let a trial have more of a GPU (resources.gpus)."
+        f"The memory of {card} did not suffice; the run was allowed {allowed_text}. {type(error).__name__}: "
+        f"{reason}. Make the batch or the model smaller, or let a trial have more of a GPU (resources.gpus)."
     )

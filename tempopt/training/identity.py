@@ -78,12 +78,12 @@ def git_commit(file: Path) -> tuple[str | None, bool]:
     return commit, bool(changes) or is_new
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     """Return what git prints in a folder; None: it failed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
-            ["git", *words],
+        process = subprocess.run(
+            ["git", *arguments],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -94,14 +94,14 @@ def _git(folder: Path, *words: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def run_identity(request: RunRequest) -> str:
     """Return a hash of what a request trains: the same for all attempts at it, wherever they are made."""
     # where it is kept, how it is looked at and what is measured at the end may change between attempts; what
     # is trained may not
-    trained = dataclasses.replace(
+    training_request = dataclasses.replace(
         request,
         attempt=0,
         evaluations=[],
@@ -113,7 +113,7 @@ def run_identity(request: RunRequest) -> str:
     )
     if request.program.identity is not None:
         # the data lie elsewhere on another machine, and are the same
-        nothing = Program(
+        blank_program = Program(
             model={},
             data=None,
             trainer={},
@@ -123,8 +123,8 @@ def run_identity(request: RunRequest) -> str:
             data_seed=0,
             identity=request.program.identity,
         )
-        trained = dataclasses.replace(trained, program=nothing)
-    fields = json.loads(encode(trained))
+        training_request = dataclasses.replace(training_request, program=blank_program)
+    fields = json.loads(encode(training_request))
     # younger than the first checkpoints: where they say nothing, those are still of this run
     for name in ("memory_share", "observe", "label", "learns"):
         del fields[name]

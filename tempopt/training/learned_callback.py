@@ -58,7 +58,7 @@ class LearnedTemperatureCallback(L.Callback):
         per_head: TemperedAttention | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._tempered = {name: each for name, each in tempered.items() if each.layers}
+        self._tempered = {name: holder for name, holder in tempered.items() if holder.layers}
         self._per_head = per_head
         self._lr_ratio = lr_ratio
         self._ranks = ranks
@@ -75,21 +75,21 @@ class LearnedTemperatureCallback(L.Callback):
     @property
     def without_gradient(self) -> list[str]:
         """Names of the temperatures that no gradient has reached so far, attention's being empty."""
-        wanted = [*self._tempered, *([""] if self._per_head is not None else [])]
-        return [name for name in wanted if name not in self._reached]
+        names = [*self._tempered, *([""] if self._per_head is not None else [])]
+        return [name for name in names if name not in self._reached]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.optimizers:
             raise AttachError("The module has no optimizer, so no temperature can be learned beside it.")
-        last = steps_of(trainer)
-        self._steps = frozenset(round(i * last / (_POINTS - 1)) for i in range(_POINTS))
-        for each in self._tempered.values():
-            each.learn()
+        num_steps = steps_of(trainer)
+        self._steps = frozenset(round(i * num_steps / (_POINTS - 1)) for i in range(_POINTS))
+        for holder in self._tempered.values():
+            holder.learn()
         if self._per_head is not None:
             self._heads = self._per_head.learn_heads()
-        for name, each in self._tempered.items():
-            names = [name or str(layer) for layer in range(len(each.temperatures))]
-            self._join(trainer, name, _Part(name, names, each))
+        for name, holder in self._tempered.items():
+            names = [name or str(layer) for layer in range(len(holder.temperatures))]
+            self._join(trainer, name, _Part(name, names, holder))
         if self._loaded is not None:
             self._take_up(trainer, self._loaded)
             self._loaded = None
@@ -110,19 +110,19 @@ class LearnedTemperatureCallback(L.Callback):
         heads = self._heads
         if heads is None or all(f"{layer}." in self._parts for layer in range(len(heads.counts))):
             return
-        seen = self._ranks.mean([float(count > 0) for count in heads.counts])
+        shares = self._ranks.mean([float(count > 0) for count in heads.counts])
         mean = self._ranks.mean([float(count) for count in heads.counts])
-        for layer, (share, count) in enumerate(zip(seen, mean, strict=True)):
+        for layer, (share, count) in enumerate(zip(shares, mean, strict=True)):
             if share and f"{layer}." not in self._parts:
-                own = heads.begin(layer, round(count / share))
-                self._join(trainer, f"{layer}.", _Part("", own.names, own))
+                layer_heads = heads.begin(layer, round(count / share))
+                self._join(trainer, f"{layer}.", _Part("", layer_heads.names, layer_heads))
 
     def _take_up(self, trainer: L.Trainer, state: dict[str, Any]) -> None:
         for key, logs in state["parts"]:
             if key not in self._parts:
                 assert self._heads is not None
-                own = self._heads.begin(int(key.rstrip(".")), len(logs))
-                self._join(trainer, key, _Part("", own.names, own))
+                layer_heads = self._heads.begin(int(key.rstrip(".")), len(logs))
+                self._join(trainer, key, _Part("", layer_heads.names, layer_heads))
             self._parts[key].logs.copy_(torch.tensor(logs, dtype=torch.float64))
             self._parts[key].write()
         if self._optimizer is not None:
@@ -137,9 +137,11 @@ class LearnedTemperatureCallback(L.Callback):
         gradients = self._gradients(trainer, optimizer)
         # with a gradient scaler the step of the weights is left out as well
         if self._optimizer is not None and all(map(math.isfinite, gradients)):
-            left = iter(gradients)
+            gradient_iterator = iter(gradients)
             for part in self._parts.values():
-                part.logs.grad = torch.tensor([next(left) for _ in part.names], dtype=torch.float64)
+                part.logs.grad = torch.tensor(
+                    [next(gradient_iterator) for _ in part.names], dtype=torch.float64
+                )
             for group in self._optimizer.param_groups:
                 group["lr"] = self._lr_ratio * float(optimizer.param_groups[0]["lr"])
             self._optimizer.step()
@@ -151,18 +153,18 @@ class LearnedTemperatureCallback(L.Callback):
 
     def _gradients(self, trainer: L.Trainer, optimizer: torch.optim.Optimizer) -> list[float]:
         """Return the gradient with respect to each ln τ, the mean over all ranks; 0 where none was left."""
-        scale, found = loss_scale(trainer), list[float]()
-        moved = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        scale, gradients = loss_scale(trainer), list[float]()
+        parameter_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for part in self._parts.values():
-            own = part.of.log_gradients()
-            if own is None:
-                found += [0.0] * len(part.names)
+            log_gradients = part.of.log_gradients()
+            if log_gradients is None:
+                gradients += [0.0] * len(part.names)
                 continue
             self._reached.add(part.temperature)
             # a gradient scaler has put those of the module's parameters right already
-            right = isinstance(part.of, ValueAttachment) and id(part.of.tensor) in moved
-            found += own if right else [value / scale for value in own]
-        return self._ranks.mean(found)
+            is_unscaled = isinstance(part.of, ValueAttachment) and id(part.of.tensor) in parameter_ids
+            gradients += log_gradients if is_unscaled else [value / scale for value in log_gradients]
+        return self._ranks.mean(gradients)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._note(step_of(trainer))
@@ -195,12 +197,12 @@ class _Part:
     Args:
         temperature: Name of what they are of, attention's being empty.
         names: What each of them is called.
-        of: What has them.
+        holder: What has them.
     """
 
-    def __init__(self, temperature: str, names: list[str], of: Tempered | LayerHeads) -> None:
-        self.temperature, self.names, self.of = temperature, names, of
-        self.logs = torch.tensor([math.log(tau) for tau in of.temperatures], dtype=torch.float64)
+    def __init__(self, temperature: str, names: list[str], holder: Tempered | LayerHeads) -> None:
+        self.temperature, self.names, self.of = temperature, names, holder
+        self.logs = torch.tensor([math.log(tau) for tau in holder.temperatures], dtype=torch.float64)
 
     def write(self) -> None:
         """Put the temperatures in force."""
@@ -208,25 +210,30 @@ class _Part:
 
 
 def learned_of(
-    attention: TemperedAttention, named: Mapping[str, Tempered], request: RunRequest, ranks: Ranks
+    attention: TemperedAttention,
+    named_temperatures: Mapping[str, Tempered],
+    request: RunRequest,
+    ranks: Ranks,
 ) -> LearnedTemperatureCallback | None:
     """Return what learns the temperatures of a run that is to learn them; None where they follow schedules.
 
     Args:
         attention: What tempers attention, if there is any.
-        named: What has other temperatures, by name.
+        named_temperatures: What has other temperatures, by name.
         request: The run; those learn that its parameters are about.
         ranks: Who train it together.
     """
     lr_ratio = request.parameters.get(LEARNED)
     if lr_ratio is None:
         return None
-    searched = temperatures_of(request.parameters)
-    wanted: dict[str, Tempered] = {name: named[name] for name in searched if name in named}
-    per_head = attention if "" in searched and request.parameters.get(PER_HEAD) else None
-    if "" in searched and per_head is None:
-        wanted = {"": attention, **wanted}
-    return LearnedTemperatureCallback(wanted, lr_ratio=lr_ratio, per_head=per_head, ranks=ranks)
+    temperatures = temperatures_of(request.parameters)
+    tempered: dict[str, Tempered] = {
+        name: named_temperatures[name] for name in temperatures if name in named_temperatures
+    }
+    per_head = attention if "" in temperatures and request.parameters.get(PER_HEAD) else None
+    if "" in temperatures and per_head is None:
+        tempered = {"": attention, **tempered}
+    return LearnedTemperatureCallback(tempered, lr_ratio=lr_ratio, per_head=per_head, ranks=ranks)
 
 
 def _optimizer(base: torch.optim.Optimizer, logs: Tensor) -> torch.optim.Optimizer:
@@ -234,9 +241,11 @@ def _optimizer(base: torch.optim.Optimizer, logs: Tensor) -> torch.optim.Optimiz
     kind = type(base)
     if kind.__module__.partition(".")[0] != "torch" or kind.__name__ not in _OPTIMIZERS:
         return torch.optim.Adam([logs], weight_decay=0.0)
-    takes = inspect.signature(kind).parameters
-    options = {name: value for name, value in base.defaults.items() if name in takes and name not in _KERNELS}
-    if "weight_decay" in takes:
+    parameters = inspect.signature(kind).parameters
+    options = {
+        name: value for name, value in base.defaults.items() if name in parameters and name not in _KERNELS
+    }
+    if "weight_decay" in parameters:
         options["weight_decay"] = 0.0
     options["lr"] = float(options["lr"])
     return kind([logs], **options)

@@ -53,7 +53,9 @@ def finish_restart(trainer: L.Trainer) -> None:
     trainer.fit_loop._restarting = False
 
 
-def on_batch_over(trainer: L.Trainer, before: Callable[[bool], None], after: Callable[[], None]) -> None:
+def on_batch_over(
+    trainer: L.Trainer, pre_hook: Callable[[bool], None], post_hook: Callable[[], None]
+) -> None:
     """Have functions called around the end of each batch, when it is over for Lightning.
 
     No callback is called then: ``on_train_batch_end`` comes before the batch is counted, before the module's
@@ -61,17 +63,17 @@ def on_batch_over(trainer: L.Trainer, before: Callable[[bool], None], after: Cal
 
     Args:
         trainer: Whose training it is.
-        before: Called with whether a validation is due, which calls no hook where there are no data for it.
-        after: Called when the batch has been counted and the validation is done.
+        pre_hook: Called with whether a validation is due, which calls no hook where there are no data for it.
+        post_hook: Called when the batch has been counted and the validation is done.
     """
     loop = trainer.fit_loop.epoch_loop
-    inner = loop.on_advance_end
+    original_hook = loop.on_advance_end
 
-    @functools.wraps(inner)
+    @functools.wraps(original_hook)
     def on_advance_end(data_fetcher: Any) -> None:
-        before(bool(loop._should_check_val_fx(data_fetcher)))
-        inner(data_fetcher)
-        after()
+        pre_hook(bool(loop._should_check_val_fx(data_fetcher)))
+        original_hook(data_fetcher)
+        post_hook()
 
     loop.on_advance_end = on_advance_end  # type: ignore[method-assign]
 
@@ -99,7 +101,7 @@ def leave_process_alone(trainer: L.Trainer) -> None:
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     # under Slurm, or with a callback for it, it would go on from what others left in this folder
     trainer._checkpoint_connector._select_ckpt_path = (  # type: ignore[method-assign]
-        lambda state_fn, ckpt_path, **known: ckpt_path
+        lambda state_fn, ckpt_path, **kwargs: ckpt_path
     )
 
 
@@ -110,9 +112,9 @@ def set_rank(rank: int) -> None:
     rank_zero_only.rank = rank  # type: ignore[attr-defined]
 
 
-def logs_hyperparameters(each: L.LightningModule | L.LightningDataModule) -> bool:
+def logs_hyperparameters(module: L.LightningModule | L.LightningDataModule) -> bool:
     """Return whether ``save_hyperparameters`` was told to have them logged."""
-    return bool(each._log_hyperparams)
+    return bool(module._log_hyperparams)
 
 
 def last_of_metric(value: Any) -> Any:

@@ -32,7 +32,7 @@ _ID = "tempopt.id"
 _KEYS = ("class_path", "init_args", "dict_kwargs")
 _EXAMPLE = "{class_path: lightning.pytorch.loggers.TensorBoardLogger, init_args: {save_dir: logs}}"
 # A server that is away, or accepts and says nothing, is not worth a run's lease, of which MLflow's own
-# patience of eight times two minutes takes more than there is; whoever wants more sets these.
+# patience of eight times two minutes takes more than there is; for more, set these.
 _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -75,27 +75,27 @@ class Kind(ABC):
     own: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
         """Return the arguments that a run's name and group follow from, whatever else is given."""
 
     @abstractmethod
-    def open(self, logger: Any, label: Label, *, start: int, again: bool) -> None:
+    def open(self, logger: Any, label: Label, *, start: int, is_retry: bool) -> None:
         """Open the run.
 
         Args:
             logger: The logger.
             label: What the run is called.
             start: Step that is logged next.
-            again: Whether it may be there from an earlier attempt.
+            is_retry: Whether it may be there from an earlier attempt.
         """
 
     @abstractmethod
-    def close(self, logger: Any, ended: Ended) -> None:
+    def close(self, logger: Any, outcome: Ended) -> None:
         """Say how the run ended; the logger is finalized after that."""
 
 
-def _versioned(given: Mapping[str, Any], label: Label) -> dict[str, Any]:
-    if "name" in given:
+def _versioned(arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    if "name" in arguments:
         return {"version": f"{label.study}-{label.run}"}
     return {"name": label.study, "version": label.run}
 
@@ -104,49 +104,49 @@ class _TensorBoard(Kind):
     package = "tensorboard"
     own = ("version",)
 
-    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
         # the placeholder would be shown as the run's value until its end
-        return {"default_hp_metric": False, **_versioned(given, label)}
+        return {"default_hp_metric": False, **_versioned(arguments, label)}
 
-    def open(self, logger: TensorBoardLogger, label: Label, *, start: int, again: bool) -> None:
+    def open(self, logger: TensorBoardLogger, label: Label, *, start: int, is_retry: bool) -> None:
         # what was written beyond the checkpoint is taken back
         logger._kwargs.setdefault("purge_step", start)
         _ = logger.experiment
 
-    def close(self, logger: TensorBoardLogger, ended: Ended) -> None:
-        parameters = {**ended.hyperparameters, OUTCOME: ended.state}
-        logger.log_hyperparams(parameters, {"hp_metric": ended.value}, step=ended.step)
+    def close(self, logger: TensorBoardLogger, outcome: Ended) -> None:
+        parameters = {**outcome.hyperparameters, OUTCOME: outcome.state}
+        logger.log_hyperparams(parameters, {"hp_metric": outcome.value}, step=outcome.step)
 
 
 class _Csv(Kind):
     own = ("version",)
 
-    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
-        return _versioned(given, label)
+    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        return _versioned(arguments, label)
 
-    def open(self, logger: CSVLogger, label: Label, *, start: int, again: bool) -> None:
+    def open(self, logger: CSVLogger, label: Label, *, start: int, is_retry: bool) -> None:
         rows = [row for row in _rows(logger.log_dir) if int(row["step"]) < start]
         with warnings.catch_warnings():
             # Lightning deletes what is there, and says so
             warnings.filterwarnings("ignore", "Experiment logs directory .* exists", UserWarning)
             experiment = logger.experiment
         for row in rows:
-            known: Any = {name: value for name, value in row.items() if name != "step" and value != ""}
-            experiment.log_metrics(known, step=int(row["step"]))
+            metrics: Any = {name: value for name, value in row.items() if name != "step" and value != ""}
+            experiment.log_metrics(metrics, step=int(row["step"]))
         experiment.save()
 
-    def close(self, logger: CSVLogger, ended: Ended) -> None:
-        logger.log_hyperparams({OUTCOME: ended.state})
+    def close(self, logger: CSVLogger, outcome: Ended) -> None:
+        logger.log_hyperparams({OUTCOME: outcome.state})
 
 
 class _Wandb(Kind):
     package = "wandb"
     own = ("version", "id", "experiment")
 
-    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
         return {"name": label.run, "group": label.study, "job_type": label.kind, "id": _id(label)}
 
-    def open(self, logger: WandbLogger, label: Label, *, start: int, again: bool) -> None:
+    def open(self, logger: WandbLogger, label: Label, *, start: int, is_retry: bool) -> None:
         import wandb
 
         # one that got lost, to which this run would be logged
@@ -154,21 +154,21 @@ class _Wandb(Kind):
             wandb.finish(exit_code=1)
         _ = logger.experiment
 
-    def close(self, logger: WandbLogger, ended: Ended) -> None:
+    def close(self, logger: WandbLogger, outcome: Ended) -> None:
         experiment: Any = logger.experiment
-        experiment.summary.update({OUTCOME: ended.state})
-        experiment.finish(exit_code=int(ended.state == "failed"))
+        experiment.summary.update({OUTCOME: outcome.state})
+        experiment.finish(exit_code=int(outcome.state == "failed"))
 
 
 class _MLFlow(Kind):
     package = "mlflow"
     own = ("run_id",)
 
-    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
-        tags = {**(given.get("tags") or {}), _ID: _id(label), "tempopt.study": label.study}
+    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        tags = {**(arguments.get("tags") or {}), _ID: _id(label), "tempopt.study": label.study}
         return {"experiment_name": label.study, "run_name": label.run, "tags": tags}
 
-    def open(self, logger: MLFlowLogger, label: Label, *, start: int, again: bool) -> None:
+    def open(self, logger: MLFlowLogger, label: Label, *, start: int, is_retry: bool) -> None:
         client = logger._mlflow_client
         name = logger._experiment_name
         if client.get_experiment_by_name(name) is None:
@@ -176,30 +176,30 @@ class _MLFlow(Kind):
             with contextlib.suppress(Exception):
                 client.create_experiment(name, artifact_location=logger._artifact_location)
         experiment = client.get_experiment_by_name(name)
-        if again and experiment is not None:
-            found = client.search_runs([experiment.experiment_id], f"tags.`{_ID}` = '{_id(label)}'")
-            if found:
-                logger._run_id = found[0].info.run_id
+        if is_retry and experiment is not None:
+            runs = client.search_runs([experiment.experiment_id], f"tags.`{_ID}` = '{_id(label)}'")
+            if runs:
+                logger._run_id = runs[0].info.run_id
                 client.update_run(logger._run_id, status="RUNNING")
         _ = logger.experiment
 
-    def close(self, logger: MLFlowLogger, ended: Ended) -> None:
-        logger.experiment.set_tag(logger.run_id, OUTCOME, ended.state)
+    def close(self, logger: MLFlowLogger, outcome: Ended) -> None:
+        logger.experiment.set_tag(logger.run_id, OUTCOME, outcome.state)
 
 
 class _Other(Kind):
     """A logger of which only Lightning's interface is known; what its runs are called is the person's."""
 
-    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
         return {}
 
-    def open(self, logger: Logger, label: Label, *, start: int, again: bool) -> None:
+    def open(self, logger: Logger, label: Label, *, start: int, is_retry: bool) -> None:
         # as Lightning would
         if hasattr(logger, "experiment"):
             _ = logger.experiment
 
-    def close(self, logger: Logger, ended: Ended) -> None:
-        logger.log_hyperparams({OUTCOME: ended.state})
+    def close(self, logger: Logger, outcome: Ended) -> None:
+        logger.log_hyperparams({OUTCOME: outcome.state})
 
 
 _KINDS: dict[type[Logger], Kind] = {
@@ -261,62 +261,62 @@ class GivenLogger:
         """
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
-        given = {**self.arguments.values({}), **self.more}
-        named = self.kind.named(given, label)
+        arguments = {**self.arguments.values({}), **self.more}
+        run_arguments = self.kind.named(arguments, label)
         # tags are added to, all else is left as it was given
-        kept = {name: value for name, value in given.items() if name != "tags"}
+        kept_arguments = {name: value for name, value in arguments.items() if name != "tags"}
         try:
-            return self.cls(**{**given, **named, **kept})
+            return self.cls(**{**arguments, **run_arguments, **kept_arguments})
         except ImportError as error:
             package = self.kind.package
-            missing = f"{package}, which is not installed here (pip install {package})"
+            requirement = f"{package}, which is not installed here (pip install {package})"
             if not package:
-                missing = f"what is not installed here ({' '.join(str(error).split())})"
+                requirement = f"what is not installed here ({' '.join(str(error).split())})"
             raise SpecError(
-                f"{self.path}: {self.cls.__name__} needs {missing}. Install it on every machine that trains, "
-                "or take the logger out."
+                f"{self.path}: {self.cls.__name__} needs {requirement}. Install it on every machine that "
+                "trains, or take the logger out."
             ) from error
 
 
-def loggers_given(given: object) -> tuple[list[GivenLogger], list[str]]:
+def loggers_given(value: object) -> tuple[list[GivenLogger], list[str]]:
     """Return the loggers that ``trainer.logger`` gives, and a line for each thing that is wrong with it."""
-    if given is None or given is False:
+    if value is None or value is False:
         return [], []
-    found, faults = [], []
-    for number, each in enumerate(given if isinstance(given, list) else [given]):
-        path = f"trainer.logger.{number}" if isinstance(given, list) else "trainer.logger"
+    loggers, faults = [], []
+    for number, logger in enumerate(value if isinstance(value, list) else [value]):
+        path = f"trainer.logger.{number}" if isinstance(value, list) else "trainer.logger"
         try:
-            found.append(_given(each, path))
+            loggers.append(_given(logger, path))
         except SpecError as error:
             faults.append(str(error))
-    return found, faults
+    return loggers, faults
 
 
-def _given(given: object, path: str) -> GivenLogger:
+def _given(value: object, path: str) -> GivenLogger:
     # before all that repeats what is given
-    refuse_secrets(given, path)
-    if given is True:
+    refuse_secrets(value, path)
+    if value is True:
         raise SpecError(
             f"{path}: given true, which is one logger or another by what is installed on a machine. "
             f"Say which: logger: {_EXAMPLE}. A study that was begun with it goes on by tempopt search SPEC "
             "with the logger changed: that is no change of its question."
         )
-    written: object = {"class_path": given} if isinstance(given, str) else given
-    if not isinstance(written, Mapping) or not isinstance(written.get("class_path"), str):
+    settings: object = {"class_path": value} if isinstance(value, str) else value
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("class_path"), str):
         raise SpecError(
-            f"{path}: given {given!r}. Give a logger, as in logger: {_EXAMPLE}, or a list of them."
+            f"{path}: given {value!r}. Give a logger, as in logger: {_EXAMPLE}, or a list of them."
         )
-    for key in written:
+    for key in settings:
         if key not in _KEYS:
             raise SpecError(f"{path}: {unknown('key', key, _KEYS, 'Arguments go under init_args.')}")
-    class_path = written["class_path"]
+    class_path = settings["class_path"]
     if "." not in class_path:
         class_path = f"lightning.pytorch.loggers.{class_path}"
     cls = load_class(class_path, base=Logger, where=f"{path}.class_path")
-    init_args, more = written.get("init_args") or {}, written.get("dict_kwargs") or {}
-    logger = GivenLogger(path=path, cls=cls, arguments=Arguments(path, cls, init_args), more=more)
+    init_args, dict_kwargs = settings.get("init_args") or {}, settings.get("dict_kwargs") or {}
+    logger = GivenLogger(path=path, cls=cls, arguments=Arguments(path, cls, init_args), more=dict_kwargs)
     for name in logger.kind.own:
-        if init_args.get(name, more.get(name)) is not None:
+        if init_args.get(name, dict_kwargs.get(name)) is not None:
             raise SpecError(
                 f"{path}: {name} is not the spec's to give: it tells one run from another, and those of the "
                 "study would be written over each other. Take it out; it follows from the study and the run."

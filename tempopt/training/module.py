@@ -195,16 +195,16 @@ class TemperedModule(L.LightningModule):
         )
         check_validate_at(validate_at)
         # parameters are arguments of the same names
-        given = locals()
+        arguments = locals()
         if is_own(schedule):
             load_schedule(schedule, where="schedule")
-        self.entropy = EntropyParameters.from_mapping(given)
-        self.control = ControlParameters.from_mapping(given)
-        self._generation, self.reads_generation = GenerationParameters.from_mapping(given), False
+        self.entropy = EntropyParameters.from_mapping(arguments)
+        self.control = ControlParameters.from_mapping(arguments)
+        self._generation, self.reads_generation = GenerationParameters.from_mapping(arguments), False
         self.num_layers, self.validate_at = num_layers, validate_at
         self._begin()
-        check_controllable(self.control, given)
-        self.use(TemperatureParameters.from_mapping(given))
+        check_controllable(self.control, arguments)
+        self.use(TemperatureParameters.from_mapping(arguments))
 
     def _begin(self) -> None:
         self.progress = 0.0
@@ -235,11 +235,11 @@ class TemperedModule(L.LightningModule):
             UsageError: It is read while a Trainer trains.
         """
         try:
-            trains = self.trainer.training
+            is_training = self.trainer.training
         except RuntimeError:
             # there is no Trainer
-            trains = False
-        if trains:
+            is_training = False
+        if is_training:
             raise UsageError(
                 f"{type(self).__name__} reads self.generation in training. Its parameters act in validation "
                 "and testing alone: trainings that differ in nothing else are taken for the same. Declare a "
@@ -272,16 +272,16 @@ class TemperedModule(L.LightningModule):
         self.set_progress(self.progress)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before = {name: self.temperature(name) for name in self._registered}
+        temperatures = {name: self.temperature(name) for name in self._registered}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, tau in before.items():
-            own = torch.full((), self._registered[name]) if tau.is_meta else tau
-            self._buffers[registered_path(name)] = as_precise(self.temperature(name), own)
+        for name, tau in temperatures.items():
+            exact_value = torch.full((), self._registered[name]) if tau.is_meta else tau
+            self._buffers[registered_path(name)] = as_precise(self.temperature(name), exact_value)
         for name in _HELD:
-            held = self._buffers[name]
-            assert held is not None
+            buffer = self._buffers[name]
+            assert buffer is not None
             # another type of the weights does not make it another temperature
-            self._buffers[name] = held.detach().to(torch.promote_types(held.dtype, torch.float32))
+            self._buffers[name] = buffer.detach().to(torch.promote_types(buffer.dtype, torch.float32))
         if self._learning:
             self.learn()
         self._write_held()
@@ -291,15 +291,19 @@ class TemperedModule(L.LightningModule):
         """Set every layer's temperature and the weight of the entropy to those at ``progress`` in [0, 1]."""
         self.progress = progress
         self._entropy_weight.fill_(self.entropy.weight(progress) / max(self.num_layers, 1))
-        inverse = torch.tensor([1.0 / t for t in self.temperatures], dtype=torch.float32)
+        inverse = torch.tensor([1.0 / tau for tau in self.temperatures], dtype=torch.float32)
         with torch.no_grad():
             self.inverse_temperature.copy_(inverse)
 
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the factors of heads and length."""
-        own = self._own_temperatures
-        return self._plan.temperatures(self.progress)[: self.num_layers] if own is None else own
+        own_temperatures = self._own_temperatures
+        return (
+            self._plan.temperatures(self.progress)[: self.num_layers]
+            if own_temperatures is None
+            else own_temperatures
+        )
 
     def register_temperature(self, name: str, found: float) -> None:
         """Declare a temperature that the module's own code reads by :meth:`temperature`, as a loss does.
@@ -343,8 +347,8 @@ class TemperedModule(L.LightningModule):
         """
         if name not in self._registered:
             remedy = f'Declare it in __init__: self.register_temperature("{name}", 0.5).'
-            what = f"temperature of {type(self).__name__}"
-            raise SpecError(unknown(what, name, self._registered, remedy))
+            kind = f"temperature of {type(self).__name__}"
+            raise SpecError(unknown(kind, name, self._registered, remedy))
         return self._buffers[registered_path(name)]  # type: ignore[return-value]
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
@@ -383,7 +387,10 @@ class TemperedModule(L.LightningModule):
         gradient = taken_gradient(self.inverse_temperature)
         if gradient is None:
             return None
-        return [-each / t for each, t in zip(gradient.tolist(), self.temperatures, strict=True)]
+        return [
+            -layer_gradient / tau
+            for layer_gradient, tau in zip(gradient.tolist(), self.temperatures, strict=True)
+        ]
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Say by what factor the loss is multiplied before its gradient is taken, and so the entropy."""
@@ -434,18 +441,18 @@ class TemperedModule(L.LightningModule):
         """
         tempering = self._tempering(layer, q_BHQD, inverse_temperature)
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
-        other: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
-        shows = self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name
+        options: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
+        is_observed = self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name
         local = local_arguments(self._plan.local, q_BHQD, k_BHKD, window=self._window, **masking)
-        whole = masking
-        if local and (shows or self._regularises):
+        full_masking = masking
+        if local and (is_observed or self._regularises):
             mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], **masking, **local)
-            whole = {"attn_mask": mask, "is_causal": False}
-        if shows:
-            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **whole)
-            self._observers.show(layer, tempered_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **whole)
+            full_masking = {"attn_mask": mask, "is_causal": False}
+        if is_observed:
+            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **full_masking)
+            self._observers.show(layer, tempered_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **full_masking)
         if self._regularises:
-            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **whole)
+            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **full_masking)
             return regularised_attention(
                 tempered_BHQD,
                 k_BHKD,
@@ -453,11 +460,13 @@ class TemperedModule(L.LightningModule):
                 weight=self.auxiliary_weight * self._entropy_weight,
                 target=self._entropy_target if self.entropy.has_target else None,
                 valid_BQ=valid_BQ,
-                **whole,
-                **other,
+                **full_masking,
+                **options,
             )
-        attends = local_attention if local else tempered_attention
-        return attends(q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **other, **local)
+        attention = local_attention if local else tempered_attention
+        return attention(
+            q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **options, **local
+        )
 
     def _tempering(self, layer: int, q_BHQD: Tensor, inverse_temperature: Tensor | None) -> dict[str, Any]:
         factor = self.inverse_temperature[layer]
@@ -495,6 +504,8 @@ class TemperedModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the progress and the temperatures that :meth:`on_save_checkpoint` kept."""
-        own = checkpoint.get("tempopt_temperatures")
-        self._own_temperatures = None if own is None else check_temperatures(own, self.num_layers)
+        temperatures = checkpoint.get("tempopt_temperatures")
+        self._own_temperatures = (
+            None if temperatures is None else check_temperatures(temperatures, self.num_layers)
+        )
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))

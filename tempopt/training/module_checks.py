@@ -56,5 +56,5 @@ def check_controllable(control: ControlParameters, parameters: Mapping[str, Any]
 
 def takes_num_layers(cls: type, base: type) -> bool:
     """Return whether a subclass takes ``num_layers`` as an argument, or says itself how many there are."""
-    below = cls.__mro__[: cls.__mro__.index(base)]
-    return any("num_layers" in inspect.signature(each).parameters for each in below)
+    subclasses = cls.__mro__[: cls.__mro__.index(base)]
+    return any("num_layers" in inspect.signature(subclass).parameters for subclass in subclasses)

@@ -23,9 +23,9 @@ def require_read(run: Run) -> None:
         try:
             attachment.self_test(loss_of_a_batch(run))
         except AttachError as error:
-            elsewhere = next(_metric_moves(run, [name]), None) is not None
+            is_read_elsewhere = next(_metric_moves(run, [name]), None) is not None
             metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
-            faults.append(f"temperatures.{name}.value: {error}{metric if elsewhere else ''}")
+            faults.append(f"temperatures.{name}.value: {error}{metric if is_read_elsewhere else ''}")
     if faults:
         raise AttachError("\n".join(faults))
 
@@ -33,9 +33,11 @@ def require_read(run: Run) -> None:
 def trained_values(run: Run) -> list[str]:
     """Return the named temperatures that the module's own optimizers hold where nothing is written."""
     groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
-    moved = {id(each) for group in groups for each in group["params"]}
+    optimized_ids = {id(parameter) for group in groups for parameter in group["params"]}
     return [
-        name for name, each in run.values.attachments.items() if each.is_learned and id(each.tensor) in moved
+        name
+        for name, attachment in run.values.attachments.items()
+        if attachment.is_learned and id(attachment.tensor) in optimized_ids
     ]
 
 
@@ -46,26 +48,27 @@ def read_by_metric(run: Run) -> list[str]:
         SpecError: There is one, and the study does not say that there may be: the metric would compare
             temperatures, not models.
     """
-    metric, found = run.request.program.metric, dict[str, None]()
-    for name, plain, moved in _metric_moves(run, list(run.values.attachments)):
+    metric, names = run.request.program.metric, dict[str, None]()
+    for name, plain_metric, changed_metric in _metric_moves(run, list(run.values.attachments)):
         if run.request.program.metric_reads_temperature:
-            found[name] = None
+            names[name] = None
             continue
         raise SpecError(
             f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
-            f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
-            "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
-            "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
+            f"{plain_metric:.6g} and {changed_metric:.6g}. It cannot compare trainings at different "
+            "temperatures. Give a metric that does not read the temperature, as the accuracy or the rank of "
+            "the match, or, if the temperature is part of what is deployed, write study: "
+            "{metric_reads_temperature: true}."
         )
-    return list(found)
+    return list(names)
 
 
 def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
     """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
     metric = run.request.program.metric
-    plain = run.evaluate(VALIDATE)[metric] if names else 0.0
+    plain_metric = run.evaluate(VALIDATE)[metric] if names else 0.0
     for name in run.values.perturbed(names):
-        moved = run.evaluate(VALIDATE)[metric]
+        changed_metric = run.evaluate(VALIDATE)[metric]
         # a sum in another order, or a product that is undone, rounds otherwise and no more
-        if not math.isclose(moved, plain, rel_tol=_ROUNDED):
-            yield name, plain, moved
+        if not math.isclose(changed_metric, plain_metric, rel_tol=_ROUNDED):
+            yield name, plain_metric, changed_metric

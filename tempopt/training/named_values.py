@@ -54,15 +54,15 @@ class NamedValues:
     ) -> None:
         self.attachments: dict[str, ValueAttachment] = {}
         faults: list[AttachError | SpecError] = []
-        for name, each in values.items():
+        for name, settings in values.items():
             try:
-                path = each["value"] or _registered(module, name)
+                path = settings["value"] or _registered(module, name)
                 self._refuse_twice(find_number(module, path))
                 # as found nothing is written: a module holds that as its precision rounds it
                 schedule = schedule_of(parameters, name)
-                attachment = attach_value(module, path, schedule, transform=each["transform"])
+                attachment = attach_value(module, path, schedule, transform=settings["transform"])
                 self.attachments[name] = attachment
-                _check_found(name, attachment, each[AS_FOUND])
+                _check_found(name, attachment, settings[AS_FOUND])
             except AttachError as error:
                 faults.append(AttachError(f"temperatures.{name}.value: {error}"))
             except SpecError as error:
@@ -71,7 +71,8 @@ class NamedValues:
             self.detach()
             raise type(faults[0])("\n".join(map(str, faults))) from faults[0]
         self.callbacks = [
-            FollowValue(each, validate_at=validate_at, as_found=True) for each in self.attachments.values()
+            FollowValue(attachment, validate_at=validate_at, as_found=True)
+            for attachment in self.attachments.values()
         ]
 
     @classmethod
@@ -81,27 +82,27 @@ class NamedValues:
         return cls(module, program.values, request.parameters, validate_at=program.validate_at)
 
     def _refuse_twice(self, place: Place) -> None:
-        for name, each in self.attachments.items():
-            if each.is_at(place):
+        for name, attachment in self.attachments.items():
+            if attachment.is_at(place):
                 raise AttachError(
-                    f'"{place.path}" is the number at "{each.path}", which is the temperature {name} '
+                    f'"{place.path}" is the number at "{attachment.path}", which is the temperature {name} '
                     "already. Take one of them out."
                 )
 
     @property
     def places(self) -> list[str]:
         """Where the temperatures are: paths of numbers."""
-        return [place for each in self.attachments.values() for place in each.layers]
+        return [layer for attachment in self.attachments.values() for layer in attachment.layers]
 
     @property
     def found(self) -> dict[str, float]:
         """The temperatures that the module had, by name."""
-        return {name: each.found for name, each in self.attachments.items()}
+        return {name: attachment.found for name, attachment in self.attachments.items()}
 
     def validate_at(self, temperature: str) -> None:
         """Have validation run at the ``final`` temperatures or at the ``current`` ones."""
-        for each in self.callbacks:
-            each.validate_at = temperature
+        for callback in self.callbacks:
+            callback.validate_at = temperature
 
     @contextlib.contextmanager
     def other_plans(self, parameters: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
@@ -110,31 +111,31 @@ class NamedValues:
         Args:
             parameters: The temperature parameters of each, under their bare names, by its name.
         """
-        kept = {name: self.attachments[name].plan for name in parameters}
+        plans = {name: self.attachments[name].plan for name in parameters}
         try:
-            for name, own in parameters.items():
-                self.attachments[name].use(own)
+            for name, plan_parameters in parameters.items():
+                self.attachments[name].use(plan_parameters)
             yield
         finally:
-            for name, plan in kept.items():
+            for name, plan in plans.items():
                 self.attachments[name].keep(plan)
 
     def perturbed(self, names: Sequence[str]) -> Iterator[str]:
         """Hold each of some temperatures in turn at others than its own, and yield its name at each."""
         for name in names:
-            each = self.attachments[name]
-            plan = each.plan
+            attachment = self.attachments[name]
+            plan = attachment.plan
             try:
                 for factor in _PERTURBED:
-                    each.set_temperatures([min(max(each.found * factor, LOWEST), HIGHEST)])
+                    attachment.set_temperatures([min(max(attachment.found * factor, LOWEST), HIGHEST)])
                     yield name
             finally:
-                each.keep(plan)
+                attachment.keep(plan)
 
     def detach(self) -> None:
         """Take the schedules off: the module has what was found again."""
-        for each in self.attachments.values():
-            each.detach()
+        for attachment in self.attachments.values():
+            attachment.detach()
 
 
 def tempered_of(built: Built, program: Program) -> TemperedAttention:
@@ -164,8 +165,8 @@ def remedy(refusal: str, way: str, module: L.LightningModule, program: Program) 
         module: The module that has no attention, or another one.
         program: What is trained.
     """
-    none = "No attention was found" in refusal or "in layers matches" in refusal
-    return other_temperatures(module) if none and not program.values else other_way(refusal, way)
+    has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
+    return other_temperatures(module) if has_no_attention and not program.values else other_way(refusal, way)
 
 
 def other_temperatures(module: L.LightningModule) -> str:
@@ -173,27 +174,33 @@ def other_temperatures(module: L.LightningModule) -> str:
 
     Those of a module are what it registers, and numbers that by their names may be temperatures.
     """
-    known = module.registered_temperatures if isinstance(module, TemperedModule) else ()
-    if known:
-        return f" To search the temperature that it registers: temperatures: {{{known[0]}: {{}}}}."
+    registered_names = module.registered_temperatures if isinstance(module, TemperedModule) else ()
+    if registered_names:
+        return f" To search the temperature that it registers: temperatures: {{{registered_names[0]}: {{}}}}."
     numbers = likely_numbers(module)
     if not numbers:
         return ""
-    more = f" By their names, {', '.join(numbers[1:])} may be temperatures, too." if numbers[1:] else ""
+    alternatives = (
+        f" By their names, {', '.join(numbers[1:])} may be temperatures, too." if numbers[1:] else ""
+    )
     scale = " (with transform: inverse or log_inverse if it is a scale)" if "scale" in numbers[0] else ""
     return (
         " To search another temperature than attention's, give the path of its number: "
-        f"temperatures: {{contrast: {{value: {numbers[0]}}}}}{scale}.{more}"
+        f"temperatures: {{contrast: {{value: {numbers[0]}}}}}{scale}.{alternatives}"
     )
 
 
 def _registered(module: L.LightningModule, name: str) -> str:
     """Return where a module keeps the temperature that it registers by a name; AttachError if it does not."""
-    known = module.registered_temperatures if isinstance(module, TemperedModule) else ()
-    if name not in known:
-        registered = f"registers {', '.join(known)} only" if known else "registers no temperature"
+    registered_names = module.registered_temperatures if isinstance(module, TemperedModule) else ()
+    if name not in registered_names:
+        registered_text = (
+            f"registers {', '.join(registered_names)} only"
+            if registered_names
+            else "registers no temperature"
+        )
         raise AttachError(
-            f"no value is given, and {type(module).__name__} {registered}. Give the "
+            f"no value is given, and {type(module).__name__} {registered_text}. Give the "
             f"path of a number, as in {name}: {{value: criterion.temperature}}, or have a TemperedModule "
             f'call self.register_temperature("{name}", 0.5) in its __init__, with the temperature that it '
             f'has now, and read self.temperature("{name}") in its training step.'

@@ -28,16 +28,16 @@ def refuse_without_effect(request: RunRequest, layers: Sequence[str], num_keys: 
     Raises:
         SpecError: Something changes nothing; there is a line for each.
     """
-    given = request.program.model.get("init_args") or {}
-    own = {name: value for name, value in given.items() if name in TEMPERATURE_PARAMETERS}
-    fixed = {**NEUTRAL, **own, **request.parameters}
+    init_args = request.program.model.get("init_args") or {}
+    temperature_args = {name: value for name, value in init_args.items() if name in TEMPERATURE_PARAMETERS}
+    fixed = {**NEUTRAL, **temperature_args, **request.parameters}
     values = {name: request.space.get(name, [fixed[name]]) for name in NEUTRAL}
     faults = [*_flat_patterns(values, layers), *_without_length(values, num_keys)]
     lines = []
     for names, reason in faults:
         # what is set and not searched takes no dimension of the search
-        searched = [name for name in names if name in request.space]
-        lines += [f"search.{searched[0]}: {reason}."] if searched else []
+        searched_names = [name for name in names if name in request.space]
+        lines += [f"search.{searched_names[0]}: {reason}."] if searched_names else []
     if lines:
         raise SpecError("\n".join(lines))
 
@@ -52,13 +52,13 @@ def refuse_unread_generation(module: object, space: Collection[str]) -> None:
     Raises:
         SpecError: It has read none of them.
     """
-    searched = [name for name in GENERATION if name in space]
-    if searched and isinstance(module, TemperedModule) and not module.reads_generation:
-        called = type(module).__name__
+    searched_names = [name for name in GENERATION if name in space]
+    if searched_names and isinstance(module, TemperedModule) and not module.reads_generation:
+        class_name = type(module).__name__
         raise SpecError(
-            f"search.{searched[0]}: {called} never reads self.generation in its evaluation, so that it "
-            f"changes nothing. Draw tokens by tempopt.generation.sample(logits, self.generation) in "
-            f"validation_step, or take {' and '.join(searched)} out."
+            f"search.{searched_names[0]}: {class_name} never reads self.generation in its evaluation, so "
+            f"that it changes nothing. Draw tokens by tempopt.generation.sample(logits, self.generation) in "
+            f"validation_step, or take {' and '.join(searched_names)} out."
         )
 
 
@@ -82,58 +82,68 @@ def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -
         if pattern != "uniform"
     }
     number = f"{len(layers)} tempered layers" if len(layers) > 1 else f'one tempered layer, "{layers[0]}"'
-    why = (
+    reason = (
         "they all get the same temperature" if len(layers) > 1 else "a module that is used again counts once"
     )
-    flat = [each for each, shape in shapes.items() if all(map(_is_one, shape))]
-    for pattern in flat:
-        rest = " and layer_ratio" if len(flat) == len(shapes) else ""
+    flat_patterns = [pattern for pattern, shape in shapes.items() if all(map(_is_one, shape))]
+    for pattern in flat_patterns:
+        ratio_remedy = " and layer_ratio" if len(flat_patterns) == len(shapes) else ""
         yield (
             names,
-            f'"{pattern}" changes nothing on this model, which has {number} ({why}). '
-            f'Take "{pattern}"{rest} out',
+            f'"{pattern}" changes nothing on this model, which has {number} ({reason}). '
+            f'Take "{pattern}"{ratio_remedy} out',
         )
-    for one, other in itertools.combinations([each for each in shapes if each not in flat], 2):
-        if all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(shapes[one], shapes[other], strict=True)):
+    for first_pattern, second_pattern in itertools.combinations(
+        [pattern for pattern in shapes if pattern not in flat_patterns], 2
+    ):
+        if all(
+            math.isclose(a, b, rel_tol=1e-9)
+            for a, b in zip(shapes[first_pattern], shapes[second_pattern], strict=True)
+        ):
             yield (
                 names,
-                f'"{one}" and "{other}" are the same on this model, which has {number}. Keep one of them',
+                f'"{first_pattern}" and "{second_pattern}" are the same on this model, which has {number}. '
+                "Keep one of them",
             )
 
 
 def _without_length(values: Mapping[str, Sequence[Any]], num_keys: Collection[int]) -> _Faults:
     if not num_keys:
         return
-    seen = sorted(num_keys)
-    shown = f"{seen[0]} to {seen[-1]} keys" if len(seen) > 1 else f"{seen[0]} keys"
-    where = f"in the batches of the dry run each query sees {shown}"
+    key_counts = sorted(num_keys)
+    keys_text = (
+        f"{key_counts[0]} to {key_counts[-1]} keys" if len(key_counts) > 1 else f"{key_counts[0]} keys"
+    )
+    observation = f"in the batches of the dry run each query sees {keys_text}"
     numbers = ("n0", "length_power", "length_slope")
     for scaling in values["length_scaling"]:
-        every = itertools.product(*(values[each] for each in numbers))
-        made = [
-            TemperatureParameters(length_scaling=scaling, **dict(zip(numbers, each, strict=True)))
+        combinations = itertools.product(*(values[name] for name in numbers))
+        length_scalings = [
+            TemperatureParameters(length_scaling=scaling, **dict(zip(numbers, combination, strict=True)))
             .plan(1)
             .length_scaling
-            for each in every
+            for combination in combinations
         ]
-        if scaling != "none" and all(_is_one(each.factor(n)) for each in made for n in seen):
-            n0 = " to ".join(f"{each:g}" for each in values["n0"])
+        if scaling != "none" and all(
+            _is_one(length_scaling.factor(n)) for length_scaling in length_scalings for n in key_counts
+        ):
+            n0 = " to ".join(f"{value:g}" for value in values["n0"])
             yield (
                 ("length_scaling", *numbers),
-                f'"{scaling}" with n0={n0} changes nothing here: {where}, and there its factor is 1. '
-                f'Choose n0 below {seen[-1]}, or take "{scaling}" out',
+                f'"{scaling}" with n0={n0} changes nothing here: {observation}, and there its factor is 1. '
+                f'Choose n0 below {key_counts[-1]}, or take "{scaling}" out',
             )
-    if "top_k" in values["normaliser"] and min(values["top_k"]) >= seen[-1]:
+    if "top_k" in values["normaliser"] and min(values["top_k"]) >= key_counts[-1]:
         yield (
             ("normaliser", "top_k"),
-            f'"top_k" with top_k={min(values["top_k"])} or more is the same as softmax here: {where}. Choose '
-            f'top_k below {seen[-1]}, or take "top_k" out',
+            f'"top_k" with top_k={min(values["top_k"])} or more is the same as softmax here: {observation}. '
+            f'Choose top_k below {key_counts[-1]}, or take "top_k" out',
         )
-    if max(values["local_share"]) > 0 and min(values["window"]) > seen[-1]:
+    if max(values["local_share"]) > 0 and min(values["window"]) > key_counts[-1]:
         yield (
             ("window", "local_share"),
-            f"with window={min(values['window'])} or more local heads see what the others see: {where}. "
-            f"Choose window below {seen[-1]}, or take local_share out",
+            f"with window={min(values['window'])} or more local heads see what the others see: "
+            f"{observation}. Choose window below {key_counts[-1]}, or take local_share out",
         )
 
 

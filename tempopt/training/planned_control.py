@@ -21,7 +21,7 @@ CHANGES = 200
 
 _POINTS = 24
 _LOWEST, _HIGHEST = 0.01, 100.0
-# The largest rate that, with this decay, comes to the target without going past it; see EntropyController.
+# The largest rate that, with this decay, reaches the target without going past it; see EntropyController.
 _RATE, _DECAY = 0.17, 0.5
 _MAX_STEP = 0.2
 
@@ -71,11 +71,14 @@ class PlannedControl(EntropyControl):
         """The temperatures at some steps, from the first to the last, by ``controlled/LAYER``."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        last = steps_of(trainer)
-        self._every = max(1, last // CHANGES)
-        begins = self._of(pl_module).plan.temperatures(0.0)
-        self._options |= {"lowest": min(_LOWEST, *begins), "highest": max(_HIGHEST, *begins)}
-        self._steps = frozenset(round(i * last / (_POINTS - 1)) for i in range(_POINTS))
+        num_steps = steps_of(trainer)
+        self._every = max(1, num_steps // CHANGES)
+        initial_temperatures = self._of(pl_module).plan.temperatures(0.0)
+        self._options |= {
+            "lowest": min(_LOWEST, *initial_temperatures),
+            "highest": max(_HIGHEST, *initial_temperatures),
+        }
+        self._steps = frozenset(round(i * num_steps / (_POINTS - 1)) for i in range(_POINTS))
         super().on_train_start(trainer, pl_module)
         if not self.curves:
             self._note(step_of(trainer))
@@ -97,9 +100,9 @@ class PlannedControl(EntropyControl):
             if not curve or curve[-1][0] != step:
                 curve.append([step, tau])
 
-    def kept(self, *, whole: bool) -> Curves:
-        """Return the curves, of a run that nobody looks at where each begins and ends."""
-        return {name: path if whole else [path[0], path[-1]] for name, path in self.curves.items()}
+    def kept(self, *, is_observed: bool) -> Curves:
+        """Return the curves; of a run that is not observed, where each begins and ends."""
+        return {name: path if is_observed else [path[0], path[-1]] for name, path in self.curves.items()}
 
     def state_dict(self) -> dict[str, Any]:
         curves = {name: [list(point) for point in curve] for name, curve in self.curves.items()}
@@ -112,4 +115,4 @@ class PlannedControl(EntropyControl):
 
 def controls_of(callbacks: Iterable[Any]) -> PlannedControl | None:
     """Return what controls the entropy of a run among its callbacks; None: nothing does."""
-    return next((each for each in callbacks if isinstance(each, PlannedControl)), None)
+    return next((callback for callback in callbacks if isinstance(callback, PlannedControl)), None)

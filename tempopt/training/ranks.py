@@ -31,7 +31,7 @@ AT_LATEST = 300.0
 class Ranks:
     """The processes that train one run together, as one of them sees them.
 
-    One process alone asks nobody, and pays nothing for being able to.
+    One process alone asks no other, and pays nothing for being able to.
 
     Args:
         rank: Which of them this one is, from 0.
@@ -57,7 +57,7 @@ class Ranks:
         Args:
             rank: Which of them this one is, from 0.
             size: How many they are, >= 2.
-            store: A file that is there for all of them, and for nobody else, as long as they live.
+            store: A file that is there for all of them, and for no other process, as long as they live.
         """
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(
@@ -67,16 +67,16 @@ class Ranks:
             world_size=size,
             timeout=_PATIENCE,
         )
-        # one of our own: what is decided waits for no card, and is in nobody's order of collectives
+        # one of our own: what is decided waits for no card, and is in no other order of collectives
         return cls(rank, size, distributed.new_group(backend="gloo", timeout=_PATIENCE))
 
     def any(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any rank has raised it; all ranks have to ask."""
         if self._group is None:
             return list(flags)
-        raised = torch.tensor(flags, dtype=torch.uint8)
-        distributed.all_reduce(raised, distributed.ReduceOp.MAX, self._group)
-        return [bool(flag) for flag in raised.tolist()]
+        raised_flags = torch.tensor(flags, dtype=torch.uint8)
+        distributed.all_reduce(raised_flags, distributed.ReduceOp.MAX, self._group)
+        return [bool(flag) for flag in raised_flags.tolist()]
 
     def mean(self, values: list[float]) -> list[float]:
         """Return the means over all ranks, equal on each of them; all ranks have to ask."""
@@ -90,10 +90,10 @@ class Ranks:
         """Return what the first rank decides; only there it is asked, and all have to wait for it."""
         if self._group is None:
             return decide()
-        decided = [decide() if self.rank == 0 else None]
-        distributed.broadcast_object_list(decided, src=0, group=self._group)
-        told: Any = decided[0]
-        return told  # type: ignore[no-any-return]
+        objects = [decide() if self.rank == 0 else None]
+        distributed.broadcast_object_list(objects, src=0, group=self._group)
+        decision: Any = objects[0]
+        return decision  # type: ignore[no-any-return]
 
     def gathered(self, value: T) -> list[T]:
         """Return on the first rank what each of them has, by rank; on the others what they have."""
@@ -159,7 +159,7 @@ class Wishes:
     Args:
         ranks: Who train the run.
         stop: Returns the agent's wish that the run end, as far as this rank has heard of it.
-        every: Seconds between checkpoints; None for ``AT_LATEST`` at most.
+        interval_seconds: Seconds between checkpoints; None for ``AT_LATEST`` at most.
 
     Attributes:
         keeps: Whether the run writes checkpoints; if not, none is waited for.
@@ -168,10 +168,12 @@ class Wishes:
         late: Whether a checkpoint is due by the clock, as the first rank sees it.
     """
 
-    def __init__(self, ranks: Ranks, stop: Callable[[], Stop | None], *, every: float | None) -> None:
+    def __init__(
+        self, ranks: Ranks, stop: Callable[[], Stop | None], *, interval_seconds: float | None
+    ) -> None:
         self._ranks = ranks
         self._asked = stop
-        self._every = AT_LATEST if every is None else every
+        self._every = AT_LATEST if interval_seconds is None else interval_seconds
         self.keeps = True
         self.stop = self.leave = self.late = False
         self.restart()
@@ -182,10 +184,10 @@ class Wishes:
 
     def exchange(self, *, diverged: bool = False) -> bool:
         """Have all ranks know what each of them does; return whether the run has diverged on any."""
-        asked = self._asked()
+        stop = self._asked()
         self.leave, self.stop, self.late, diverged = self._ranks.any(
-            asked is not None,
-            asked is not None and not (asked.keep and self.keeps),
+            stop is not None,
+            stop is not None and not (stop.keep and self.keeps),
             self._ranks.rank == 0 and time.monotonic() - self._clock >= self._every,
             diverged,
         )

@@ -94,8 +94,8 @@ class Run:
         self._ranks, self._channel = ranks, channel
         self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
-        given = not_learning(request.parameters)
-        built = build(request.program, given, before=lambda part: seed_generators(seeds[part], part))
+        parameters = not_learning(request.parameters)
+        built = build(request.program, parameters, reseed=lambda part: seed_generators(seeds[part], part))
         self.module = built.module
         self.datamodule = built.datamodule
         self._plan = TemperatureParameters.from_mapping(built.temperature)
@@ -108,7 +108,7 @@ class Run:
         self._notes: list[str] = []
         self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
-        self.wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
+        self.wishes = Wishes(ranks, lambda: channel.stop(request), interval_seconds=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
         self._callback = RunCallback(
             metric=request.program.metric, report=self._report, beat=self._beat, wishes=self.wishes
@@ -118,7 +118,7 @@ class Run:
             is_due_at_validation=request.checkpoint_every is None,
             ranks=ranks,
             wishes=self.wishes,
-            kept=self._kept,
+            on_saved=self._kept,
         )
         self._observed = self._observer()
         self._units = UnitsCallback(request.program.metric)
@@ -127,7 +127,7 @@ class Run:
             built.loggers,
             request,
             tempered=self.tempered,
-            observed=self._observed.at if self._observed is not None else lambda step: {},
+            observations_at=self._observed.at if self._observed is not None else lambda step: {},
             rank=ranks.rank,
         )
         self._seed_data()
@@ -194,7 +194,7 @@ class Run:
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
             # Lightning loads a checkpoint before it does this, which would round the weights to 32 bits
             self.module.double()
-        validated = self.trainer.limit_val_batches
+        limit_val_batches = self.trainer.limit_val_batches
         try:
             with self._trackers.logging(self.trainer):
                 self.trainer.fit(
@@ -206,7 +206,7 @@ class Run:
             # a module brings others for each evaluation
             self._control = controls_of(self.trainer.callbacks)  # type: ignore[attr-defined]
             # a training that was ended has none left
-            self.trainer.limit_val_batches = validated
+            self.trainer.limit_val_batches = limit_val_batches
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
@@ -224,41 +224,41 @@ class Run:
             if evaluation.temperature is not None:
                 stack.enter_context(self._other_plan(evaluation.temperature))
             self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
-        logged = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
-        metric_of(logged, self.request.program.metric)
-        guarded(evaluation, logged)
-        return logged
+        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        metric_of(metrics, self.request.program.metric)
+        guarded(evaluation, metrics)
+        return metrics
 
     def finished(
         self,
         state: Literal["complete", "stopped", "diverged"],
         step: int,
-        measured: dict[str, dict[str, float]] | None = None,
+        metrics_by_name: dict[str, dict[str, float]] | None = None,
     ) -> Finished:
         """Return the message that ends this run."""
-        measured, request, observed = measured or {}, self.request, self._observed
+        metrics_by_name, request, observer = metrics_by_name or {}, self.request, self._observed
         return Finished(
             ticket=request.ticket,
             attempt=request.attempt,
             state=state,
             step=step,
-            measurements=measurements(request, measured),
-            metrics=measured,
+            measurements=measurements(request, metrics_by_name),
+            metrics=metrics_by_name,
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
             notes=[
                 *compile_faults(request.program.compile),
-                *(observed.notes if observed is not None else []),
+                *(observer.notes if observer is not None else []),
             ],
             peak_memory=self._peak_memory(),
             curves=self._measured_curves() if state == "complete" else {},
-            maps=observed.maps if observed is not None and state == "complete" else None,
+            maps=observer.maps if observer is not None and state == "complete" else None,
         )
 
     def _measured_curves(self) -> dict[str, list[list[float]]]:
         learned = {} if self.learned is None else self.learned.curves
-        control = {} if self._control is None else self._control.kept(whole=self.request.observe)
+        control = {} if self._control is None else self._control.kept(is_observed=self.request.observe)
         return {**(self._units if self._observed is None else self._observed).curves, **learned, **control}
 
     @property
@@ -295,7 +295,7 @@ class Run:
             not_resumable=self._keep_nothing,
             not_divided=self._leave_undivided,
             ranks=self._ranks,
-            pinned=lambda: self._device.type == "cuda",
+            should_pin=lambda: self._device.type == "cuda",
         )
 
     def _keep_nothing(self) -> None:
@@ -370,8 +370,8 @@ class Run:
     def _kept(self, saved: Saved) -> None:
         self._channel.send(Kept(ticket=self.request.ticket, attempt=self.request.attempt, saved=saved))
 
-    def _not_kept(self, why: str) -> None:
-        self._channel.send(NotKept(ticket=self.request.ticket, attempt=self.request.attempt, why=why))
+    def _not_kept(self, reason: str) -> None:
+        self._channel.send(NotKept(ticket=self.request.ticket, attempt=self.request.attempt, why=reason))
 
     def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
         ticket, attempt = self.request.ticket, self.request.attempt
@@ -386,25 +386,27 @@ class Run:
     def _evaluate_trained(self, path: str) -> Finished:
         load_trained(self.module, path)
         self._started(0, 1)
-        measured: dict[str, dict[str, float]] = {}
-        for on, evaluation in {each.on: each for each in self._asked()}.items():
-            if on == "test" and not has_test_data(self.owner):
+        metrics_by_name: dict[str, dict[str, float]] = {}
+        for split, evaluation in {evaluation.on: evaluation for evaluation in self._asked()}.items():
+            if split == "test" and not has_test_data(self.owner):
                 continue
             # a trained model has no training behind it: what it is asked about is the plan's end
             at_the_end = dataclasses.replace(evaluation, at="final")
             try:
                 with self._units.listening(self.module):
-                    logged = self.evaluate(at_the_end)
+                    metrics = self.evaluate(at_the_end)
             except NoTestDataError:
                 continue
-            value = logged[self.request.program.metric]
+            value = metrics[self.request.program.metric]
             if self.wishes.exchange(diverged=not is_finite(value)):
                 return self.finished("diverged", 1)
-            if not measured:
-                self._callback.take(1, value, logged)
-            self._units.take(on, value)
-            measured |= {each.name: logged for each in self._asked() if each.on == on}
-        return self.finished("complete", 1, measured)
+            if not metrics_by_name:
+                self._callback.take(1, value, metrics)
+            self._units.take(split, value)
+            metrics_by_name |= {
+                evaluation.name: metrics for evaluation in self._asked() if evaluation.on == split
+            }
+        return self.finished("complete", 1, metrics_by_name)
 
     def _scheduled(self) -> list[TemperedAttention | ValueAttachment]:
         return [self.tempered, *self.values.attachments.values()]
@@ -412,22 +414,27 @@ class Run:
     def _measured(self) -> Finished:
         step = step_of(self.trainer)
         # where a plan has come to its end or stays, the current temperature is the final one
-        ended = all(
-            each.progress == 1.0 or isinstance(each.plan.schedule, Constant) for each in self._scheduled()
+        has_ended = all(
+            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
+            for tempered in self._scheduled()
         )
-        known: dict[tuple[str, str, str], dict[str, float]] = {}
+        metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.has(step):
-            known["validate", "final" if ended else self.request.program.validate_at, "None"] = self.logged
-        measured: dict[str, dict[str, float]] = {}
+            metrics_by_key["validate", "final" if has_ended else self.request.program.validate_at, "None"] = (
+                self.logged
+            )
+        metrics_by_name: dict[str, dict[str, float]] = {}
         for evaluation in self._asked():
-            key = (evaluation.on, "final" if ended else evaluation.at, repr(evaluation.temperature))
-            if key not in known:
-                known[key] = self.evaluate(evaluation)
-            if not self.wishes.exchange(diverged=not is_finite(known[key][self.request.program.metric])):
-                measured[evaluation.name] = known[key]
+            key = (evaluation.on, "final" if has_ended else evaluation.at, repr(evaluation.temperature))
+            if key not in metrics_by_key:
+                metrics_by_key[key] = self.evaluate(evaluation)
+            if not self.wishes.exchange(
+                diverged=not is_finite(metrics_by_key[key][self.request.program.metric])
+            ):
+                metrics_by_name[evaluation.name] = metrics_by_key[key]
             elif evaluation.temperature is None:
                 return self.finished("diverged", step)
-        return self.finished("complete", step, measured)
+        return self.finished("complete", step, metrics_by_name)
 
     def _asked(self) -> list[Evaluation]:
         return [Evaluation(name="validate", on="validate"), *self.request.evaluations]

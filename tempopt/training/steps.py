@@ -20,8 +20,8 @@ def step_of(trainer: L.Trainer) -> int:
     The last batch under manual optimization may go beyond ``max_steps``, if it takes several steps.
     """
     if _counts_batches(trainer):
-        counted: Any = trainer.fit_loop.epoch_loop.batch_progress.total
-        return int(counted.processed)
+        counts: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+        return int(counts.processed)
     return trainer.global_step
 
 

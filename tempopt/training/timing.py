@@ -32,7 +32,7 @@ Clock = Callable[[], float]
 
 
 class _Quiet:
-    """A channel to nobody, which ends a run when ``until`` says so."""
+    """A channel that drops its messages and ends a run when ``until`` says so."""
 
     def __init__(self) -> None:
         self.until: Callable[[], bool] = lambda: False
@@ -68,17 +68,17 @@ class StepTimer(L.Callback):
     @property
     def enough(self) -> bool:
         """Whether enough steps were timed."""
-        timed = self._timed[_WARM_UP:]
-        if len(timed) < _FEWEST:
+        timed_steps = self._timed[_WARM_UP:]
+        if len(timed_steps) < _FEWEST:
             return False
-        return len(timed) >= _STEPS or timed[-1][0] - timed[0][0] >= _STEP_SECONDS
+        return len(timed_steps) >= _STEPS or timed_steps[-1][0] - timed_steps[0][0] >= _STEP_SECONDS
 
     @property
     def step(self) -> float:
         """Median seconds of a step after the warm-up; of all, where there are too few."""
-        timed = self._timed[_WARM_UP:]
-        counted = timed if len(timed) >= _FEWEST else self._timed
-        return median(seconds for _, seconds in counted) if counted else 0.0
+        timed_steps = self._timed[_WARM_UP:]
+        counted_steps = timed_steps if len(timed_steps) >= _FEWEST else self._timed
+        return median(seconds for _, seconds in counted_steps) if counted_steps else 0.0
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -107,19 +107,19 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
         ranks: Who train it together.
         clock: Returns seconds.
     """
-    began, channel = clock(), _Quiet()
+    start_time, channel = clock(), _Quiet()
     run = Run(request, channel, ranks)
     try:
-        return _measured(run, channel, began, clock)
+        return _measured(run, channel, start_time, clock)
     finally:
         run.detach()
 
 
-def _measured(run: Run, channel: _Quiet, began: float, clock: Clock) -> Finished:
+def _measured(run: Run, channel: _Quiet, start_time: float, clock: Clock) -> Finished:
     request = run.request
     if request.program.weights is not None:
         run.execute()
-        return _finished(run, Times(start=clock() - began))
+        return _finished(run, Times(start=clock() - start_time))
     timer = StepTimer(clock)
     run.trainer.callbacks.insert(0, timer)  # type: ignore[attr-defined]
     data = run.trainer.limit_val_batches
@@ -129,10 +129,10 @@ def _measured(run: Run, channel: _Quiet, began: float, clock: Clock) -> Finished
     # a training that is ended has its validations taken away
     run.trainer.limit_val_batches = data
     validate = _evaluated(run, channel, timer, "validate", clock)
-    tests = any(each.on == "test" for each in request.evaluations)
+    tests = any(evaluation.on == "test" for evaluation in request.evaluations)
     count, ends = _planned(run.trainer, timer.batches)
     times = Times(
-        start=max(0.0, timer.first - began - timer.step),
+        start=max(0.0, timer.first - start_time - timer.step),
         step=timer.step,
         steps=steps_of(run.trainer),
         validate=validate,
@@ -147,18 +147,18 @@ def _finished(run: Run, times: Times) -> Finished:
     return replace(run.finished("complete", step_of(run.trainer)), times=times)
 
 
-def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, on: Any, clock: Clock) -> float:
+def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, split: Any, clock: Clock) -> float:
     """Return the seconds of one evaluation; of one that takes long, as its first batches let expect."""
     seconds = 0.0
     for _ in range(2):
-        began = clock()
-        channel.until = lambda began=began: clock() - began > _EVALUATION_SECONDS  # type: ignore[misc]
+        start_time = clock()
+        channel.until = lambda start_time=start_time: clock() - start_time > _EVALUATION_SECONDS  # type: ignore[misc]
         try:
-            run.evaluate(Evaluation(name=on, on=on))
+            run.evaluate(Evaluation(name=split, on=split))
         except StoppedError:
-            whole = sum(run.trainer.num_val_batches)
-            return (clock() - began) * whole / max(1, timer.evaluated)
-        seconds = clock() - began
+            num_batches = sum(run.trainer.num_val_batches)
+            return (clock() - start_time) * num_batches / max(1, timer.evaluated)
+        seconds = clock() - start_time
         if seconds > _TWICE_BELOW:
             break
     return seconds
@@ -174,24 +174,24 @@ def _planned(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
         round(steps_of(trainer) * a_step),
         check=trainer.val_check_batch,
         epoch=trainer.num_training_batches,
-        every=trainer.check_val_every_n_epoch,
+        every_n_epochs=trainer.check_val_every_n_epoch,
     )
 
 
-def validations(batches: int, *, check: float, epoch: float, every: int | None) -> tuple[int, bool]:
+def validations(batches: int, *, check: float, epoch: float, every_n_epochs: int | None) -> tuple[int, bool]:
     """Return how often a training validates, and whether it does so after its last batch.
 
     Args:
         batches: Batches of the whole training.
         check: Batches between validations.
         epoch: Batches of an epoch.
-        every: Validate in each of so many epochs; None: batches are counted on from epoch to epoch.
+        every_n_epochs: Validate in each of so many epochs; None: batches are counted on from epoch to epoch.
     """
-    if every is None:
+    if every_n_epochs is None:
         return int(batches // check), batches % check == 0
-    epochs, rest = divmod(batches, epoch)
-    found = (epochs // every) * (epoch // check)
-    if rest:
-        due = (epochs + 1) % every == 0
-        return int(found + due * (rest // check)), bool(due and rest % check == 0)
-    return int(found), bool(epochs % every == 0 and epoch % check == 0)
+    epochs, remainder = divmod(batches, epoch)
+    num_validations = (epochs // every_n_epochs) * (epoch // check)
+    if remainder:
+        is_due = (epochs + 1) % every_n_epochs == 0
+        return int(num_validations + is_due * (remainder // check)), bool(is_due and remainder % check == 0)
+    return int(num_validations), bool(epochs % every_n_epochs == 0 and epoch % check == 0)

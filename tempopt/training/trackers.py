@@ -57,10 +57,10 @@ class Trackers:
     is left out from then on.
 
     Args:
-        given: The loggers of the spec.
+        logger_configs: The loggers of the spec.
         request: The run. One without a label is not logged; its loggers are made to see that they can be.
         tempered: What has the temperature that is logged.
-        observed: Returns what was observed of its attention at an optimizer step, by name.
+        observations_at: Returns what was observed of its attention at an optimizer step, by name.
         rank: Which of the ranks this is; only the first one logs.
 
     Raises:
@@ -69,11 +69,11 @@ class Trackers:
 
     def __init__(
         self,
-        given: Sequence[GivenLogger],
+        logger_configs: Sequence[GivenLogger],
         request: RunRequest,
         *,
         tempered: Tempered,
-        observed: Callable[[int], dict[str, float]],
+        observations_at: Callable[[int], dict[str, float]],
         rank: int = 0,
     ) -> None:
         self._request = request
@@ -81,23 +81,23 @@ class Trackers:
         self._autolog = True
         self._hyperparameters: Mapping[str, Any] = {}
         self._faults: list[str] = []
-        self._silent: list[Logger] = [DummyLogger() for _ in given]
-        self._track = TrackCallback(tempered=tempered, observed=observed)
+        self._silent: list[Logger] = [DummyLogger() for _ in logger_configs]
+        self._track = TrackCallback(tempered=tempered, observations_at=observations_at)
         self._trackers: list[_Tracker] = []
-        for each in given if rank == 0 else ():
-            logger = None if self._is_away(each) else self._made(each)
+        for logger_config in logger_configs if rank == 0 else ():
+            logger = None if self._is_away(logger_config) else self._made(logger_config)
             if logger is not None and request.label is not None:
-                self._trackers.append(_Tracker(given=each, logger=logger))
+                self._trackers.append(_Tracker(given=logger_config, logger=logger))
 
     def __bool__(self) -> bool:
         return bool(self._trackers)
 
-    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def options(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the Trainer's arguments, with loggers that log nothing where there are to be some."""
         if not self._silent:
-            return dict(given)
-        self._autolog = given.get("enable_autolog_hparams", True)
-        return {**given, "logger": self._silent, "enable_autolog_hparams": False}
+            return dict(arguments)
+        self._autolog = arguments.get("enable_autolog_hparams", True)
+        return {**arguments, "logger": self._silent, "enable_autolog_hparams": False}
 
     @property
     def callbacks(self) -> list[L.Callback]:
@@ -117,12 +117,12 @@ class Trackers:
         *,
         resume: Path | None,
     ) -> None:
-        """Open the run in each of them, where the checkpoint that it goes on from left off."""
+        """Open the run in each of them, where the checkpoint that it resumes left off."""
         if not self._trackers:
             return
         start = 0 if resume is None else _next_step(resume)
-        own = (datamodule, module) if self._autolog else ()
-        self._hyperparameters = hyperparameters(self._request, self._tempered, plan, own=own)
+        owners = (datamodule, module) if self._autolog else ()
+        self._hyperparameters = hyperparameters(self._request, self._tempered, plan, owners=owners)
         for tracker in self._trackers:
             with self._carefully(tracker):
                 self._open(tracker, start)
@@ -136,8 +136,8 @@ class Trackers:
         if not self._trackers:
             yield
             return
-        silent = DummyLogger()
-        trainer.loggers = [silent if each.lost else each.logger for each in self._trackers]
+        silent_logger = DummyLogger()
+        trainer.loggers = [silent_logger if tracker.lost else tracker.logger for tracker in self._trackers]
         try:
             yield
         finally:
@@ -150,51 +150,51 @@ class Trackers:
             finished: How it did; None if it raised.
             stop: The agent's wish that it end, if there was one.
         """
-        measured = {} if finished is None else finished.measurements
-        ended = Ended(
+        measurements = {} if finished is None else finished.measurements
+        outcome = Ended(
             state=_state(finished, stop),
             step=self._track.last_step,
             value=math.nan if finished is None or not finished.reports else finished.reports[-1][1],
             hyperparameters=self._hyperparameters,
         )
-        values = {f"measured/{name}": value for name, value in measured.items()}
+        values = {f"measured/{name}": value for name, value in measurements.items()}
         for tracker in self._trackers:
             if tracker.lost or tracker.finalize is None:
                 continue
             with self._carefully(tracker):
                 if values:
-                    tracker.logger.log_metrics(values, step=ended.step)
-                tracker.given.kind.close(tracker.logger, ended)
-                tracker.finalize(ended.status)
+                    tracker.logger.log_metrics(values, step=outcome.step)
+                tracker.given.kind.close(tracker.logger, outcome)
+                tracker.finalize(outcome.status)
 
-    def _is_away(self, given: GivenLogger) -> bool:
-        if self._request.label is None or _away.get(given.tracker, 0.0) <= time.monotonic():
+    def _is_away(self, logger_config: GivenLogger) -> bool:
+        if self._request.label is None or _away.get(logger_config.tracker, 0.0) <= time.monotonic():
             return False
         self._tell(
-            f"{given.path}: {given.cls.__name__} kept an earlier run waiting, and is asked again after "
-            f"{_AWAY_SECONDS / 60:.0f} minutes. The run continues without it."
+            f"{logger_config.path}: {logger_config.cls.__name__} kept an earlier run waiting, and is asked "
+            f"again after {_AWAY_SECONDS / 60:.0f} minutes. The run continues without it."
         )
         return True
 
-    def _made(self, given: GivenLogger) -> Logger | None:
+    def _made(self, logger_config: GivenLogger) -> Logger | None:
         label = self._request.label
-        begun = time.monotonic()
+        start_time = time.monotonic()
         try:
-            return given.make(label or _NOBODY)
+            return logger_config.make(label or _NOBODY)
         except SpecError:
             raise
         except Exception as error:
             if label is None:
                 raise SpecError(
-                    f"{given.path}: {given.cls.__name__} cannot be made: {masked(str(error))}"
+                    f"{logger_config.path}: {logger_config.cls.__name__} cannot be made: {masked(str(error))}"
                 ) from error
-            self._fault(given, error, begun)
+            self._fault(logger_config, error, start_time)
             return None
 
     def _open(self, tracker: _Tracker, start: int) -> None:
         label, logger = self._request.label, tracker.logger
         assert label is not None
-        tracker.given.kind.open(logger, label, start=start, again=self._request.attempt > 1)
+        tracker.given.kind.open(logger, label, start=start, is_retry=self._request.attempt > 1)
         tracker.finalize = logger.finalize
         for name in _GUARDED:
             vars(logger)[name] = self._guarded(tracker, getattr(logger, name))
@@ -212,22 +212,22 @@ class Trackers:
 
     @contextlib.contextmanager
     def _carefully(self, tracker: _Tracker) -> Iterator[None]:
-        begun = time.monotonic()
+        start_time = time.monotonic()
         try:
             yield
         except Exception as error:
             tracker.lost = True
-            self._fault(tracker.given, error, begun)
+            self._fault(tracker.given, error, start_time)
 
-    def _fault(self, given: GivenLogger, error: Exception, begun: float) -> None:
+    def _fault(self, logger_config: GivenLogger, error: Exception, start_time: float) -> None:
         now = time.monotonic()
-        if now - begun >= _WAITED_SECONDS:
-            _away[given.tracker] = now + _AWAY_SECONDS
+        if now - start_time >= _WAITED_SECONDS:
+            _away[logger_config.tracker] = now + _AWAY_SECONDS
         # of what a library tells over a page, the beginning; an address that it was told by its own
         # environment may have a password in it
         reason = textwrap.shorten(masked(str(error)), _LONGEST, placeholder=" ...")
         self._tell(
-            f"{given.path}: {given.cls.__name__} failed ({type(error).__name__}: {reason}). "
+            f"{logger_config.path}: {logger_config.cls.__name__} failed ({type(error).__name__}: {reason}). "
             "The run continues without it."
         )
 
@@ -241,7 +241,7 @@ def hyperparameters(
     tempered: Tempered,
     plan: TemperatureParameters,
     *,
-    own: Sequence[L.LightningModule | L.LightningDataModule | None] = (),
+    owners: Sequence[L.LightningModule | L.LightningDataModule | None] = (),
 ) -> dict[str, Any]:
     """Return what a run is logged to have been trained with.
 
@@ -249,19 +249,19 @@ def hyperparameters(
         request: The run: its parameters, by the names that the study has for them, its seed and its ticket.
         tempered: What has the entropy term.
         plan: What decides the temperature; a module that is attached to knows nothing of it.
-        own: Objects whose own hyperparameters are logged besides, as Lightning logs them.
+        owners: Objects whose own hyperparameters are logged besides, as Lightning logs them.
     """
-    found: dict[str, Any] = {}
-    for each in own:
-        if each is not None and logs_hyperparameters(each):
-            found |= {name: value for name, value in each.hparams_initial.items() if name != "_class_path"}
+    hparams: dict[str, Any] = {}
+    for owner in owners:
+        if owner is not None and logs_hyperparameters(owner):
+            hparams |= {name: value for name, value in owner.hparams_initial.items() if name != "_class_path"}
     label = request.label
     init = plan.temperature_init
     final = init if plan.temperature_final is None else plan.temperature_final
     if plan.temperature_knots is not None:
         init, final = plan.temperature_knots[0][1], plan.temperature_knots[-1][1]
     return {
-        **found,
+        **hparams,
         **request.parameters,
         "temperature_init": init,
         "temperature_final": final,
@@ -283,7 +283,7 @@ def _state(finished: Finished | None, stop: Stop | None) -> State:
 
 
 def _next_step(checkpoint: Path) -> int:
-    """Return the step that is logged next by a run that goes on from a checkpoint."""
+    """Return the step that is logged next by a run that resumes from a checkpoint."""
     content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     # one that was written before the study had a logger knows only the optimizer's steps
     state = content["callbacks"].get(TrackCallback.__qualname__, {"next_step": content["global_step"]})

@@ -44,7 +44,7 @@ def load_trained(module: L.LightningModule, path: str) -> None:
 
 
 def has_test_data(owner: L.LightningModule | L.LightningDataModule) -> bool:
-    """Return whether whoever has the dataloaders of a run defines one for testing; it may give nothing."""
+    """Return whether the owner of the dataloaders of a run defines one for testing; it may give nothing."""
     return "test" in loaders(type(owner))
 
 
@@ -91,9 +91,9 @@ class UnitsCallback(L.Callback):
     ) -> None:
         self._in_batch, self._batch = False, None
         if isinstance(outputs, Mapping):
-            for found in (value for name, value in outputs.items() if self._is_metric(name)):
-                if isinstance(found, Tensor) and found.dim() == 1:
-                    self._items += found.detach().double().tolist()
+            for metric_value in (value for name, value in outputs.items() if self._is_metric(name)):
+                if isinstance(metric_value, Tensor) and metric_value.dim() == 1:
+                    self._items += metric_value.detach().double().tolist()
 
     def _is_metric(self, name: object) -> bool:
         """Return whether what is logged under a name in this batch becomes the metric."""
@@ -102,10 +102,10 @@ class UnitsCallback(L.Callback):
     @contextlib.contextmanager
     def listening(self, module: L.LightningModule) -> Iterator[None]:
         """Hear what the module logs, until the end of the context."""
-        own, before = module.log, module.__dict__.get("log")
+        original_log, instance_log = module.log, module.__dict__.get("log")
 
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-            own(name, value, *args, **kwargs)
+            original_log(name, value, *args, **kwargs)
             if self._in_batch and self._is_metric(name):
                 self._hear(value, kwargs.get("batch_size"))
 
@@ -115,8 +115,8 @@ class UnitsCallback(L.Callback):
             yield
         finally:
             del module.__dict__["log"]
-            if before is not None:
-                module.__dict__["log"] = before
+            if instance_log is not None:
+                module.__dict__["log"] = instance_log
 
     def _hear(self, value: Any, size: int | None) -> None:
         value = last_of_metric(value)
@@ -124,56 +124,56 @@ class UnitsCallback(L.Callback):
             return
         self._batches.append((float(value), float(size_of_batch(self._batch) if size is None else size)))
 
-    def take(self, on: str, logged: float) -> None:
+    def take(self, split: str, metric: float) -> None:
         """Take the units of the newest validation into the curves, if there are any.
 
         Args:
-            on: Which data they are: ``validate`` or ``test``.
-            logged: The metric of all of them.
+            split: Which data they are: ``validate`` or ``test``.
+            metric: The metric of all of them.
         """
-        found = self._units(logged)
-        if found is None:
+        kind_units = self._units(metric)
+        if kind_units is None:
             return
-        kind, units = found
-        self.curves[units_name(on, kind)] = [[place, value] for place, (value, _) in enumerate(units)]
+        kind, units = kind_units
+        self.curves[units_name(split, kind)] = [[index, value] for index, (value, _) in enumerate(units)]
         sizes = {size for _, size in units}
         if sizes != {1.0}:
-            self.curves[sizes_name(on)] = [[place, size] for place, (_, size) in enumerate(units)]
+            self.curves[sizes_name(split)] = [[index, size] for index, (_, size) in enumerate(units)]
 
-    def _units(self, logged: float) -> tuple[UnitKind, list[tuple[float, float]]] | None:
+    def _units(self, metric: float) -> tuple[UnitKind, list[tuple[float, float]]] | None:
         """Return of what kind the units are, and value and number of items of each; None: there are none.
 
         Args:
-            logged: The metric of the whole validation. What has another mean is not what it is made of.
+            metric: The metric of the whole validation. What has another mean is not what it is made of.
         """
         items = [(value, 1.0) for value in self._items]
         kinds: tuple[tuple[UnitKind, list[tuple[float, float]]], ...] = (
             ("items", items),
             ("batches", self._batches),
         )
-        for kind, found in kinds:
-            if found and _is_mean(found, logged):
-                return kind, _grouped(found)
+        for kind, units in kinds:
+            if units and _is_mean(units, metric):
+                return kind, _grouped(units)
         return None
 
 
-def _is_mean(units: list[tuple[float, float]], logged: float) -> bool:
+def _is_mean(units: list[tuple[float, float]], metric: float) -> bool:
     total = sum(size for _, size in units)
     if total <= 0 or not all(math.isfinite(value) for value, _ in units):
         return False
     mean = sum(value * size for value, size in units) / total
     spread = max(abs(value) for value, _ in units)
-    return math.isclose(mean, logged, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * 1e-3 * spread)
+    return math.isclose(mean, metric, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * 1e-3 * spread)
 
 
 def _grouped(units: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the units, neighbours taken together where there are too many."""
     if len(units) <= MOST:
         return units
-    each = math.ceil(len(units) / MOST)
-    found = []
-    for first in range(0, len(units), each):
-        group = units[first : first + each]
+    group_size = math.ceil(len(units) / MOST)
+    grouped_units = []
+    for start in range(0, len(units), group_size):
+        group = units[start : start + group_size]
         size = sum(size for _, size in group)
-        found.append((sum(value * size for value, size in group) / size, size))
-    return found
+        grouped_units.append((sum(value * size for value, size in group) / size, size))
+    return grouped_units

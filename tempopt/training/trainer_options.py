@@ -46,23 +46,23 @@ def compile_faults(mode: str | None) -> list[str]:
     return faults()
 
 
-def _listed(given: Any) -> list[Any]:
-    if given is None:
+def _listed(value: Any) -> list[Any]:
+    if value is None:
         return []
-    return list(given) if isinstance(given, list | tuple) else [given]
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def callbacks_given(given: Any, run: str) -> list[Any]:
+def callbacks_given(value: Any, run: str) -> list[Any]:
     """Return the callbacks that a spec gives; a ModelCheckpoint writes into a folder that is the run's own.
 
     Args:
-        given: ``trainer.callbacks``, made for this run alone.
+        value: ``trainer.callbacks``, made for this run alone.
         run: Name of the run, as in ``search-0003``.
 
     Raises:
         SpecError: One of them sets temperatures.
     """
-    callbacks = _listed(given)
+    callbacks = _listed(value)
     for callback in callbacks:
         if isinstance(callback, TemperatureCallback):
             raise SpecError(
@@ -86,8 +86,8 @@ def refuse_control(callbacks: Iterable[Any], *, planned: bool = False) -> None:
     Raises:
         SpecError: One of the callbacks does.
     """
-    given = [each for each in callbacks if isinstance(each, EntropyControl)]
-    if any(not (planned and isinstance(each, PlannedControl)) for each in given):
+    controls = [callback for callback in callbacks if isinstance(callback, EntropyControl)]
+    if any(not (planned and isinstance(control, PlannedControl)) for control in controls):
         raise SpecError(
             "EntropyControl sets the temperature of every run, those at temperature 1 that the others are "
             "measured against too. Take it out of trainer.callbacks, or of the module's "
@@ -95,13 +95,13 @@ def refuse_control(callbacks: Iterable[Any], *, planned: bool = False) -> None:
         )
 
 
-def plugins_given(given: Any) -> list[Any]:
+def plugins_given(value: Any) -> list[Any]:
     """Return the plugins that a spec gives.
 
     Raises:
         SpecError: One of them says where processes are.
     """
-    plugins = _listed(given)
+    plugins = _listed(value)
     for plugin in plugins:
         if isinstance(plugin, ClusterEnvironment):
             raise SpecError(

@@ -1,4 +1,4 @@
-"""A module whose temperature nobody sets, and what of a tempered one does not see its temperature.
+"""A module whose temperature is not set, and what of a tempered one does not see its temperature.
 
 Only parameter sets that are compared may leave the temperature alone; a search is always about one.
 """
@@ -62,10 +62,10 @@ def configure_untempered(module: L.LightningModule) -> None:
     What a tempered projection has for its weight is the product with a factor, which is no parameter.
     """
     if is_overridden("configure_optimizers", module):
-        own = module.configure_optimizers
-        module.configure_optimizers = functools.partial(_configured, module, own)  # type: ignore[method-assign]
+        configure_optimizers = module.configure_optimizers
+        module.configure_optimizers = functools.partial(_configured, module, configure_optimizers)  # type: ignore[method-assign]
 
 
-def _configured(module: L.LightningModule, own: Callable[[], Any]) -> Any:
+def _configured(module: L.LightningModule, configure_optimizers: Callable[[], Any]) -> Any:
     with all_untempered(module):
-        return own()
+        return configure_optimizers()

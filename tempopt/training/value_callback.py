@@ -123,8 +123,8 @@ class ValueCallback(FollowValue):
         saving = module.on_save_checkpoint
         module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
 
-    def _save(self, own: Any, checkpoint: dict[str, Any]) -> None:
-        own(checkpoint)
+    def _save(self, hook: Any, checkpoint: dict[str, Any]) -> None:
+        hook(checkpoint)
         attachment, module = self.attachment, self._module
         assert attachment is not None and module is not None
         if not attachment.attached:
@@ -148,5 +148,8 @@ class ValueCallback(FollowValue):
 def _names_of(module: nn.Module, attachment: ValueAttachment) -> list[str]:
     """Return the names of the tensor of an attachment in the module, whether they are saved or not."""
     tensor = attachment.tensor
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return [name for name, each in named if each is tensor]
+    named_tensors = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    return [name for name, candidate in named_tensors if candidate is tensor]

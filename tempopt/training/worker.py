@@ -62,7 +62,7 @@ class AgentChannel:
             try:
                 message = decode(self._connection.recv_bytes())
             except (EOFError, OSError):
-                # the agent is gone: nobody is left to report to, and the checkpoint is on disk
+                # the agent is gone: nothing is left to report to, and the checkpoint is on disk
                 self._end()
             if isinstance(message, Stop):
                 self._stops[message.ticket, message.attempt] = message

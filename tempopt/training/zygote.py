@@ -52,8 +52,8 @@ class Zygote:
         self._selector.register(control, selectors.EVENT_READ, self._request)
         # the standard way to wait for children and sockets at once
         self._wakeup, wakeup = socket.socketpair()
-        for each in (self._wakeup, wakeup):
-            each.setblocking(False)
+        for wakeup_socket in (self._wakeup, wakeup):
+            wakeup_socket.setblocking(False)
         self._wakeup_writer = wakeup
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
@@ -133,13 +133,13 @@ class Zygote:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # whoever kills the zygote alone leaves no process without a parent that waits for it
+            # if the zygote alone is killed, no process is left without a parent that waits for it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
             self._selector.close()
-            for each in (self._control, self._wakeup, self._wakeup_writer):
-                each.close()
+            for open_socket in (self._control, self._wakeup, self._wakeup_writer):
+                open_socket.close()
             for child in self._children.values():
                 child.status.close()
             _enter(request["environment"], request["folder"])

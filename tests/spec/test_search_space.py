@@ -245,7 +245,7 @@ def test_the_baseline_arm_makes_neutral_all_that_the_study_touches() -> None:
     parameters = arm_parameters(
         "baseline",
         {"lr": 0.1},
-        searched=_parse(SEARCH),
+        search=_parse(SEARCH),
         fixed={"layer_pattern": "u", "output_temperature": 2.0},
     )
     assert parameters == {
@@ -262,14 +262,14 @@ def test_every_arm_tunes_generation_and_keeps_what_is_set_of_it() -> None:
     fixed = {"sampling_temperature": 0.7, "output_temperature": 2.0}
     sampled = {"lr": 0.1, "top_p": 0.9}
     for arm in ("baseline", "constant"):
-        found = arm_parameters(arm, sampled, searched=search, fixed=fixed)  # type: ignore[arg-type]
+        found = arm_parameters(arm, sampled, search=search, fixed=fixed)  # type: ignore[arg-type]
         assert (found["sampling_temperature"], found["top_p"]) == (0.7, 0.9)
         assert found["output_temperature"] == 1.0
-    assert arm_parameters("baseline", {"lr": 0.1}, searched=search, fixed=fixed)["top_p"] == 1.0
+    assert arm_parameters("baseline", {"lr": 0.1}, search=search, fixed=fixed)["top_p"] == 1.0
 
 
 def test_the_constant_arm_changes_only_the_level() -> None:
-    parameters = arm_parameters("constant", {"temperature_init": 2.0}, searched=_parse(SEARCH), fixed={})
+    parameters = arm_parameters("constant", {"temperature_init": 2.0}, search=_parse(SEARCH), fixed={})
     assert parameters == {"temperature_init": 2.0, "schedule": "constant"}
 
 
@@ -286,7 +286,7 @@ METHODS = {
 def test_what_has_a_baseline_is_held_there_whatever_the_search_tries(arm: Any) -> None:
     search = _parse({**SEARCH, **METHODS}, loss={})
     level = {"temperature_init": 2.0} if arm == "constant" else {}
-    found = arm_parameters(arm, {"lr": 0.1, **level}, searched=search, fixed={})
+    found = arm_parameters(arm, {"lr": 0.1, **level}, search=search, fixed={})
     assert found == {
         "temperature_init": level.get("temperature_init", 1.0),
         "schedule": "constant",
@@ -334,7 +334,7 @@ def test_what_is_a_method_and_no_setting_has_a_baseline(name: str, domain: Any, 
 def test_the_search_arm_keeps_what_the_model_fixes() -> None:
     sampled = {"temperature_init": 4.0, "temperature_final": 1.0}
     searched = parse_search({name: [0.5, value] for name, value in sampled.items()}, model_args={})
-    parameters = arm_parameters("search", sampled, searched=searched, fixed={"schedule": "cosine"})
+    parameters = arm_parameters("search", sampled, search=searched, fixed={"schedule": "cosine"})
     assert parameters == {**sampled, "schedule": "cosine"}
 
 

@@ -493,7 +493,7 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
     prepared = prepare(program(model=model))
     space = parse_search({"temperature_init": [0.5, 2.0], **searched}, model_args=init_args)
     for arm, sampled in (("baseline", {}), ("constant", {"temperature_init": 2.0})):
-        parameters = arm_parameters(arm, sampled, searched=space, fixed=init_args)  # type: ignore[arg-type]
+        parameters = arm_parameters(arm, sampled, search=space, fixed=init_args)  # type: ignore[arg-type]
         module: Any = prepared.module(parameters)
         assert not module.entropy.has_term, (arm, parameters)
         assert module.temperatures == (sampled.get("temperature_init", 1.0),) * 2

@@ -84,7 +84,7 @@ def learns(request_for: Any) -> Iterator[Learns]:
         request: RunRequest = request_for(
             attach=spec.get("attach"),
             **{
-                "parameters": learning(spec["parameters"], ratio, of=spec.get("of", True)),
+                "parameters": learning(spec["parameters"], ratio, learns=spec.get("of", True)),
                 "ticket": next(TICKETS),
                 **given,
             },

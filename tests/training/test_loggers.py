@@ -400,7 +400,9 @@ def test_only_the_first_rank_makes_loggers(request_for: Any, listener: Any, tmp_
     (given, _) = loggers_given([csv_logger(tmp_path)])
     run = Run(request_for(), listener())
     for rank, count in ((0, 1), (1, 0)):
-        made = Trackers(given, request_for(), tempered=run.tempered, observed=lambda step: {}, rank=rank)
+        made = Trackers(
+            given, request_for(), tempered=run.tempered, observations_at=lambda step: {}, rank=rank
+        )
         assert len(made.callbacks) == count
         assert len(made.options({})["logger"]) == 1
 

@@ -95,7 +95,7 @@ def test_a_training_of_one_step_is_timed_as_a_whole(request_for: Any) -> None:
 def test_validations_are_counted_as_by_hand(
     batches: int, check: float, epoch: float, every: int | None, expected: tuple[int, bool]
 ) -> None:
-    assert validations(batches, check=check, epoch=epoch, every=every) == expected
+    assert validations(batches, check=check, epoch=epoch, every_n_epochs=every) == expected
 
 
 def test_times_survive_the_line_to_the_agent(request_for: Any) -> None:
