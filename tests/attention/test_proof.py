@@ -243,7 +243,7 @@ def test_what_cannot_be_seen_is_not_said_to_be_proven() -> None:
         tempered,
         lambda values, grad=False: [model(x)],
         lambda one, other: True,
-        whole=True,
+        is_whole_model=True,
     ).proven
     # By the weights and by the way that the output goes it is tested all the same.
     attachment.self_test(lambda: model(x))

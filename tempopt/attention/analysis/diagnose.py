@@ -172,16 +172,16 @@ def diagnose(report: MonitorReport, curves: Curves, plan: TemperaturePlan) -> li
 def anomalies(report: MonitorReport) -> list[Finding]:
     """Return what is unusual about layers and heads at the latest observation, and where they are heading."""
     histories = report.of("entropy")
-    latest: dict[int, dict[int, float]] = {}
-    for each in histories:
-        latest.setdefault(each.layer, {})[each.head] = each.last
-    found = entropy_anomalies(latest)
-    already = {(each.layer, each.head) for each in found}
-    others = [each for each in histories if (each.layer, each.head) not in already]
-    falling = (_falling(each, _confidence(histories)) for each in others)
+    latest_entropy: dict[int, dict[int, float]] = {}
+    for history in histories:
+        latest_entropy.setdefault(history.layer, {})[history.head] = history.last
+    findings = entropy_anomalies(latest_entropy)
+    found_heads = {(finding.layer, finding.head) for finding in findings}
+    other_histories = [history for history in histories if (history.layer, history.head) not in found_heads]
+    falling_findings = (_falling(history, _confidence(histories)) for history in other_histories)
     magnitudes = report.of(QUERY_KEY_MAGNITUDE)
-    growing = (_growing(each, _confidence(magnitudes)) for each in magnitudes)
-    return [*found, *filter(None, falling), *filter(None, growing)]
+    growing_findings = (_growing(history, _confidence(magnitudes)) for history in magnitudes)
+    return [*findings, *filter(None, falling_findings), *filter(None, growing_findings)]
 
 
 def _confidence(histories: Sequence[HeadHistory]) -> float:
@@ -201,7 +201,7 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Findin
     Raises:
         UsageError: if an entropy is outside [0, 1]: it is in nats then, or with another n.
     """
-    found = []
+    findings = []
     for layer, heads in entropy.items():
         for value in heads.values():
             if not -_ROUNDING <= value <= 1.0 + _ROUNDING:
@@ -211,17 +211,19 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Findin
                 )
         middle = median(heads.values())
         if kind := _band(middle):
-            found.append(_of_layer(kind, layer, middle))
+            findings.append(_of_layer(kind, layer, middle))
     for (layer, head), outlier in sorted(outliers(entropy).items()):
         if finding := _of_head(layer, head, entropy[layer][head], outlier):
-            found.append(finding)
+            findings.append(finding)
     for layer, head in not_compared(entropy):
         value, middle = entropy[layer][head], median(entropy[layer].values())
         if not DEAD <= value <= 1.0 - DEAD and _band(middle) is None:
             evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f} (too few heads to compare it)."
             advice = _REMEDY["dead_head"]
-            found.append(Finding(kind="dead_head", layer=layer, head=head, evidence=evidence, advice=advice))
-    return found
+            findings.append(
+                Finding(kind="dead_head", layer=layer, head=head, evidence=evidence, advice=advice)
+            )
+    return findings
 
 
 def troubleshoot(curves: Curves, plan: TemperaturePlan, *, entropy: Points = ()) -> list[Finding]:
@@ -234,14 +236,14 @@ def troubleshoot(curves: Curves, plan: TemperaturePlan, *, entropy: Points = ())
     """
     entropy = curves.entropy or entropy
     _check_points("entropy", entropy, share=True)
-    found: Iterable[Finding | None] = (
+    findings: Iterable[Finding | None] = (
         _slow_start(curves, plan, entropy),
         _oscillation(curves, plan),
         _late_dispersion(curves, plan, entropy),
         _timid_outputs(curves),
         _ignored_classes(curves),
     )
-    return [each for each in found if each is not None]
+    return [finding for finding in findings if finding is not None]
 
 
 def _band(value: float) -> Kind | None:
@@ -287,20 +289,20 @@ def _falling(history: HeadHistory, confidence: float) -> Finding | None:
     that goes by halves towards a floor above COLLAPSED, as of a head that has learned where to look, is not
     found.
     """
-    latest = min(_LATEST, len(history.steps) // 2)
-    if latest < _FEWEST_FALLING:
+    num_latest = min(_LATEST, len(history.steps) // 2)
+    if num_latest < _FEWEST_FALLING:
         return None
-    course = history.trend(latest=latest, confidence=confidence)
+    course = history.trend(latest=num_latest, confidence=confidence)
     if course is None or not course.falls or history.last < COLLAPSED:
         return None
-    ahead = history.steps[-1] - history.steps[-latest]
-    if history.last + course.high * ahead >= COLLAPSED / 2.0:
+    horizon = history.steps[-1] - history.steps[-num_latest]
+    if history.last + course.high * horizon >= COLLAPSED / 2.0:
         return None
-    left = (COLLAPSED - history.last) / course.slope
+    steps_left = (COLLAPSED - history.last) / course.slope
     evidence = (
         f"H / ln n of head {history.head} of layer {history.layer} is {history.last:.3f} and falls by "
         f"{-1000 * course.slope:.3f} in 1000 steps ({-1000 * course.high:.3f} to {-1000 * course.low:.3f}); "
-        f"at that it is below {COLLAPSED} in {left:.0f} steps."
+        f"at that it is below {COLLAPSED} in {steps_left:.0f} steps."
     )
     return Finding(
         kind="falling_entropy",
@@ -312,9 +314,9 @@ def _falling(history: HeadHistory, confidence: float) -> Finding | None:
 
 
 def _growing(history: HeadHistory, confidence: float) -> Finding | None:
-    latest = min(_LATEST, len(history.steps) // 2)
-    steps, values = history.steps[-latest:], history.values[-latest:]
-    if latest < FEWEST_FOR_TREND or min(values) <= 0.0:
+    num_latest = min(_LATEST, len(history.steps) // 2)
+    steps, values = history.steps[-num_latest:], history.values[-num_latest:]
+    if num_latest < FEWEST_FOR_TREND or min(values) <= 0.0:
         return None
     # what grows by shares is a line in logarithms
     course = trend(steps, [math.log(value) for value in values], confidence=confidence)
@@ -331,21 +333,22 @@ def _growing(history: HeadHistory, confidence: float) -> Finding | None:
 
 
 def _slow_start(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Finding | None:
-    early, start = _until(curves, curves.train_loss), _until(curves, entropy)
-    if len(early) < 2 * FEWEST_POINTS or not start:
+    early_losses, early_entropies = _until(curves, curves.train_loss), _until(curves, entropy)
+    if len(early_losses) < 2 * FEWEST_POINTS or not early_entropies:
         return None
-    sharpness = median(start)
-    first = median(early[:FEWEST_POINTS])
-    at_end = median(value for _, value in curves.train_loss[-FEWEST_POINTS:])
-    fallen, whole = first - median(early[-FEWEST_POINTS:]), first - at_end
-    if sharpness >= COLLAPSED or fallen > max(SLOW * whole, 0.0):
+    sharpness = median(early_entropies)
+    first_loss = median(early_losses[:FEWEST_POINTS])
+    final_loss = median(value for _, value in curves.train_loss[-FEWEST_POINTS:])
+    early_drop, total_drop = first_loss - median(early_losses[-FEWEST_POINTS:]), first_loss - final_loss
+    if sharpness >= COLLAPSED or early_drop > max(SLOW * total_drop, 0.0):
         return None
     begins = "warmup_start" if isinstance(plan.schedule, WarmupAnneal) else "temperature_init"
     begins = "the first of temperature_knots" if _is_drawn(plan) else begins
     return Finding(
         kind="slow_start",
-        evidence=f"In the first {EARLY:.0%} of training the loss fell by {fallen:.3g} of {whole:.3g}, and "
-        f"H / ln n was {sharpness:.3f}: attention was sharp before it knew where to look.",
+        evidence=f"In the first {EARLY:.0%} of training the loss fell by {early_drop:.3g} of "
+        f"{total_drop:.3g}, and H / ln n was {sharpness:.3f}: attention was sharp before it knew where to "
+        "look.",
         advice=f"Raise {begins} above {plan.schedule(0.0):.3g}, to 1.5 to 3 times that.",
     )
 
@@ -354,15 +357,15 @@ def _oscillation(curves: Curves, plan: TemperaturePlan) -> Finding | None:
     """Return a finding if validation goes back and forth while the temperature moves fast."""
     sign = 1.0 if curves.direction == "maximize" else -1.0
     gains, rates = [], []
-    for (before, old), (after, new) in itertools.pairwise(curves.validation):
-        rate = _log_rate(plan, progress(before, curves.total_steps), progress(after, curves.total_steps))
+    for (step, score), (next_step, next_score) in itertools.pairwise(curves.validation):
+        rate = _log_rate(plan, progress(step, curves.total_steps), progress(next_step, curves.total_steps))
         if abs(rate) >= FAST:
-            gains.append(sign * (new - old))
+            gains.append(sign * (next_score - score))
             rates.append(abs(rate))
-    moved = math.fsum(abs(gain) for gain in gains)
-    if len(gains) < FEWEST_MOVES or moved == 0:
+    total_change = math.fsum(abs(gain) for gain in gains)
+    if len(gains) < FEWEST_MOVES or total_change == 0:
         return None
-    setback = math.fsum(-gain for gain in gains if gain < 0) / moved
+    setback = math.fsum(-gain for gain in gains if gain < 0) / total_change
     if setback < SETBACK:
         return None
     return Finding(
@@ -375,15 +378,15 @@ def _oscillation(curves: Curves, plan: TemperaturePlan) -> Finding | None:
 
 
 def _late_dispersion(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Finding | None:
-    late = [value for step, value in entropy if progress(step, curves.total_steps) >= LATE]
-    if not late or median(late) <= DISPERSED:
+    late_entropies = [value for step, value in entropy if progress(step, curves.total_steps) >= LATE]
+    if not late_entropies or median(late_entropies) <= DISPERSED:
         return None
     ends = "the last of temperature_knots" if _is_drawn(plan) else "temperature_final"
     if isinstance(plan.schedule, Constant):
         ends = "temperature_init, or by a schedule that moves temperature_final,"
     return Finding(
         kind="late_dispersion",
-        evidence=f"In the last {1 - LATE:.0%} of training H / ln n was {median(late):.3f}, above "
+        evidence=f"In the last {1 - LATE:.0%} of training H / ln n was {median(late_entropies):.3f}, above "
         f"{DISPERSED}: attention had not made up its mind.",
         advice=f"Lower {ends} below {plan.schedule(1.0):.3g}.",
     )
@@ -404,17 +407,17 @@ def _timid_outputs(curves: Curves) -> Finding | None:
 
 
 def _ignored_classes(curves: Curves) -> Finding | None:
-    ignored = [
+    ignored_classes = [
         number
         for number, (labels, predictions) in enumerate(zip(curves.labels, curves.predictions, strict=True))
         if labels > 0 and predictions < IGNORED * labels
     ]
-    if not ignored:
+    if not ignored_classes:
         return None
     return Finding(
         kind="ignored_classes",
         evidence=f"Predicted less than {IGNORED:.0%} as often as it is right is class "
-        f"{', '.join(map(str, ignored))}.",
+        f"{', '.join(map(str, ignored_classes))}.",
         advice="Search learning rate and output temperature together (a loss at T has gradients of about "
         "1 / T), and check the balance of the classes.",
     )
@@ -429,16 +432,16 @@ def _is_drawn(plan: TemperaturePlan) -> bool:
     return isinstance(plan.schedule, Piecewise) and plan.schedule.temperature_knots is not None
 
 
-def _log_rate(plan: TemperaturePlan, before: float, after: float) -> float:
+def _log_rate(plan: TemperaturePlan, start: float, end: float) -> float:
     """Return the mean of d ln tau / d progress between two progresses; the layers share it."""
-    if after == before:
+    if end == start:
         return 0.0
-    return math.log(plan.schedule(after) / plan.schedule(before)) / (after - before)
+    return math.log(plan.schedule(end) / plan.schedule(start)) / (end - start)
 
 
 def _check_points(name: str, points: Points, *, share: bool) -> None:
     steps = [step for step, _ in points]
-    if any(after <= before for before, after in itertools.pairwise(steps)):
+    if any(next_step <= step for step, next_step in itertools.pairwise(steps)):
         raise UsageError(f"The steps of {name} are not ascending. Give each step once, in ascending order.")
     for step, value in points:
         if not math.isfinite(value):

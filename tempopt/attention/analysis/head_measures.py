@@ -58,34 +58,38 @@ class Specialisations:
 
     def of(self, layer: int, head: int) -> dict[str, HeadMeasure]:
         """Return what was measured of a head, by name of the measure; nothing of a head that was not seen."""
-        return {each.measure: each for each in self.measures if (each.layer, each.head) == (layer, head)}
+        return {
+            measure.measure: measure
+            for measure in self.measures
+            if (measure.layer, measure.head) == (layer, head)
+        }
 
     @property
     def names(self) -> dict[tuple[int, int], tuple[str, ...]]:
         """The heads that are named, by layer and head: their names, the highest score first."""
-        found: dict[tuple[int, int], list[HeadMeasure]] = {}
-        for each in self.measures:
-            if each.named:
-                found.setdefault((each.layer, each.head), []).append(each)
+        measures_by_head: dict[tuple[int, int], list[HeadMeasure]] = {}
+        for measure in self.measures:
+            if measure.named:
+                measures_by_head.setdefault((measure.layer, measure.head), []).append(measure)
         return {
-            head: tuple(each.measure for each in sorted(named, key=lambda each: -each.score))
-            for head, named in found.items()
+            head: tuple(measure.measure for measure in sorted(measures, key=lambda measure: -measure.score))
+            for head, measures in measures_by_head.items()
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a dictionary for each measure, of plain values, as for a table or JSON."""
-        return [asdict(each) for each in self.measures]
+        return [asdict(measure) for measure in self.measures]
 
     def __str__(self) -> str:
         """Return a table of layers and heads: names, scores, and how much follows position."""
-        heads = sorted({(each.layer, each.head) for each in self.measures})
+        heads = sorted({(measure.layer, measure.head) for measure in self.measures})
         lines = [f"what heads do, over {self.inputs} inputs", "layer  head  positional  is"]
         for layer, head in heads:
             measures = self.of(layer, head)
             share = measures["positional"].score if "positional" in measures else math.nan
-            told = ", ".join(
+            description = ", ".join(
                 f"{name} {measures[name].score:.2f} ({measures[name].low:.2f} to {measures[name].high:.2f})"
                 for name in self.names.get((layer, head), ())
             )
-            lines.append(f"{layer:5}{head:6}{share:12.2f}  {told or '-'}")
+            lines.append(f"{layer:5}{head:6}{share:12.2f}  {description or '-'}")
         return "\n".join(lines)

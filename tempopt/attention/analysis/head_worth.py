@@ -1,8 +1,8 @@
 """What heads are worth, with intervals over batches: importance, what one does alone, what pruning costs.
 
 All of it goes through :class:`tempopt.attention.modules.head_gates.HeadGates`, in eval mode; the model is
-given back to the bit. Batches weigh the same, so give batches of one size. Intervals are t intervals over
-batches, 95 % for each number by itself: of 100 heads about five have an interval that misses.
+unchanged to the bit afterwards. Batches weigh the same, so give batches of one size. Intervals are t
+intervals over batches, 95 % for each number by itself: of 100 heads about five have an interval that misses.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class PruningCurve:
     def __str__(self) -> str:
         """Return the curve as text: a bar is the loss above the least one."""
         losses = [point.loss.mean for point in self.points]
-        room = max(losses) - min(losses) or 1.0
+        loss_range = max(losses) - min(losses) or 1.0
         lines = [
             f"loss with the least important heads masked, mean over {self.batches} batches (95 %)",
             "heads  loss       change",
         ]
         for point in self.points:
-            bar = "█" * round(_BAR * (point.loss.mean - min(losses)) / room)
+            bar = "█" * round(_BAR * (point.loss.mean - min(losses)) / loss_range)
             lines.append(f"{point.count:5}  {point.loss.mean:<9.4g}  {point.change!s:36}  {bar}".rstrip())
         return "\n".join(lines)
 
@@ -156,19 +156,22 @@ def importance_intervals(
         sums.append(by_layer)
     _check_batches(len(counts))
     examples = torch.tensor(counts, dtype=torch.float64)
-    found = []
+    importances = []
     for layer in range(len(gates.num_heads)):
-        sums_NH = torch.stack([each[layer] for each in sums])
+        sums_NH = torch.stack([batch_sums[layer] for batch_sums in sums])
         left_NH = (sums_NH.sum(dim=0) - sums_NH) / (examples.sum() - examples)[:, None]
         mean_H = sums_NH.sum(dim=0) / examples.sum()
         if normalise:
-            mean_H, left_NH = normalised(mean_H), torch.stack([normalised(each) for each in left_NH])
+            mean_H, left_NH = (
+                normalised(mean_H),
+                torch.stack([normalised(left_H) for left_H in left_NH]),
+            )
         spread_H = (len(counts) - 1) / math.sqrt(len(counts)) * left_NH.std(dim=0, correction=1)
         for head, (mean, error) in enumerate(zip(mean_H.tolist(), spread_H.tolist(), strict=True)):
-            found.append(
+            importances.append(
                 HeadImportance(layer=layer, head=head, importance=_interval(mean, error, len(counts)))
             )
-    return found
+    return importances
 
 
 def contributions(
@@ -193,28 +196,30 @@ def contributions(
         layer: [head for head in range(heads) if head not in gates.pruned.get(layer, ())]
         for layer, heads in enumerate(gates.num_heads)
     }
-    places = [(layer, head) for layer, heads in open_heads.items() for head in heads]
+    layer_heads = [(layer, head) for layer, heads in open_heads.items() for head in heads]
     changes: list[list[tuple[float, float]]] = []
     with evaluating(gates.model), torch.no_grad():
         for batch in batches:
-            whole = _result(measure, batch)
+            base_result = _result(measure, batch)
             changes.append([])
-            for layer, head in places:
+            for layer, head in layer_heads:
                 with gates.closed({layer: [head]}):
-                    without = _change(whole, _result(measure, batch))
-                with gates.closed({layer: [each for each in open_heads[layer] if each != head]}):
-                    alone = _change(whole, _result(measure, batch))
-                changes[-1].append((without, alone))
+                    without_change = _change(base_result, _result(measure, batch))
+                with gates.closed(
+                    {layer: [other_head for other_head in open_heads[layer] if other_head != head]}
+                ):
+                    alone_change = _change(base_result, _result(measure, batch))
+                changes[-1].append((without_change, alone_change))
     _check_batches(len(changes))
-    table_NP2 = np.array(changes).reshape(len(changes), len(places), 2)
+    table_NP2 = np.array(changes).reshape(len(changes), len(layer_heads), 2)
     return [
         Contribution(
             layer=layer,
             head=head,
-            without=_estimate(table_NP2[:, place, 0]),
-            alone=_estimate(table_NP2[:, place, 1]),
+            without=_estimate(table_NP2[:, index, 0]),
+            alone=_estimate(table_NP2[:, index, 1]),
         )
-        for place, (layer, head) in enumerate(places)
+        for index, (layer, head) in enumerate(layer_heads)
     ]
 
 
@@ -244,27 +249,29 @@ def pruning_curve(
     """
     if any(gates.pruned.values()):
         raise UsageError("Some heads are pruned already. Open all gates first: gates.restore().")
-    chosen, judged = list(choose), list(judge)
-    if any(each is other for each in chosen for other in judged):
+    choose_batches, judge_batches = list(choose), list(judge)
+    if any(batch is judge_batch for batch in choose_batches for judge_batch in judge_batches):
         raise UsageError(
             "Given a batch both to choose heads on and to judge the choice on, which would flatter it. Give "
             "other batches as judge."
         )
-    _check_batches(len(judged))
-    importance = gates.importance(loss, chosen)
-    spare = sum(heads - 1 for heads in gates.num_heads)
-    wanted = sorted({0, *(range(spare + 1) if counts is None else counts)})
-    whole: Floats | None = None
+    _check_batches(len(judge_batches))
+    importance = gates.importance(loss, choose_batches)
+    num_spare = sum(heads - 1 for heads in gates.num_heads)
+    pruning_counts = sorted({0, *(range(num_spare + 1) if counts is None else counts)})
+    base_losses: Floats | None = None
     points = []
-    for count in wanted:
+    for count in pruning_counts:
         heads = least_important(importance, count)
         with gates.closed(heads), evaluating(gates.model), torch.no_grad():
-            losses = np.array([_number(_result(loss, batch)) for batch in judged])
-        whole = losses if whole is None else whole
+            losses = np.array([_number(_result(loss, batch)) for batch in judge_batches])
+        base_losses = losses if base_losses is None else base_losses
         points.append(
-            PruningPoint(count=count, heads=heads, loss=_estimate(losses), change=_estimate(losses - whole))
+            PruningPoint(
+                count=count, heads=heads, loss=_estimate(losses), change=_estimate(losses - base_losses)
+            )
         )
-    return PruningCurve(points=tuple(points), batches=len(judged))
+    return PruningCurve(points=tuple(points), batches=len(judge_batches))
 
 
 def _result(measure: Callable[[Batch], Tensor | float], batch: Batch) -> Tensor:
@@ -284,11 +291,11 @@ def _number(result: Tensor) -> float:
     return result.item()
 
 
-def _change(whole: Tensor, other: Tensor) -> float:
-    if whole.numel() == 1:
-        return other.item() - whole.item()
-    size = whole.norm().clamp(min=torch.finfo(whole.dtype).tiny)
-    return float((other - whole).norm() / size)
+def _change(base_result: Tensor, new_result: Tensor) -> float:
+    if base_result.numel() == 1:
+        return new_result.item() - base_result.item()
+    size = base_result.norm().clamp(min=torch.finfo(base_result.dtype).tiny)
+    return float((new_result - base_result).norm() / size)
 
 
 def _estimate(values_N: Floats) -> Estimate:

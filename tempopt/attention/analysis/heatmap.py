@@ -43,11 +43,13 @@ class Heatmap:
 
     def __str__(self) -> str:
         """Return the picture: a line for each row, the number of its first query before it."""
-        most = max(max(row) for row in self.cells)
+        max_cell = max(max(row) for row in self.cells)
         width = len(str(self.query_edges[-2]))
-        lines = [f"queries down, keys across 0 to {self.key_edges[-1] - 1}; {SHADES[-1]} is {most:.2g}"]
+        lines = [f"queries down, keys across 0 to {self.key_edges[-1] - 1}; {SHADES[-1]} is {max_cell:.2g}"]
         for first, cells, visible in zip(self.query_edges, self.cells, self.visible, strict=False):
-            shades = "".join(_shade(*each, most) for each in zip(cells, visible, strict=True))
+            shades = "".join(
+                _shade(cell, is_visible, max_cell) for cell, is_visible in zip(cells, visible, strict=True)
+            )
             lines.append(f"{first:>{width}} {shades}".rstrip())
         return "\n".join(lines)
 
@@ -82,26 +84,28 @@ def heatmap(
     else:
         visible = torch.broadcast_to(visible_QK, weights_QK.shape).cpu().numpy()
     q_edges, k_edges = _edges(weights.shape[0], rows), _edges(weights.shape[1], columns)
-    sees = visible.any(axis=1)
-    counted = np.add.reduceat(sees, q_edges[:-1], dtype=np.float64).clip(min=1.0)
-    shown = np.where(visible, weights, 0.0)
-    cells = np.add.reduceat(np.add.reduceat(shown, q_edges[:-1], axis=0), k_edges[:-1], axis=1)
-    seen = np.logical_or.reduceat(np.logical_or.reduceat(visible, q_edges[:-1], axis=0), k_edges[:-1], axis=1)
+    has_keys = visible.any(axis=1)
+    num_rows = np.add.reduceat(has_keys, q_edges[:-1], dtype=np.float64).clip(min=1.0)
+    visible_weights = np.where(visible, weights, 0.0)
+    cells = np.add.reduceat(np.add.reduceat(visible_weights, q_edges[:-1], axis=0), k_edges[:-1], axis=1)
+    visible_cells = np.logical_or.reduceat(
+        np.logical_or.reduceat(visible, q_edges[:-1], axis=0), k_edges[:-1], axis=1
+    )
     return Heatmap(
-        cells=tuple(tuple(row) for row in (cells / counted[:, None]).tolist()),
-        visible=tuple(tuple(row) for row in seen.tolist()),
+        cells=tuple(tuple(row) for row in (cells / num_rows[:, None]).tolist()),
+        visible=tuple(tuple(row) for row in visible_cells.tolist()),
         query_edges=tuple(q_edges),
         key_edges=tuple(k_edges),
     )
 
 
-def _edges(length: int, most: int) -> list[int]:
+def _edges(length: int, max_groups: int) -> list[int]:
     """Return where groups of nearly equal size begin, and the length."""
-    groups = min(length, most)
-    return [place * length // groups for place in range(groups + 1)]
+    groups = min(length, max_groups)
+    return [index * length // groups for index in range(groups + 1)]
 
 
-def _shade(weight: float, visible: bool, most: float) -> str:
+def _shade(weight: float, visible: bool, max_weight: float) -> str:
     if not visible:
         return HIDDEN
-    return SHADES[0] if most <= 0.0 else SHADES[round((len(SHADES) - 1) * weight / most)]
+    return SHADES[0] if max_weight <= 0.0 else SHADES[round((len(SHADES) - 1) * weight / max_weight)]

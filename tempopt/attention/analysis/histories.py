@@ -93,8 +93,8 @@ def _inflation(residuals: NDArray[np.float64]) -> float:
     count, square = len(residuals), float(residuals @ residuals)
     if square == 0.0:
         return 1.0
-    seen = float(residuals[1:] @ residuals[:-1]) / square
-    r = min(max((seen * count + 1.0) / max(count - 3.0, 1.0), 0.0), _HANGS_TOGETHER)
+    correlation = float(residuals[1:] @ residuals[:-1]) / square
+    r = min(max((correlation * count + 1.0) / max(count - 3.0, 1.0), 0.0), _HANGS_TOGETHER)
     return math.sqrt((1.0 + r) / (1.0 - r))
 
 
@@ -146,10 +146,10 @@ class MonitorReport:
         """
         if statistic not in NAMES:
             raise UsageError(unknown("statistic", statistic, NAMES))
-        return tuple(each for each in self.histories if each.statistic == statistic)
+        return tuple(history for history in self.histories if history.statistic == statistic)
 
     def mean(self, statistic: str) -> tuple[tuple[int, float], ...]:
         """Return (step, mean over all heads) of a statistic, at the steps where all of them were observed."""
-        heads = [dict(zip(each.steps, each.values, strict=True)) for each in self.of(statistic)]
+        heads = [dict(zip(history.steps, history.values, strict=True)) for history in self.of(statistic)]
         steps = sorted(set.intersection(*(set(head) for head in heads))) if heads else []
         return tuple((step, math.fsum(head[step] for head in heads) / len(heads)) for step in steps)

@@ -152,10 +152,10 @@ class _WeightMetric(HeadMetric):
             layer,
         )
 
-    def _take(self, of: Attended, layer: int) -> None:
+    def _take(self, attention: Attended, layer: int) -> None:
         if self.validate_args:
-            check_weights(of)
-        self._add(*STATISTICS[self.statistic](of), layer)
+            check_weights(attention)
+        self._add(*STATISTICS[self.statistic](attention), layer)
 
 
 class AttentionEntropy(_WeightMetric):

@@ -65,10 +65,10 @@ class AttentionMonitor:
     def __init__(
         self, *, every: int = 100, queries: int = 64, examples: int = 4, keep: int = 512, seed: int = 0
     ) -> None:
-        given = {"every": every, "queries": queries, "examples": examples, "keep": keep}
-        for name, value in given.items():
+        counts = {"every": every, "queries": queries, "examples": examples, "keep": keep}
+        for name, value in counts.items():
             check_count(name, value)
-        check_count("seed", seed, least=0)
+        check_count("seed", seed, min_value=0)
         self.every = every
         self.queries = queries
         self.examples = examples
@@ -128,7 +128,7 @@ class AttentionMonitor:
             step,
             layer,
             weights_BHQK,
-            more={QUERY_KEY_MAGNITUDE: (size_BHQ * tau, counts_BHQ)},
+            extra_results={QUERY_KEY_MAGNITUDE: (size_BHQ * tau, counts_BHQ)},
             temperature=temperature,
             attn_mask=pairs,
             valid_BQ=valid_BQ,
@@ -164,7 +164,7 @@ class AttentionMonitor:
             step,
             layer,
             weights_BHQK,
-            more={},
+            extra_results={},
             temperature=temperature,
             attn_mask=pairs,
             valid_BQ=valid_BQ,
@@ -173,15 +173,15 @@ class AttentionMonitor:
 
     def report(self) -> MonitorReport:
         """Return what was observed so far."""
-        collected: dict[tuple[str, int, int], tuple[list[int], list[float]]] = {}
+        series: dict[tuple[str, int, int], tuple[list[int], list[float]]] = {}
         for layer, observations in sorted(self._history.items()):
             for step, values in observations:
                 for name, heads in values.items():
                     for head, value in enumerate(heads):
                         if value is not None:
-                            steps, kept = collected.setdefault((name, layer, head), ([], []))
+                            steps, head_values = series.setdefault((name, layer, head), ([], []))
                             steps.append(step)
-                            kept.append(value)
+                            head_values.append(value)
         return MonitorReport(
             histories=tuple(
                 HeadHistory(
@@ -190,20 +190,20 @@ class AttentionMonitor:
                     head=head,
                     first=self._first[layer, name, head],
                     steps=tuple(steps),
-                    values=tuple(kept),
+                    values=tuple(values),
                 )
-                for (name, layer, head), (steps, kept) in sorted(collected.items())
+                for (name, layer, head), (steps, values) in sorted(series.items())
             )
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was observed, as numbers, names and lists alone, to go on from exactly."""
         return {
-            "seen": [list(each) for each in self._seen.items()],
+            "seen": [list(entry) for entry in self._seen.items()],
             "first": [[*key, value] for key, value in self._first.items()],
             "history": [
-                [layer, [[step, dict(values)] for step, values in kept]]
-                for layer, kept in self._history.items()
+                [layer, [[step, dict(values)] for step, values in observations]]
+                for layer, observations in self._history.items()
             ],
         }
 
@@ -212,19 +212,19 @@ class AttentionMonitor:
         self._seen = {layer: step for layer, step in state["seen"]}
         self._first = {(layer, name, head): value for layer, name, head, value in state["first"]}
         self._history = {
-            layer: deque(((step, values) for step, values in kept), maxlen=self.keep)
-            for layer, kept in state["history"]
+            layer: deque(((step, values) for step, values in observations), maxlen=self.keep)
+            for layer, observations in state["history"]
         }
 
     def _take(self, step: int, layer: int) -> bool:
         """Return whether this is to be observed; if so, it will not be a second time."""
-        seen = self._seen.get(layer, -1)
-        if not self.due(step) or step == seen:
+        last_step = self._seen.get(layer, -1)
+        if not self.due(step) or step == last_step:
             return False
-        if step < seen:
+        if step < last_step:
             raise UsageError(
-                f"Given step {step} of layer {layer} after step {seen}. Give steps in ascending order; for "
-                "another run make another monitor."
+                f"Given step {step} of layer {layer} after step {last_step}. Give steps in ascending order; "
+                "for another run make another monitor."
             )
         self._seen[layer] = step
         return True
@@ -248,26 +248,26 @@ class AttentionMonitor:
         layer: int,
         weights_BHQK: Tensor,
         *,
-        more: Mapping[str, tuple[Tensor, Tensor]],
+        extra_results: Mapping[str, tuple[Tensor, Tensor]],
         temperature: Tensor | float,
         attn_mask: Tensor,
         valid_BQ: Tensor | None,
         position_Q: Tensor,
     ) -> None:
-        of = attended(
+        attention = attended(
             weights_BHQK,
             attn_mask=attn_mask,
             valid_BQ=valid_BQ,
             position_Q=position_Q,
             temperature=temperature,
         )
-        alone = weights_BHQK.shape[1] == 1
+        has_one_head = weights_BHQK.shape[1] == 1
         results = {
-            name: statistic(of)
+            name: statistic(attention)
             for name, statistic in STATISTICS.items()
-            if not (alone and name == "head_similarity")
+            if not (has_one_head and name == "head_similarity")
         }
-        results.update(more)
+        results.update(extra_results)
         sums = [head_sums(*result) for result in results.values()]
         # One transfer from the device for all of them.
         totals, counts = torch.stack(

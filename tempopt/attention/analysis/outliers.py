@@ -55,55 +55,60 @@ def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int]
         entropy: H / ln n, in [0, 1], by layer and head.
     """
     groups = list(_groups(entropy))
-    residuals, usual = _compared(groups)
+    residuals, medians = _compared(groups)
     if len(residuals) <= FEWEST_PEERS:
         return {}
-    needed = _scale(residuals) * math.log(2.0 / FALSE_ALARMS)
-    found: dict[tuple[int, int], Outlier] = {}
+    needed_gap = _scale(residuals) * math.log(2.0 / FALSE_ALARMS)
+    outlier_heads: dict[tuple[int, int], Outlier] = {}
     for sign in (-1.0, 1.0):
         outward = sorted(residuals, key=lambda key: sign * residuals[key], reverse=True)
-        most = max(1, math.floor(MOST_UNUSUAL * len(outward)))
-        for count in range(most, 0, -1):
+        max_count = max(1, math.floor(MOST_UNUSUAL * len(outward)))
+        for count in range(max_count, 0, -1):
             inner = residuals[outward[count]]
-            if sign * (residuals[outward[count - 1]] - inner) >= needed:
+            if sign * (residuals[outward[count - 1]] - inner) >= needed_gap:
                 for key in outward[:count]:
-                    found[key] = Outlier(usual=usual[key], gap=residuals[key] - inner, needed=needed)
+                    outlier_heads[key] = Outlier(
+                        usual=medians[key], gap=residuals[key] - inner, needed=needed_gap
+                    )
                 break
-    return found
+    return outlier_heads
 
 
 def not_compared(entropy: Mapping[int, Mapping[int, float]]) -> list[tuple[int, int]]:
     """Return the heads that :func:`outliers` compares with none, by layer and head."""
-    compared = {key for group in _groups(entropy) for key in group}
+    compared_heads = {key for group in _groups(entropy) for key in group}
     return [
-        (layer, head) for layer, heads in entropy.items() for head in heads if (layer, head) not in compared
+        (layer, head)
+        for layer, heads in entropy.items()
+        for head in heads
+        if (layer, head) not in compared_heads
     ]
 
 
 def _groups(entropy: Mapping[int, Mapping[int, float]]) -> Iterator[_Heads]:
     """Yield the heads that are compared with one another: those of each wide layer, and all the others."""
-    narrow: _Heads = {}
+    narrow_heads: _Heads = {}
     for layer, heads in entropy.items():
         group = {(layer, head): value for head, value in heads.items()}
         if len(heads) > FEWEST_PEERS:
             yield group
         else:
-            narrow |= group
-    if len(narrow) > FEWEST_PEERS:
-        yield narrow
+            narrow_heads |= group
+    if len(narrow_heads) > FEWEST_PEERS:
+        yield narrow_heads
 
 
 def _compared(groups: list[_Heads]) -> tuple[_Heads, _Heads]:
     """Return of each head its residual in logits, and the middle of the others that it is from."""
     residuals: _Heads = {}
-    usual: _Heads = {}
+    medians: _Heads = {}
     for group in groups:
         # a middle of few heads is uncertain itself
-        widened = math.sqrt(1.0 + math.pi / (2.0 * (len(group) - 1)))
+        width = math.sqrt(1.0 + math.pi / (2.0 * (len(group) - 1)))
         for key, value in group.items():
-            usual[key] = median(other for place, other in group.items() if place != key)
-            residuals[key] = (_logit(value) - _logit(usual[key])) / widened
-    return residuals, usual
+            medians[key] = median(other_value for other_key, other_value in group.items() if other_key != key)
+            residuals[key] = (_logit(value) - _logit(medians[key])) / width
+    return residuals, medians
 
 
 def _scale(residuals: _Heads) -> float:
@@ -114,5 +119,5 @@ def _scale(residuals: _Heads) -> float:
 
 
 def _logit(value: float) -> float:
-    inside = min(max(value, _NEAREST), 1.0 - _NEAREST)
-    return math.log(inside / (1.0 - inside))
+    clamped_value = min(max(value, _NEAREST), 1.0 - _NEAREST)
+    return math.log(clamped_value / (1.0 - clamped_value))

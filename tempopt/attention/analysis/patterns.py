@@ -84,8 +84,8 @@ def pattern_keys(
         return visible_BHQK & _BY_POSITION[pattern](visible_BHQK, position_Q, window)
     shape = (visible_BHQK.shape[0], visible_BHQK.shape[-1])
     if tokens_BK is None or tokens_BK.shape != shape:
-        given = "no tokens" if tokens_BK is None else f"tokens of shape {tuple(tokens_BK.shape)}"
-        raise UsageError(f'Given {given} for the pattern "{pattern}". Give tokens_BK of shape {shape}.')
+        description = "no tokens" if tokens_BK is None else f"tokens of shape {tuple(tokens_BK.shape)}"
+        raise UsageError(f'Given {description} for the pattern "{pattern}". Give tokens_BK of shape {shape}.')
     own_BQ1 = tokens_BK[:, position_Q].unsqueeze(-1)
     if pattern == "same_token":
         elsewhere_QK = _offsets(visible_BHQK, position_Q) != 0

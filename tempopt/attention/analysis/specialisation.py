@@ -161,9 +161,9 @@ class HeadSpecialisation:
         Raises:
             UsageError: if the weights are negative or do not sum to 1, or the number of heads changes.
         """
-        check_count("layer", layer, least=0)
-        of = attended(weights_BHQK, attn_mask=attn_mask, is_causal=is_causal, valid_BQ=valid_BQ)
-        check_weights(of)
+        check_count("layer", layer, min_value=0)
+        attention = attended(weights_BHQK, attn_mask=attn_mask, is_causal=is_causal, valid_BQ=valid_BQ)
+        check_weights(attention)
         heads = weights_BHQK.shape[1]
         if layer in self._flatness and self._flatness[layer][0].shape[0] != heads:
             raise UsageError(
@@ -171,13 +171,13 @@ class HeadSpecialisation:
                 f"{self._flatness[layer][0].shape[0]} before. For another model make another "
                 "HeadSpecialisation."
             )
-        exponentials_LBHQ = _mean_exponentials(of.weights_BHQK, of.num_keys_BHQ)
+        exponentials_LBHQ = _mean_exponentials(attention.weights_BHQK, attention.num_keys_BHQ)
         for pattern in (*POSITION_PATTERNS, *(CONTENT_PATTERNS if tokens_BK is not None else ())):
             sums = self._sums.setdefault((layer, pattern), _Sums(heads))
-            sums.add(of, exponentials_LBHQ, pattern, tokens_BK, self.window)
-        self._flatness.setdefault(layer, []).append(_flatness(of))
+            sums.add(attention, exponentials_LBHQ, pattern, tokens_BK, self.window)
+        self._flatness.setdefault(layer, []).append(_flatness(attention))
         if len(weights_BHQK) > 1:
-            self._shared.setdefault(layer, []).append(_shared(of))
+            self._shared.setdefault(layer, []).append(_shared(attention))
 
     def report(self) -> Specialisations:
         """Return what was seen so far, judged.
@@ -185,27 +185,31 @@ class HeadSpecialisation:
         Raises:
             UsageError: if fewer than two inputs were seen, so that there is no interval over them.
         """
-        inputs = min((_inputs(each) for each in self._flatness.values()), default=0)
+        inputs = min((_inputs(parts) for parts in self._flatness.values()), default=0)
         if inputs < 2:
             raise UsageError(f"Given {inputs} inputs; an interval over inputs needs two. Give at least two.")
-        seen = {place: sums for place, sums in self._sums.items() if sums.counted}
-        tests = sum(sums.heads for sums in seen.values())
-        found: list[HeadMeasure] = []
-        for (layer, pattern), sums in seen.items():
-            found += sums.measured(layer, pattern, FALSE_ALARMS / tests)
-        implied = {(each.layer, each.head) for each in found if each.named and each.measure in _SAYS_MORE}
-        found = [
-            replace(each, named=False)
-            if each.measure == "local" and (each.layer, each.head) in implied
-            else each
-            for each in found
+        counted_sums = {key: sums for key, sums in self._sums.items() if sums.counted}
+        tests = sum(sums.heads for sums in counted_sums.values())
+        measures: list[HeadMeasure] = []
+        for (layer, pattern), sums in counted_sums.items():
+            measures += sums.measured(layer, pattern, FALSE_ALARMS / tests)
+        implied_heads = {
+            (measure.layer, measure.head)
+            for measure in measures
+            if measure.named and measure.measure in _SAYS_MORE
+        }
+        measures = [
+            replace(measure, named=False)
+            if measure.measure == "local" and (measure.layer, measure.head) in implied_heads
+            else measure
+            for measure in measures
         ]
         for layer, parts in self._flatness.items():
-            found += _uniform(layer, np.concatenate(parts, axis=-1))
+            measures += _uniform(layer, np.concatenate(parts, axis=-1))
         for layer, parts in self._shared.items():
-            found += _positional(layer, np.concatenate(parts, axis=-1))
-        found.sort(key=lambda each: (each.layer, each.head))
-        return Specialisations(measures=tuple(found), inputs=inputs)
+            measures += _positional(layer, np.concatenate(parts, axis=-1))
+        measures.sort(key=lambda measure: (measure.layer, measure.head))
+        return Specialisations(measures=tuple(measures), inputs=inputs)
 
 
 class _Sums:
@@ -223,36 +227,45 @@ class _Sums:
         return bool(self._units[..., 1].any())
 
     def add(
-        self, of: Attended, exponentials_LBHQ: Tensor, pattern: str, tokens_BK: Tensor | None, window: int
+        self,
+        attention: Attended,
+        exponentials_LBHQ: Tensor,
+        pattern: str,
+        tokens_BK: Tensor | None,
+        window: int,
     ) -> None:
         keys_BHQK = pattern_keys(
-            pattern, of.visible_BHQK, position_Q=of.position_Q, tokens_BK=tokens_BK, window=window
+            pattern,
+            attention.visible_BHQK,
+            position_Q=attention.position_Q,
+            tokens_BK=tokens_BK,
+            window=window,
         )
-        weight_BHQ, chance_BHQ = pattern_weight(of.weights_BHQK, keys_BHQK, of.visible_BHQK)
+        weight_BHQ, chance_BHQ = pattern_weight(attention.weights_BHQK, keys_BHQK, attention.visible_BHQK)
         score_BHQ, counts_BHQ = above_chance(weight_BHQ, chance_BHQ)
-        counts_BHQ = (counts_BHQ & of.counts_BHQ).double()
+        counts_BHQ = (counts_BHQ & attention.counts_BHQ).double()
         parts = (score_BHQ * counts_BHQ, counts_BHQ, weight_BHQ * counts_BHQ, chance_BHQ * counts_BHQ)
         self._inputs.append(torch.stack([part.double().sum(dim=-1).T for part in parts]).cpu().numpy())
         bound_LBHQ = exponentials_LBHQ.double() * keys_BHQK.sum(dim=-1)
-        if (together := _together(of, pattern, tokens_BK, window)) is not None:
-            bound_LBHQ = torch.maximum(bound_LBHQ, _mean_exponentials(*together))
+        if (group_choices := _together(attention, pattern, tokens_BK, window)) is not None:
+            bound_LBHQ = torch.maximum(bound_LBHQ, _mean_exponentials(*group_choices))
         bound_LBHQ = bound_LBHQ.exp()
         if pattern in CONTENT_PATTERNS and tokens_BK is not None:
-            unit_BQ = tokens_BK[:, of.position_Q] % _UNITS
+            unit_BQ = tokens_BK[:, attention.position_Q] % _UNITS
         else:
-            unit_BQ = (of.position_Q % _UNITS).expand(len(counts_BHQ), -1)
+            unit_BQ = (attention.position_Q % _UNITS).expand(len(counts_BHQ), -1)
         self._exponentials += _by_unit(torch.where(counts_BHQ > 0.0, bound_LBHQ, 0.0), unit_BQ)
-        both = torch.stack([parts[2].double(), counts_BHQ])
-        self._units += _by_unit(both, unit_BQ).transpose(1, 2, 0)
+        unit_values = torch.stack([parts[2].double(), counts_BHQ])
+        self._units += _by_unit(unit_values, unit_BQ).transpose(1, 2, 0)
 
     def measured(self, layer: int, pattern: str, level: float) -> list[HeadMeasure]:
         """Return the measure of each head that two inputs tell of."""
         score_HN, count_HN, weight_HN, chance_HN = np.concatenate(self._inputs, axis=-1)
-        found = []
+        measures = []
         for head, (score, low, high) in _ratios(score_HN, count_HN).items():
             queries = count_HN[head].sum()
             p = self._random(head)
-            found.append(
+            measures.append(
                 HeadMeasure(
                     layer=layer,
                     head=head,
@@ -266,18 +279,19 @@ class _Sums:
                     named=low > LEAST_SCORE and p <= level,
                 )
             )
-        return found
+        return measures
 
     def _random(self, head: int) -> float:
         """Return the bound on the chance that a random head of these weights does as much."""
         weight_U, count_U = self._units[head].T
-        used = count_U > 0.0
-        mean_U = weight_U[used] / count_U[used]
+        is_used = count_U > 0.0
+        mean_U = weight_U[is_used] / count_U[is_used]
         logs = [
             float(
-                np.log(self._exponentials[place, head, used] / count_U[used]).sum() - exponent * mean_U.sum()
+                np.log(self._exponentials[index, head, is_used] / count_U[is_used]).sum()
+                - exponent * mean_U.sum()
             )
-            for place, exponent in enumerate(_EXPONENTS)
+            for index, exponent in enumerate(_EXPONENTS)
         ]
         return math.exp(min(0.0, *logs))
 
@@ -288,25 +302,27 @@ def _mean_exponentials(weight_BHQX: Tensor, number_BHQ: Tensor) -> Tensor:
     What is no choice weighs nothing here, and exp(0) - 1 is nothing.
     """
     number_BHQ = number_BHQ.clamp(min=1)
-    logs = [(torch.expm1(each * weight_BHQX).sum(dim=-1) / number_BHQ).log1p() for each in _EXPONENTS]
+    logs = [(torch.expm1(exponent * weight_BHQX).sum(dim=-1) / number_BHQ).log1p() for exponent in _EXPONENTS]
     return torch.stack(logs).double()
 
 
 def _together(
-    of: Attended, pattern: str, tokens_BK: Tensor | None, window: int
+    attention: Attended, pattern: str, tokens_BK: Tensor | None, window: int
 ) -> tuple[Tensor, Tensor] | None:
     """Return the weights of choices whose keys belong together, and their number; None for single keys.
 
     They are windows around each visible key for ``local``, and for patterns by content the keys of a token,
     or right behind one, for each that is visible.
     """
-    weights_BHQK, visible_BHQK = of.weights_BHQK, of.visible_BHQK
+    weights_BHQK, visible_BHQK = attention.weights_BHQK, attention.visible_BHQK
     keys = weights_BHQK.shape[-1]
     if pattern == "local":
-        padded = F.pad(weights_BHQK.cumsum(dim=-1), (window + 1, 0))
-        padded = torch.cat([padded, padded[..., -1:].expand(*padded.shape[:-1], window)], dim=-1)
-        inside_BHQK = padded[..., 2 * window + 1 :] - padded[..., :keys]
-        return inside_BHQK.masked_fill(~visible_BHQK, 0.0), of.num_keys_BHQ
+        padded_sums = F.pad(weights_BHQK.cumsum(dim=-1), (window + 1, 0))
+        padded_sums = torch.cat(
+            [padded_sums, padded_sums[..., -1:].expand(*padded_sums.shape[:-1], window)], dim=-1
+        )
+        inside_BHQK = padded_sums[..., 2 * window + 1 :] - padded_sums[..., :keys]
+        return inside_BHQK.masked_fill(~visible_BHQK, 0.0), attention.num_keys_BHQ
     if pattern not in CONTENT_PATTERNS or tokens_BK is None:
         return None
     # each token by the place where it is first
@@ -327,31 +343,37 @@ def _by_unit(values_XBHQ: Tensor, unit_BQ: Tensor) -> Floats:
     return np.asarray(sums.index_add_(-1, unit_BQ.flatten(), rows_XHN).cpu().numpy())
 
 
-def _flatness(of: Attended) -> Floats:
+def _flatness(attention: Attended) -> Floats:
     """Return by head and input the sum of 1 - H / ln n over queries, and their number: (H, 2, B)."""
-    most_BHQ = of.num_keys_BHQ.clamp(min=2).to(of.weights_BHQK.dtype).log()
-    counts_BHQ = of.counts_BHQ.double()
-    gap_BHQ = (1.0 - weight_entropy(of.weights_BHQK) / most_BHQ).double() * counts_BHQ
+    most_BHQ = attention.num_keys_BHQ.clamp(min=2).to(attention.weights_BHQK.dtype).log()
+    counts_BHQ = attention.counts_BHQ.double()
+    gap_BHQ = (1.0 - weight_entropy(attention.weights_BHQK) / most_BHQ).double() * counts_BHQ
     return np.asarray(torch.stack([gap_BHQ.sum(-1).T, counts_BHQ.sum(-1).T], dim=1).cpu().numpy())
 
 
-def _shared(of: Attended) -> Floats:
+def _shared(attention: Attended) -> Floats:
     """Return by head and input what it has in common with others of the batch, and in all: (H, 2, B).
 
     In common is the mean product of its deviation from uniform attention with those of the other inputs.
     """
-    counts_BHQ1 = of.counts_BHQ.unsqueeze(-1)
+    counts_BHQ1 = attention.counts_BHQ.unsqueeze(-1)
     others_1HQ1 = counts_BHQ1.sum(dim=0, keepdim=True) - 1
     counts_BHQ1 = counts_BHQ1 & (others_1HQ1 > 0)
-    uniform_BHQ1 = of.num_keys_BHQ.clamp(min=1).to(of.weights_BHQK.dtype).reciprocal().unsqueeze(-1)
-    gap_BHQK = (of.weights_BHQK - uniform_BHQ1).masked_fill(~(of.visible_BHQK & counts_BHQ1), 0.0)
+    uniform_BHQ1 = (
+        attention.num_keys_BHQ.clamp(min=1).to(attention.weights_BHQK.dtype).reciprocal().unsqueeze(-1)
+    )
+    gap_BHQK = (attention.weights_BHQK - uniform_BHQ1).masked_fill(
+        ~(attention.visible_BHQK & counts_BHQ1), 0.0
+    )
     rest_BHQK = (gap_BHQK.sum(dim=0, keepdim=True) - gap_BHQK) / others_1HQ1.clamp(min=1)
-    both = [(gap_BHQK * other).sum(dim=(-2, -1)).T.double() for other in (rest_BHQK, gap_BHQK)]
-    return np.asarray(torch.stack(both, dim=1).cpu().numpy())
+    products = [
+        (gap_BHQK * factor_BHQK).sum(dim=(-2, -1)).T.double() for factor_BHQK in (rest_BHQK, gap_BHQK)
+    ]
+    return np.asarray(torch.stack(products, dim=1).cpu().numpy())
 
 
 def _ratios(
-    top_HN: Floats, bottom_HN: Floats, *, terms: float = 1.0, least: float = 0.0
+    top_HN: Floats, bottom_HN: Floats, *, terms: float = 1.0, min_denominator: float = 0.0
 ) -> dict[int, tuple[float, float, float]]:
     """Return sum top / sum bottom over inputs with its t interval, for each head that two inputs tell of.
 
@@ -359,32 +381,32 @@ def _ratios(
         top_HN: Numerators by head and input.
         bottom_HN: Denominators; an input with none does not count.
         terms: Inputs in each numerator that vary: 2 in products with all other inputs (Hoeffding 1948).
-        least: Mean denominator below which there is nothing to tell.
+        min_denominator: Mean denominator below which there is nothing to tell.
     """
-    found = {}
+    ratios = {}
     for head, (top, bottom) in enumerate(zip(top_HN, bottom_HN, strict=True)):
-        used = bottom > 0.0
-        inputs = int(used.sum())
-        if inputs < 2 or bottom[used].mean() <= least:
+        is_used = bottom > 0.0
+        inputs = int(is_used.sum())
+        if inputs < 2 or bottom[is_used].mean() <= min_denominator:
             continue
-        ratio = float(top[used].sum() / bottom[used].sum())
-        error = float((terms * top[used] - ratio * bottom[used]).std(ddof=1))
-        half = half_width(error / float(bottom[used].mean()) / math.sqrt(inputs), inputs)
-        found[head] = (ratio, ratio - half, ratio + half)
-    return found
+        ratio = float(top[is_used].sum() / bottom[is_used].sum())
+        error = float((terms * top[is_used] - ratio * bottom[is_used]).std(ddof=1))
+        half = half_width(error / float(bottom[is_used].mean()) / math.sqrt(inputs), inputs)
+        ratios[head] = (ratio, ratio - half, ratio + half)
+    return ratios
 
 
 def _uniform(layer: int, flatness_H2N: Floats) -> list[HeadMeasure]:
     """Return how near to uniform each head is beside the most selective one of its layer."""
     gaps_H = flatness_H2N[:, 0].sum(axis=-1) / flatness_H2N[:, 1].sum(axis=-1).clip(min=1.0)
-    most = int(gaps_H.argmax())
-    if len(gaps_H) < 2 or gaps_H[most] <= _ROUNDING:
+    most_selective = int(gaps_H.argmax())
+    if len(gaps_H) < 2 or gaps_H[most_selective] <= _ROUNDING:
         return []
-    beside_HN = np.broadcast_to(flatness_H2N[most, 0], flatness_H2N[:, 0].shape)
-    found = []
+    beside_HN = np.broadcast_to(flatness_H2N[most_selective, 0], flatness_H2N[:, 0].shape)
+    measures = []
     for head, (ratio, low, high) in _ratios(flatness_H2N[:, 0], beside_HN).items():
-        named = high < UNIFORM and gaps_H[head] < FLAT and gaps_H[most] > SELECTIVE
-        found.append(
+        is_named = high < UNIFORM and gaps_H[head] < FLAT and gaps_H[most_selective] > SELECTIVE
+        measures.append(
             HeadMeasure(
                 layer=layer,
                 head=head,
@@ -393,16 +415,16 @@ def _uniform(layer: int, flatness_H2N: Floats) -> list[HeadMeasure]:
                 low=1.0 - high,
                 high=1.0 - low,
                 value=float(1.0 - gaps_H[head]),
-                chance=float(1.0 - gaps_H[most]),
+                chance=float(1.0 - gaps_H[most_selective]),
                 p=None,
-                named=bool(named),
+                named=bool(is_named),
             )
         )
-    return found
+    return measures
 
 
 def _positional(layer: int, shared_H2N: Floats) -> list[HeadMeasure]:
-    ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, least=_ROUNDING)
+    ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, min_denominator=_ROUNDING)
     return [
         HeadMeasure(
             layer=layer,

@@ -97,7 +97,7 @@ def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
     # Hidden keys weigh nothing, so they come last and shift no rank.
     ordered_BHQK = weights_BHQK.sort(dim=-1, descending=True).values
     rank_K = torch.arange(1, weights_BHQK.shape[-1] + 1, device=weights_BHQK.device)
-    n_BHQ = _counts(weights_BHQK, num_keys, least=1)
+    n_BHQ = _counts(weights_BHQK, num_keys, min_keys=1)
     coefficient_BHQ = (n_BHQ + 1.0 - 2.0 * (ordered_BHQK @ rank_K.to(ordered_BHQK.dtype))) / n_BHQ
     return coefficient_BHQ.clamp(min=0.0, max=1.0)
 
@@ -140,8 +140,8 @@ def locality(
     if visible_BHQK is None:
         chance_BHQ = distance_QK.mean(dim=-1)
     else:
-        seen = visible_BHQK.sum(dim=-1).clamp(min=1)
-        chance_BHQ = (visible_BHQK * distance_QK).sum(dim=-1) / seen
+        num_keys_BHQ = visible_BHQK.sum(dim=-1).clamp(min=1)
+        chance_BHQ = (visible_BHQK * distance_QK).sum(dim=-1) / num_keys_BHQ
     nowhere = chance_BHQ == 0
     ratio_BHQ = distance_BHQ / chance_BHQ.masked_fill(nowhere, 1.0)
     return (1.0 - ratio_BHQ).masked_fill(nowhere.expand(ratio_BHQ.shape), 0.0)
@@ -193,7 +193,7 @@ def head_similarity(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Ten
         )
     norms_BHQ1 = weights_BHQK.norm(dim=-1, keepdim=True)
     unit_BHQK = weights_BHQK / norms_BHQ1.masked_fill(norms_BHQ1 == 0, 1.0)
-    n_BHQ = _counts(weights_BHQK, num_keys, least=1)
+    n_BHQ = _counts(weights_BHQK, num_keys, min_keys=1)
     # By chance: the cosine of each head with an equal weight on every visible key, multiplied for the two.
     chance_BHQ = unit_BHQK.sum(dim=-1) / n_BHQ.sqrt()
     others_BHQK = unit_BHQK.sum(dim=1, keepdim=True) - unit_BHQK
@@ -233,7 +233,7 @@ def gradient_saturation(weights_BHQK: Tensor, num_keys: Tensor | None = None) ->
     divides both and cancels.
     """
     weights_BHQK = widened(weights_BHQK)
-    n_BHQ = _counts(weights_BHQK, num_keys, least=2)
+    n_BHQ = _counts(weights_BHQK, num_keys, min_keys=2)
     uniform_BHQ = (n_BHQ - 1.0).sqrt() / n_BHQ
     return (1.0 - softmax_jacobian_norm(weights_BHQK) / uniform_BHQ).clamp(min=0.0)
 
@@ -334,21 +334,22 @@ def attended(
     )
 
 
-def check_weights(of: Attended) -> None:
+def check_weights(attention: Attended) -> None:
     """Refuse weights that are negative or do not sum to 1 for each query that counts.
 
     Raises:
         UsageError: if so; after dropout, for example, they sum to 1 in the mean only.
     """
-    sums_BHQ = of.weights_BHQK.sum(dim=-1)
+    sums_BHQ = attention.weights_BHQK.sum(dim=-1)
     # Asked so that NaN is wrong, too.
-    wrong = of.counts_BHQ & ~((sums_BHQ - 1.0).abs() <= _SUM_TOLERANCE)
-    negative = (of.weights_BHQK < 0).any(dim=-1) & of.counts_BHQ
-    for what, where in (("sum to", wrong), ("reach down to", negative)):
-        if bool(where.any()):
-            given = (sums_BHQ if where is wrong else of.weights_BHQK.amin(dim=-1))[where][0].item()
+    wrong_BHQ = attention.counts_BHQ & ~((sums_BHQ - 1.0).abs() <= _SUM_TOLERANCE)
+    negative_BHQ = (attention.weights_BHQK < 0).any(dim=-1) & attention.counts_BHQ
+    for verb, problem_BHQ in (("sum to", wrong_BHQ), ("reach down to", negative_BHQ)):
+        if bool(problem_BHQ.any()):
+            values_BHQ = sums_BHQ if problem_BHQ is wrong_BHQ else attention.weights_BHQK.amin(dim=-1)
+            value = values_BHQ[problem_BHQ][0].item()
             raise UsageError(
-                f"Attention weights of a query {what} {given:.3g}; they are at least 0 and sum to 1 over the "
+                f"Attention weights of a query {verb} {value:.3g}; they are at least 0 and sum to 1 over the "
                 "visible keys. Give them before dropout (model.eval()) and with the mask they were made with."
             )
 
@@ -360,35 +361,53 @@ Statistic = Callable[[Attended], tuple[Tensor, Tensor]]
 
 
 def _counted(values_of: Callable[[Attended], Tensor]) -> Statistic:
-    return lambda of: (values_of(of), of.counts_BHQ)
+    return lambda attention: (values_of(attention), attention.counts_BHQ)
 
 
-def _self_attention(of: Attended) -> tuple[Tensor, Tensor]:
-    own_BHQ, seen_BHQ = self_attention(of.weights_BHQK, of.visible_BHQK, position_Q=of.position_Q)
-    return own_BHQ, of.counts_BHQ & seen_BHQ
+def _entropy(attention: Attended) -> Tensor:
+    return normalised_entropy(weight_entropy(attention.weights_BHQK), attention.num_keys_BHQ)[0]
+
+
+def _self_attention(attention: Attended) -> tuple[Tensor, Tensor]:
+    own_BHQ, seen_BHQ = self_attention(
+        attention.weights_BHQK, attention.visible_BHQK, position_Q=attention.position_Q
+    )
+    return own_BHQ, attention.counts_BHQ & seen_BHQ
 
 
 def _pattern(pattern: str) -> Statistic:
-    def score(of: Attended) -> tuple[Tensor, Tensor]:
+    def score(attention: Attended) -> tuple[Tensor, Tensor]:
         score_BHQ, seen_BHQ = pattern_score(
-            of.weights_BHQK, pattern, of.visible_BHQK, position_Q=of.position_Q
+            attention.weights_BHQK, pattern, attention.visible_BHQK, position_Q=attention.position_Q
         )
-        return score_BHQ, of.counts_BHQ & seen_BHQ
+        return score_BHQ, attention.counts_BHQ & seen_BHQ
 
     return score
 
 
 STATISTICS: dict[str, Statistic] = {
-    "entropy": _counted(lambda of: normalised_entropy(weight_entropy(of.weights_BHQK), of.num_keys_BHQ)[0]),
-    "gini": _counted(lambda of: gini(of.weights_BHQK, of.num_keys_BHQ)),
-    "max_weight": _counted(lambda of: max_weight(of.weights_BHQK)),
-    "effective_tokens": _counted(lambda of: effective_tokens(of.weights_BHQK)),
-    "effective_share": _counted(lambda of: effective_tokens(of.weights_BHQK) / of.num_keys_BHQ.clamp(min=1)),
-    "locality": _counted(lambda of: locality(of.weights_BHQK, of.visible_BHQK, position_Q=of.position_Q)),
+    "entropy": _counted(_entropy),
+    "gini": _counted(lambda attention: gini(attention.weights_BHQK, attention.num_keys_BHQ)),
+    "max_weight": _counted(lambda attention: max_weight(attention.weights_BHQK)),
+    "effective_tokens": _counted(lambda attention: effective_tokens(attention.weights_BHQK)),
+    "effective_share": _counted(
+        lambda attention: effective_tokens(attention.weights_BHQK) / attention.num_keys_BHQ.clamp(min=1)
+    ),
+    "locality": _counted(
+        lambda attention: locality(
+            attention.weights_BHQK, attention.visible_BHQK, position_Q=attention.position_Q
+        )
+    ),
     "self_attention": _self_attention,
-    "head_similarity": _counted(lambda of: head_similarity(of.weights_BHQK, of.num_keys_BHQ)),
-    "jacobian_norm": _counted(lambda of: softmax_jacobian_norm(of.weights_BHQK, temperature=of.temperature)),
-    "gradient_saturation": _counted(lambda of: gradient_saturation(of.weights_BHQK, of.num_keys_BHQ)),
+    "head_similarity": _counted(
+        lambda attention: head_similarity(attention.weights_BHQK, attention.num_keys_BHQ)
+    ),
+    "jacobian_norm": _counted(
+        lambda attention: softmax_jacobian_norm(attention.weights_BHQK, temperature=attention.temperature)
+    ),
+    "gradient_saturation": _counted(
+        lambda attention: gradient_saturation(attention.weights_BHQK, attention.num_keys_BHQ)
+    ),
     **{pattern: _pattern(pattern) for pattern in POSITION_PATTERNS},
 }
 """Statistics of each query, (B, H, Q), and a boolean of the same shape that says where they count, by name.
@@ -405,11 +424,11 @@ def head_sums(values_BHQ: Tensor, counts_BHQ: Tensor) -> tuple[Tensor, Tensor]:
     return total_H, counts_BHQ.sum(dim=(0, 2))
 
 
-def _counts(weights_BHQK: Tensor, num_keys: Tensor | None, *, least: int) -> Tensor:
-    """Return the number of keys in the weights' own type, at least ``least``."""
+def _counts(weights_BHQK: Tensor, num_keys: Tensor | None, *, min_keys: int) -> Tensor:
+    """Return the number of keys in the weights' own type, at least ``min_keys``."""
     if num_keys is None:
         num_keys = torch.tensor(weights_BHQK.shape[-1], device=weights_BHQK.device)
-    return num_keys.clamp(min=least).to(weights_BHQK.dtype)
+    return num_keys.clamp(min=min_keys).to(weights_BHQK.dtype)
 
 
 def _positions(q_len: int, position_Q: Tensor | None, device: torch.device) -> Tensor:

@@ -50,35 +50,40 @@ def specialisations(
         AttachError: if the model shows no attention and ``weights`` is None.
         UsageError: if no attention was seen, fewer than two inputs were, or weights do not sum to 1.
     """
-    seen = HeadSpecialisation(window=window)
+    specialisation = HeadSpecialisation(window=window)
     observed: Any = getattr(model, "observed", None)
     if weights is None and not callable(observed):
         raise AttachError(
             f"{type(model).__name__} does not show its attention, as a TemperedModule does. Give weights, a "
             "function that returns the attention weights of each layer for a batch."
         )
-    looked = 0
+    num_batches = 0
     with evaluating(model), torch.no_grad():
         for batch in batches:
-            known: dict[str, Any] = {} if tokens is None else {"tokens_BK": tokens(batch)}
+            token_arguments: dict[str, Any] = {} if tokens is None else {"tokens_BK": tokens(batch)}
             if weights is None:
-                look = functools.partial(_look, seen, known)
+                look = functools.partial(_look, specialisation, token_arguments)
                 with observed(look):
                     model(batch) if run is None else run(batch)
             else:
-                masked = {} if masking is None else masking(batch)
+                mask_arguments = {} if masking is None else masking(batch)
                 for layer, weights_BHQK in enumerate(weights(batch)):
-                    seen.update_weights(layer, weights_BHQK, **masked, **known)
-            looked += 1
-    if looked and not seen.layers:
+                    specialisation.update_weights(layer, weights_BHQK, **mask_arguments, **token_arguments)
+            num_batches += 1
+    if num_batches and not specialisation.layers:
         raise UsageError(
             "The model ran and no attention was seen: only softmax attention is shown, and compiled code is "
             "not. Give weights, a function that returns the attention weights of each layer for a batch."
         )
-    return seen.report()
+    return specialisation.report()
 
 
 def _look(
-    seen: HeadSpecialisation, known: Mapping[str, Any], layer: int, q: Tensor, k: Tensor, **masking: Any
+    specialisation: HeadSpecialisation,
+    token_arguments: Mapping[str, Any],
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    **masking: Any,
 ) -> None:
-    seen.update(layer, q, k, **masking, **known)
+    specialisation.update(layer, q, k, **masking, **token_arguments)

@@ -93,8 +93,8 @@ class Attachment:
     entropy: EntropyParameters
     way: str
 
-    def __init__(self, model: nn.Module, mechanism: Mechanism, *, whole: bool) -> None:
-        self._whole = whole
+    def __init__(self, model: nn.Module, mechanism: Mechanism, *, is_whole_model: bool) -> None:
+        self._whole = is_whole_model
         self.tested = False
         self.not_tested = _NO_EXAMPLE
         self.layers = mechanism.tempered.names
@@ -113,8 +113,8 @@ class Attachment:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the factors of heads and length."""
-        own = self._own_temperatures
-        return self.plan.temperatures(self.progress) if own is None else own
+        own_temperatures = self._own_temperatures
+        return self.plan.temperatures(self.progress) if own_temperatures is None else own_temperatures
 
     def use(self, parameters: Parameters) -> None:
         """Change to another plan, at the same progress.
@@ -127,8 +127,8 @@ class Attachment:
             AttachError: if the parameters ask for what this way of attaching cannot deliver.
         """
         _refuse_undeliverable(_named(parameters), self.way, self._model)
-        wanted, entropy = _read(parameters, self.entropy)
-        plan = wanted.plan(len(self.layers))
+        temperature_parameters, entropy = _read(parameters, self.entropy)
+        plan = temperature_parameters.plan(len(self.layers))
         self._require_attached()
         self._mechanism.use(plan, entropy)
         self._mechanism.end_at(plan.temperatures(1.0))
@@ -245,7 +245,7 @@ class Attachment:
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
         unused = self_test(
-            self._model, self._mechanism.tempered, forward, whole=self._whole, thorough=thorough
+            self._model, self._mechanism.tempered, forward, is_whole_model=self._whole, thorough=thorough
         )
         self.tested = not unused
         self.not_tested = f"The inputs that were tried do not use {', '.join(unused)}." if unused else ""
@@ -302,23 +302,23 @@ def attach(
             tempered from outside, or the self-test fails, or the weights are baked; the model is then as it
             was.
     """
-    given = _named(parameters)
-    _refuse_unknown(given)
+    values = _named(parameters)
+    _refuse_unknown(values)
     _refuse_attached(model)
     if not allow_baked:
         refuse_baked(model)
     if way not in _WAYS:
         raise AttachError(unknown("way of attaching", way, _WAYS))
-    ways = _choose(model, layers, given) if way == "auto" else [way]
-    refused: list[AttachError] = []
-    for each in ways:
+    ways = _choose(model, layers, values) if way == "auto" else [way]
+    refusals: list[AttachError] = []
+    for candidate in ways:
         try:
-            return _attached(model, parameters, layers, each, example)
+            return _attached(model, parameters, layers, candidate, example)
         except AttachError as error:
-            refused.append(error)
-    if len(refused) == 1:
-        raise AttachError(f"{refused[0]}{_other_way(model, layers, way)}") from refused[0]
-    raise AttachError(f"{refused[0]} By the attention interface: {refused[1]}") from refused[0]
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise AttachError(f"{refusals[0]}{_other_way(model, layers, way)}") from refusals[0]
+    raise AttachError(f"{refusals[0]} By the attention interface: {refusals[1]}") from refusals[0]
 
 
 def _attached(
@@ -328,18 +328,18 @@ def _attached(
     way: str,
     example: Forward | Literal["auto"] | None,
 ) -> Attachment:
-    given, whole = _named(parameters), layers == "auto"
-    _refuse_undeliverable(given, way, model)
-    wanted, entropy = _read(parameters, EntropyParameters())
+    values, is_whole_model = _named(parameters), layers == "auto"
+    _refuse_undeliverable(values, way, model)
+    temperature_parameters, entropy = _read(parameters, EntropyParameters())
     if way == INTERFACE:
-        found = _found(model, layers)
-        if whole:
-            _refuse_partial(model, found)
-        check_deliverable(found, wanted.plan(len(found)), entropy)
-        attachment = Attachment(model, ByInterface(model, found), whole=whole)
+        attention_layers = _found(model, layers)
+        if is_whole_model:
+            _refuse_partial(model, attention_layers)
+        check_deliverable(attention_layers, temperature_parameters.plan(len(attention_layers)), entropy)
+        attachment = Attachment(model, ByInterface(model, attention_layers), is_whole_model=is_whole_model)
     else:
         rows = query_rows(model, layers)
-        attachment = Attachment(model, ByQueryRows(model, rows), whole=whole)
+        attachment = Attachment(model, ByQueryRows(model, rows), is_whole_model=is_whole_model)
     try:
         attachment.use(parameters)
         if example == "auto":
@@ -382,13 +382,15 @@ def detach(model: nn.Module) -> None:
             binding.interface.detach()
 
 
-def _choose(model: nn.Module, layers: Layers, given: Mapping[str, object]) -> list[str]:
+def _choose(model: nn.Module, layers: Layers, values: Mapping[str, object]) -> list[str]:
     """Return the ways to try: the interface where it alone can do what is wanted, else rows before it."""
-    found = interface_layers(model, layers)
-    beside = any(given.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in _BESIDE_THE_QUERY)
-    if not found:
+    attention_layers = interface_layers(model, layers)
+    needs_interface = any(values.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in _BESIDE_THE_QUERY)
+    if not attention_layers:
         return [ROWS]
-    return [INTERFACE] if beside or any(map(normalises_query, found)) else [ROWS, INTERFACE]
+    return (
+        [INTERFACE] if needs_interface or any(map(normalises_query, attention_layers)) else [ROWS, INTERFACE]
+    )
 
 
 def _other_way(model: nn.Module, layers: Layers, way: Way) -> str:
@@ -398,28 +400,28 @@ def _other_way(model: nn.Module, layers: Layers, way: Way) -> str:
     return f' Or attach with way="{INTERFACE}", which this model of transformers has.'
 
 
-def _refuse_partial(model: nn.Module, found: Sequence[InterfaceLayer]) -> None:
+def _refuse_partial(model: nn.Module, attention_layers: Sequence[InterfaceLayer]) -> None:
     """Refuse to temper all attention of a model of which a part asks for no function, as pooling heads do."""
-    asking = [layer.name for layer in found]
+    layer_names = [layer.name for layer in attention_layers]
     for name, module in model.named_modules():
-        inside = any(name == each or name.startswith(f"{each}.") for each in asking)
-        if isinstance(module, nn.MultiheadAttention) and not inside:
+        is_inside = any(name == layer_name or name.startswith(f"{layer_name}.") for layer_name in layer_names)
+        if isinstance(module, nn.MultiheadAttention) and not is_inside:
             raise AttachError(
                 f'"{name}" is an nn.MultiheadAttention, which asks for no attention function and would stay '
                 f'at temperature 1 while the rest is tempered. Attach with way="{ROWS}", or, if that is '
-                f"meant, name the layers that are to have a temperature, as in layers={asking[:1]}."
+                f"meant, name the layers that are to have a temperature, as in layers={layer_names[:1]}."
             )
 
 
 def _found(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
-    found = interface_layers(model, layers)
-    if found:
-        return found
-    every = [layer.name for layer in interface_layers(model)]
-    if every:
+    attention_layers = interface_layers(model, layers)
+    if attention_layers:
+        return attention_layers
+    layer_names = [layer.name for layer in interface_layers(model)]
+    if layer_names:
         raise AttachError(
             f"layers={layers!r} matches none of the modules that ask for their attention function: "
-            f"{', '.join(every[:12])}. Give patterns of those."
+            f"{', '.join(layer_names[:12])}. Give patterns of those."
         )
     raise AttachError(
         f"No module of {type(model).__name__} asks for its attention function, as models of transformers 5 "
@@ -442,32 +444,32 @@ def _named(parameters: Parameters) -> Mapping[str, object]:
     return parameters if isinstance(parameters, Mapping) else dataclasses.asdict(parameters)
 
 
-def _refuse_unknown(given: Mapping[str, object]) -> None:
-    for name in given:
+def _refuse_unknown(values: Mapping[str, object]) -> None:
+    for name in values:
         if name not in TEMPERATURE_PARAMETERS:
             raise AttachError(unknown("temperature parameter", name, TEMPERATURE_PARAMETERS))
 
 
-def _refuse_undeliverable(given: Mapping[str, object], way: str, model: nn.Module) -> None:
+def _refuse_undeliverable(values: Mapping[str, object], way: str, model: nn.Module) -> None:
     """Refuse what this way of attaching cannot do."""
-    _refuse_unknown(given)
-    if has_target(given):
+    _refuse_unknown(values)
+    if has_target(values):
         raise AttachError(
-            f"{CONTROL}={given[CONTROL]!r} cannot be attached: its temperatures follow what training "
+            f"{CONTROL}={values[CONTROL]!r} cannot be attached: its temperatures follow what training "
             "measures. Give it to tempopt.AttachCallback."
         )
     undeliverable = _UNDELIVERABLE if way == INTERFACE else _UNDELIVERABLE | _BESIDE_THE_QUERY
-    for name, value in given.items():
+    for name, value in values.items():
         if name in undeliverable and value != NEUTRAL[name]:
-            asks = name in _BESIDE_THE_QUERY and interface_layers(model)
-            where, other = (
+            has_interface = name in _BESIDE_THE_QUERY and interface_layers(model)
+            scope, remedy = (
                 ("by query rows", f'attach with way="{INTERFACE}"')
-                if asks
+                if has_interface
                 else ("from outside", AS_TEMPERED_MODULE)
             )
             raise AttachError(
-                f"{name}={value!r} cannot be attached {where}, only {name}={NEUTRAL[name]!r}: "
-                f"{undeliverable[name]}. For that, {other}."
+                f"{name}={value!r} cannot be attached {scope}, only {name}={NEUTRAL[name]!r}: "
+                f"{undeliverable[name]}. For that, {remedy}."
             )
 
 

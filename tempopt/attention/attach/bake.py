@@ -49,9 +49,9 @@ def bake(
     changes = scalings(model, at=at, example=example)
     detach(model)
     write(changes)
-    marked = {id(each.module): each for each in changes}
-    for each in marked.values():
-        mark(each.module, each.temperature)
-    temperatures = {each.layer: each.temperature for each in changes}
+    change_of_module = {id(change.module): change for change in changes}
+    for change in change_of_module.values():
+        mark(change.module, change.temperature)
+    temperatures = {change.layer: change.temperature for change in changes}
     mark_configurations(model, temperatures.values())
     return temperatures

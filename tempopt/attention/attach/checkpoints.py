@@ -51,17 +51,17 @@ def put_in_weights(checkpoint: dict[str, Any], model: nn.Module, changes: Sequen
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    wanted = [(name, each) for each in changes for name in names.get(id(each.value), [""])]
-    if not all(name in state and state[name].shape == each.value.shape for name, each in wanted):
+    named_changes = [(name, change) for change in changes for name in names.get(id(change.value), [""])]
+    if not all(name in state and state[name].shape == change.value.shape for name, change in named_changes):
         return False
-    kept = {name: state[name] for name, _ in wanted}
-    for name, each in wanted:
-        state[name] = each.of(state[name].detach())
-    mark_state(state, {name.rpartition(".")[0]: each.temperature for name, each in wanted})
+    original_weights = {name: state[name] for name, _ in named_changes}
+    for name, change in named_changes:
+        state[name] = change.of(state[name].detach())
+    mark_state(state, {name.rpartition(".")[0]: change.temperature for name, change in named_changes})
     if "optimizer_states" in checkpoint:
         # of several temperatures each keeps its own
-        told = checkpoint.setdefault(KEY, {})
-        told["weights"] = told.get("weights", {}) | kept
+        metadata = checkpoint.setdefault(KEY, {})
+        metadata["weights"] = metadata.get("weights", {}) | original_weights
     return True
 
 
@@ -101,12 +101,12 @@ def take_out(checkpoint: dict[str, Any]) -> dict[str, float]:
     Returns:
         The temperatures that are in its weights, by module, where it does not hold those without them.
     """
-    state, told = checkpoint["state_dict"], checkpoint.get(KEY) or {}
+    state, metadata = checkpoint["state_dict"], checkpoint.get(KEY) or {}
     state.pop(BESIDE, None)
-    kept: Mapping[str, Tensor] = told.get("weights") or {}
-    if not kept:
+    original_weights: Mapping[str, Tensor] = metadata.get("weights") or {}
+    if not original_weights:
         return marked_temperatures(state)
-    state.update(kept)
+    state.update(original_weights)
     unmark_state(state)
     return {}
 
@@ -131,22 +131,22 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
         UsageError: It is missing, holds more than data, holds no weights by name, or is of another model.
         AttachError: The temperatures cannot be attached to this model, or it has no such number.
     """
-    where = Path(path).expanduser()
-    if kind_of(where) == "folder":
-        load_folder(model, where, baked=True)
+    full_path = Path(path).expanduser()
+    if kind_of(full_path) == "folder":
+        load_folder(model, full_path, baked=True)
         return None
-    content = read_file(where)
-    told, state = content.get(KEY), content["state_dict"]
-    beside = isinstance(told, Mapping) and state.pop(BESIDE, None) is not None
-    load_state(model, state, where)
+    content = read_file(full_path)
+    metadata, state = content.get(KEY), content["state_dict"]
+    has_temperatures = isinstance(metadata, Mapping) and state.pop(BESIDE, None) is not None
+    load_state(model, state, full_path)
     _set_numbers(model, content.get(VALUES))
-    if not beside or told is None:
+    if not has_temperatures or metadata is None:
         return None
     parameters = {
-        name: told["parameters"][name] for name in _BESIDE_TEMPERATURES if name in told["parameters"]
+        name: metadata["parameters"][name] for name in _BESIDE_TEMPERATURES if name in metadata["parameters"]
     }
-    attachment = attach(model, parameters, layers=told["layers"], way=told["way"], example=None)
-    attachment.set_temperatures(told["temperatures"])
+    attachment = attach(model, parameters, layers=metadata["layers"], way=metadata["way"], example=None)
+    attachment.set_temperatures(metadata["temperatures"])
     return attachment
 
 
@@ -161,14 +161,14 @@ def load_as_trained(model: nn.Module, path: str | os.PathLike[str]) -> None:
         UsageError: As for :func:`load_checkpoint`.
         AttachError: The weights have a temperature in them, and are not beside it as they were trained.
     """
-    where = Path(path).expanduser()
-    if kind_of(where) == "folder":
-        load_folder(model, where, baked=False)
+    full_path = Path(path).expanduser()
+    if kind_of(full_path) == "folder":
+        load_folder(model, full_path, baked=False)
         return
-    content = read_file(where)
+    content = read_file(full_path)
     if take_out(content):
-        raise AttachError(BAKED.format(where))
-    load_state(model, content["state_dict"], where)
+        raise AttachError(BAKED.format(full_path))
+    load_state(model, content["state_dict"], full_path)
 
 
 def _set_numbers(model: nn.Module, values: object) -> None:

@@ -25,20 +25,22 @@ def own_example(model: nn.Module) -> Callable[[], Any] | None:
     Args:
         model: Any module; not run yet.
     """
-    given = _named_inputs(model)
-    if given is None:
+    inputs = _named_inputs(model)
+    if inputs is None:
         return None
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
-    given = _moved(given, device, dtype)
+    dtype = next(
+        (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32
+    )
+    inputs = _moved(inputs, device, dtype)
 
     def forward() -> Any:
         with warnings.catch_warnings():
-            # What is odd about them is nobody's business.
+            # Warnings about example inputs help no user.
             warnings.simplefilter("ignore")
-            if isinstance(given, Mapping):
-                return model(**given)
-            return model(*given) if isinstance(given, tuple) else model(given)
+            if isinstance(inputs, Mapping):
+                return model(**inputs)
+            return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
     return forward
 
@@ -54,7 +56,7 @@ def _named_inputs(model: nn.Module) -> Any:
     if not isinstance(dummy, Mapping):
         return None
     words = getattr(config, "vocab_size", None)
-    largest = max(int(each.max()) for each in dummy.values() if isinstance(each, Tensor))
+    largest = max(int(tensor.max()) for tensor in dummy.values() if isinstance(tensor, Tensor))
     return dummy if isinstance(words, int) and largest < words else None
 
 
@@ -67,11 +69,11 @@ def _images(config: Any) -> dict[str, Tensor] | None:
     return {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
 
 
-def _moved(given: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    if isinstance(given, Tensor):
-        return given.to(device, dtype if given.is_floating_point() else None)
-    if isinstance(given, Mapping):
-        return {name: _moved(each, device, dtype) for name, each in given.items()}
-    if isinstance(given, (list, tuple)):
-        return tuple(_moved(each, device, dtype) for each in given)
-    return given
+def _moved(inputs: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device, dtype if inputs.is_floating_point() else None)
+    if isinstance(inputs, Mapping):
+        return {name: _moved(value, device, dtype) for name, value in inputs.items()}
+    if isinstance(inputs, (list, tuple)):
+        return tuple(_moved(value, device, dtype) for value in inputs)
+    return inputs

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 # Enough rows to see every head, few enough to keep of each layer of a large model.
 _ROWS, _NUMBERS, _QUERIES = 4096, 2**18, 32
 _SOFTMAX = frozenset({"softmax", "special_softmax", "_softmax", "_safe_softmax"})
-# Attention by kernels of others, into which nobody sees.
+# Attention by other kernels, whose logits cannot be seen.
 _OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ class Softmax:
         logits_NK: Some rows of what goes in, with the mask and in float32 or better; in a graph if gradients
             are taken.
         eps: What the model rounds logits to, relative to 1.
-        fused: Whether it is ``scaled_dot_product_attention``, so that nobody doubts that it is attention.
+        fused: Whether it is ``scaled_dot_product_attention``, which is certainly attention.
         place: Names of the modules that it ran in, outermost first.
     """
 
@@ -69,7 +69,7 @@ class Frozen:
     opaque: set[str] = field(default_factory=set)
 
     def release(self) -> None:
-        """Let go of the graphs, for what is kept of a forward is as much as of a training step."""
+        """Release the graphs, for what is kept of a forward is as much as of a training step."""
         self.inputs.clear()
         self.reached.clear()
         for softmax in self.softmaxes:
@@ -84,37 +84,37 @@ def frozen(model: nn.Module, *, cut: Sequence[str] = ()) -> Iterator[Frozen]:
         model: What runs.
         cut: Names of modules whose inputs become leaves, so that graphs end there.
     """
-    seen = Frozen()
-    around: list[str] = []
+    record = Frozen()
+    active_names: list[str] = []
     with ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            enter, leave = _following(name, seen, around)
+            enter, leave = _following(name, record, active_names)
             stack.callback(module.register_forward_pre_hook(enter).remove)
             if name in cut:
-                before, after = _cutting(name, seen)
-                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(after).remove)
+                pre_hook, post_hook = _cutting(name, record)
+                stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(post_hook).remove)
             stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to load
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_Holding(seen, around))
-        yield seen
+        stack.enter_context(_Holding(record, active_names))
+        yield record
 
 
-def _following(name: str, seen: Frozen, around: list[str]) -> tuple[Any, Any]:
+def _following(name: str, record: Frozen, active_names: list[str]) -> tuple[Any, Any]:
     def enter(*_: Any) -> None:
-        around.append(name)
-        seen.ran.add(name)
+        active_names.append(name)
+        record.ran.add(name)
 
     def leave(*_: Any) -> None:
-        del around[len(around) - 1 - around[::-1].index(name) :]
+        del active_names[len(active_names) - 1 - active_names[::-1].index(name) :]
 
     return enter, leave
 
 
-def _cutting(name: str, seen: Frozen) -> tuple[Any, Any]:
+def _cutting(name: str, record: Frozen) -> tuple[Any, Any]:
     """Return hooks that make leaves of what a module is given, and note from which its output comes."""
 
     def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -129,18 +129,18 @@ def _cutting(name: str, seen: Frozen) -> tuple[Any, Any]:
             # Not the leaf itself, which could not be written to in place.
             return leaves[id(value)] * 1
 
-        given = tree_map(cut, (args, kwargs)) if torch.is_grad_enabled() else (args, kwargs)
-        seen.inputs.setdefault(name, []).extend(leaves.values())
-        return given
+        inputs = tree_map(cut, (args, kwargs)) if torch.is_grad_enabled() else (args, kwargs)
+        record.inputs.setdefault(name, []).extend(leaves.values())
+        return inputs
 
     def after(_: nn.Module, args: Any, output: Any) -> None:
-        inputs = [each for each in seen.inputs.get(name, []) if each.requires_grad]
-        total = sum(each.double().sum() for each in tree_leaves(output) if _is_plain(each))
+        inputs = [tensor for tensor in record.inputs.get(name, []) if tensor.requires_grad]
+        total = sum(tensor.double().sum() for tensor in tree_leaves(output) if _is_plain(tensor))
         if inputs and isinstance(total, Tensor) and total.requires_grad:
             grads = torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
-            reached = [one for one, grad in zip(inputs, grads, strict=True) if grad is not None]
-            known = {id(each) for each in seen.reached.setdefault(name, [])}
-            seen.reached[name] += [each for each in reached if id(each) not in known]
+            reached_inputs = [tensor for tensor, grad in zip(inputs, grads, strict=True) if grad is not None]
+            known_ids = {id(tensor) for tensor in record.reached.setdefault(name, [])}
+            record.reached[name] += [tensor for tensor in reached_inputs if id(tensor) not in known_ids]
 
     return before, after
 
@@ -157,38 +157,42 @@ def _is_plain(value: Any) -> bool:
 class _Holding(TorchFunctionMode):
     """Records what goes into softmax, and gives the same weights whatever that is."""
 
-    def __init__(self, seen: Frozen, around: Sequence[str]) -> None:
+    def __init__(self, record: Frozen, active_names: Sequence[str]) -> None:
         super().__init__()
-        self._seen = seen
-        self._around = around
+        self._seen = record
+        self._around = active_names
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        call_kwargs = kwargs or {}
         name = getattr(func, "__name__", "default")
         # Kernels that were registered are all of one name.
         name = str(func) if name == "default" else name
         if name in _SOFTMAX:
-            return self.softmax(*args, **given)
+            return self.softmax(*args, **call_kwargs)
         if name == "scaled_dot_product_attention":
-            return self.attend(*args, **given)
+            return self.attend(*args, **call_kwargs)
         if func is F.multi_head_attention_forward:
             # It would come back here for ever; what it calls is found in its own module.
-            inside = {"softmax": self.softmax, "scaled_dot_product_attention": self.attend}
-            with mock.patch.dict(vars(F), inside):
-                return func(*args, **given)
+            replacements = {"softmax": self.softmax, "scaled_dot_product_attention": self.attend}
+            with mock.patch.dict(vars(F), replacements):
+                return func(*args, **call_kwargs)
         if _OPAQUE.search(name):
             self._seen.opaque.add(name)
-        return func(*args, **given)
+        return func(*args, **call_kwargs)
 
-    def softmax(self, input: Tensor, dim: int | None = None, *more: Any, **given: Any) -> Tensor:
-        dtype = given.get("dtype") or next((each for each in more if isinstance(each, torch.dtype)), None)
-        moved = input.movedim(-1 if dim is None else dim, -1)
-        rows = moved.reshape(-1, moved.shape[-1])
+    def softmax(self, input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        dtype = kwargs.get("dtype") or next(
+            (argument for argument in args if isinstance(argument, torch.dtype)), None
+        )
+        moved_input = input.movedim(-1 if dim is None else dim, -1)
+        rows = moved_input.reshape(-1, moved_input.shape[-1])
         self._record(rows[_some_rows(rows)], input.dtype, fused=False)
-        held = torch.full(rows.shape, 0.5 / rows.shape[-1], dtype=dtype or input.dtype, device=input.device)
-        most = _held_keys(len(rows), rows.shape[-1], input.device)[:, None]
-        held.scatter_add_(1, most, held.new_full(most.shape, 0.5))
-        return held.view(moved.shape).movedim(-1, -1 if dim is None else dim)
+        weights = torch.full(
+            rows.shape, 0.5 / rows.shape[-1], dtype=dtype or input.dtype, device=input.device
+        )
+        key_indices = _held_keys(len(rows), rows.shape[-1], input.device)[:, None]
+        weights.scatter_add_(1, key_indices, weights.new_full(key_indices.shape, 0.5))
+        return weights.view(moved_input.shape).movedim(-1, -1 if dim is None else dim)
 
     def attend(
         self,
@@ -203,18 +207,18 @@ class _Holding(TorchFunctionMode):
     ) -> Tensor:
         if enable_gqa:
             groups = query.shape[-3] // key.shape[-3]
-            key, value = (each.repeat_interleave(groups, dim=-3) for each in (key, value))
+            key, value = (tensor.repeat_interleave(groups, dim=-3) for tensor in (key, value))
         self._record(_some_logits(query, key, attn_mask, is_causal, scale), query.dtype, fused=True)
-        held = _held_keys(query.shape[-2], key.shape[-2], query.device)
-        out = 0.5 * value.index_select(-2, held) + 0.5 * value.mean(dim=-2, keepdim=True)
+        key_indices = _held_keys(query.shape[-2], key.shape[-2], query.device)
+        out = 0.5 * value.index_select(-2, key_indices) + 0.5 * value.mean(dim=-2, keepdim=True)
         return out.expand(*torch.broadcast_shapes(query.shape[:-2], out.shape[:-2]), *out.shape[-2:])
 
     def _record(self, logits_NK: Tensor, dtype: torch.dtype, *, fused: bool) -> None:
         eps = torch.finfo(dtype).eps
         # In a backward, what was not kept runs again, of which everything has been seen.
         if torch._C._current_graph_task_id() == -1:
-            wide = logits_NK.to(torch.promote_types(logits_NK.dtype, torch.float32))
-            self._seen.softmaxes.append(Softmax(wide, eps, fused, tuple(self._around)))
+            wide_NK = logits_NK.to(torch.promote_types(logits_NK.dtype, torch.float32))
+            self._seen.softmaxes.append(Softmax(wide_NK, eps, fused, tuple(self._around)))
 
 
 def _held_keys(count: int, keys: int, device: torch.device) -> Tensor:
@@ -224,11 +228,11 @@ def _held_keys(count: int, keys: int, device: torch.device) -> Tensor:
 
 def _some_rows(rows: Tensor) -> Tensor:
     count, keys = rows.shape
-    wanted = min(_ROWS, max(64, _NUMBERS // max(keys, 1)))
-    if count <= wanted:
+    num_rows = min(_ROWS, max(64, _NUMBERS // max(keys, 1)))
+    if count <= num_rows:
         return torch.arange(count, device=rows.device)
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(count, (wanted,), generator=generator).to(rows.device)
+    return torch.randint(count, (num_rows,), generator=generator).to(rows.device)
 
 
 def _some_logits(
@@ -236,22 +240,22 @@ def _some_logits(
 ) -> Tensor:
     """Return the logits of all heads for a few examples and queries, (N, K)."""
     q_len, k_len = query.shape[-2], key.shape[-2]
-    whole = query.numel() // query.shape[-1] * k_len <= _NUMBERS
-    lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    query, key = query.expand(*lead, *query.shape[-2:]), key.expand(*lead, *key.shape[-2:])
-    step = 1 if whole else math.ceil(q_len / _QUERIES)
-    chosen = torch.arange(q_len - 1, -1, -step, device=query.device)
+    is_complete = query.numel() // query.shape[-1] * k_len <= _NUMBERS
+    lead_shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    query, key = query.expand(*lead_shape, *query.shape[-2:]), key.expand(*lead_shape, *key.shape[-2:])
+    step = 1 if is_complete else math.ceil(q_len / _QUERIES)
+    query_indices = torch.arange(q_len - 1, -1, -step, device=query.device)
     # Only batches come in hundreds.
-    examples = slice(None) if whole or len(lead) < 2 else slice(0, 2)
+    examples = slice(None) if is_complete or len(lead_shape) < 2 else slice(0, 2)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide_dtype = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        q = query[examples].index_select(-2, chosen).to(wide)
-        logits = (q * factor) @ key[examples].to(wide).transpose(-2, -1)
+        q = query[examples].index_select(-2, query_indices).to(wide_dtype)
+        logits = (q * factor) @ key[examples].to(wide_dtype).transpose(-2, -1)
     if is_causal:
-        hidden = torch.arange(k_len, device=query.device)[None, :] > chosen[:, None]
+        hidden = torch.arange(k_len, device=query.device)[None, :] > query_indices[:, None]
         logits = logits.masked_fill(hidden, float("-inf"))
     if attn_mask is not None:
-        mask = attn_mask.expand(*lead, q_len, k_len)[examples].index_select(-2, chosen)
+        mask = attn_mask.expand(*lead_shape, q_len, k_len)[examples].index_select(-2, query_indices)
         logits = logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask
     return logits.reshape(-1, k_len)

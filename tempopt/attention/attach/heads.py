@@ -28,15 +28,15 @@ class HeadFactors:
     def use(self, pattern: HeadPattern) -> None:
         """Change to another pattern."""
         self.pattern = pattern
-        for count, known in self._tensors.items():
-            self._tensors[count] = self._made(count, known)
+        for count, factors in self._tensors.items():
+            self._tensors[count] = self._made(count, factors)
 
     def factor(self, q_BHQD: Tensor) -> Tensor:
         """Return the factors on 1/τ of the heads of some queries, shape (H, 1, 1)."""
-        known = self._tensors.get(q_BHQD.shape[1])
-        if known is None or not fits(known, q_BHQD):
-            known = self._new(q_BHQD)
-        return known[:, None, None]
+        factors = self._tensors.get(q_BHQD.shape[1])
+        if factors is None or not fits(factors, q_BHQD):
+            factors = self._new(q_BHQD)
+        return factors[:, None, None]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _new(self, q_BHQD: Tensor) -> Tensor:
@@ -46,13 +46,13 @@ class HeadFactors:
         return self._tensors[count]
 
     def _made(self, count: int, like: Tensor) -> Tensor:
-        # a tensor that is born in inference mode could never take part in training
+        # a tensor that is made in inference mode could never be trained with
         with torch.inference_mode(False), torch.no_grad():
-            inverse = [1.0 / each for each in self.pattern.factors(count)]
+            inverse = [1.0 / factor for factor in self.pattern.factors(count)]
             return torch.tensor(inverse, device=like.device, dtype=like.dtype)
 
 
 def fits(heads_H: Tensor, q_BHQD: Tensor) -> bool:
     """Return whether numbers of heads are for queries like these: as many, there, and as precise."""
-    alike = heads_H.device == q_BHQD.device and heads_H.dtype == wide_type(q_BHQD)
-    return alike and heads_H.shape[0] == q_BHQD.shape[1]
+    is_compatible = heads_H.device == q_BHQD.device and heads_H.dtype == wide_type(q_BHQD)
+    return is_compatible and heads_H.shape[0] == q_BHQD.shape[1]

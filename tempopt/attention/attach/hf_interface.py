@@ -60,8 +60,8 @@ BINDING = "_tempopt_interface"
 """Name under which a tempered module holds what it reads."""
 
 # The registered name of each implementation that can be tempered: its own function does the rest.
-_NAMES = {own: f"tempopt_{own}" for own in IMPLEMENTATIONS}
-_OWN = {name: own for own, name in _NAMES.items()}
+_NAMES = {implementation: f"tempopt_{implementation}" for implementation in IMPLEMENTATIONS}
+_OWN = {name: implementation for implementation, name in _NAMES.items()}
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
 _MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
@@ -116,9 +116,11 @@ class Interface:
 
     def _bind(self, model: nn.Module, layers: Sequence[InterfaceLayer]) -> None:
         index_of = {id(layer.module): index for index, layer in enumerate(layers)}
-        asking = [layer for layer in interface_layers(model) if implementation_of(layer.module) in _NAMES]
-        attentions = [own_attention(layer) for layer in asking]
-        for layer, attention in zip(asking, attentions, strict=True):
+        attention_layers = [
+            layer for layer in interface_layers(model) if implementation_of(layer.module) in _NAMES
+        ]
+        attentions = [own_attention(layer) for layer in attention_layers]
+        for layer, attention in zip(attention_layers, attentions, strict=True):
             index = index_of.get(id(layer.module))
             layer.module.__dict__[BINDING] = Binding(layer.name, index, self, attention)
         for config in self._configs:
@@ -142,8 +144,8 @@ class Interface:
             entropy_weight: Weight of the entropy term over all layers; None: as it is.
         """
         weight = self._entropy_weight if entropy_weight is None else entropy_weight
-        known = (self.values, self._entropy_weight) == (tuple(values), weight)
-        if not known or self._places != self._current_places():
+        is_unchanged = (self.values, self._entropy_weight) == (tuple(values), weight)
+        if not is_unchanged or self._places != self._current_places():
             self.values, self._entropy_weight = tuple(values), weight
             self._write()
 
@@ -155,11 +157,11 @@ class Interface:
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
         gradients = map(taken_gradient, self._inverses)
-        return by_sums([[] if each is None else [each] for each in gradients], self.values)
+        return by_sums([[] if gradient is None else [gradient] for gradient in gradients], self.values)
 
     @property
     def _inverses(self) -> list[Tensor]:
-        return [each.inverse_temperature for each in self._numbers]
+        return [numbers.inverse_temperature for numbers in self._numbers]
 
     def require_in_place(self) -> None:
         """Refuse to go on after the model was set to another attention implementation.
@@ -184,9 +186,9 @@ class Interface:
         """Give the configurations back what they named before, and forget the layers."""
         self.attached = False
         for config in self._configs:
-            own = _OWN.get(getattr(config, SETTING))
-            if own is not None:
-                setattr(config, SETTING, own)
+            implementation = _OWN.get(getattr(config, SETTING))
+            if implementation is not None:
+                setattr(config, SETTING, implementation)
         _live.discard(self)
         if not _live:
             _unregister()
@@ -194,13 +196,13 @@ class Interface:
     @contextmanager
     def own_implementation(self) -> Iterator[None]:
         """Have the configurations name what they named before, for a while."""
-        ours = [getattr(config, SETTING) for config in self._configs]
-        for config, name in zip(self._configs, ours, strict=True):
+        settings = [getattr(config, SETTING) for config in self._configs]
+        for config, name in zip(self._configs, settings, strict=True):
             setattr(config, SETTING, _OWN[name])
         try:
             yield
         finally:
-            for config, name in zip(self._configs, ours, strict=True):
+            for config, name in zip(self._configs, settings, strict=True):
                 setattr(config, SETTING, name)
 
     def _see_to_registration(self) -> None:
@@ -211,12 +213,12 @@ class Interface:
 
     def numbers(self, index: int, device: torch.device) -> Numbers:
         """Return what one layer reads, on the device that its query is on."""
-        moved = not self._numbers or self._numbers[index].inverse_temperature.device != device
+        has_moved = not self._numbers or self._numbers[index].inverse_temperature.device != device
         # Only where they are somewhere else: what is written again stops a backward that is under way.
-        if moved and self._places != self._current_places():
+        if has_moved and self._places != self._current_places():
             self._write()
-            moved = self._numbers[index].inverse_temperature.device != device
-        return self._numbers[index].to(device) if moved else self._numbers[index]
+            has_moved = self._numbers[index].inverse_temperature.device != device
+        return self._numbers[index].to(device) if has_moved else self._numbers[index]
 
     def inverse(self, index: int, q_BHQD: Tensor) -> Tensor:
         """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
@@ -231,11 +233,11 @@ class Interface:
     def _build(self) -> None:
         self._places = self._current_places()
         count = len(self.values)
-        # A tensor that is born in inference mode could never take part in training.
+        # A tensor that is made in inference mode could never be trained with.
         with torch.inference_mode(False), torch.no_grad():
             self._flat = {
-                place: torch.ones(count + 6, device=place[0], dtype=place[1])
-                for place in dict.fromkeys(self._places)
+                placement: torch.ones(count + 6, device=placement[0], dtype=placement[1])
+                for placement in dict.fromkeys(self._places)
             }
             self._numbers = [
                 Numbers(
@@ -246,7 +248,7 @@ class Interface:
                     limit=flat[count + 4],
                     window=flat[count + 5],
                 )
-                for index, flat in enumerate(self._flat[place] for place in self._places)
+                for index, flat in enumerate(self._flat[placement] for placement in self._places)
             ]
         if self._learning:
             self.learn()
@@ -256,9 +258,9 @@ class Interface:
             self._build()
         weight = self.loss_scale * self._entropy_weight / len(self.values)
         target = self.entropy.entropy_target or 0.0
-        every = (*self.values, weight, target, *self.length_scaling.constant, self._limit, self.local.window)
+        values = (*self.values, weight, target, *self.length_scaling.constant, self._limit, self.local.window)
         with torch.no_grad():
-            numbers = torch.tensor(every, dtype=torch.float64)
+            numbers = torch.tensor(values, dtype=torch.float64)
             for flat in self._flat.values():
                 # Waiting for the device at each step would cost more than the copy.
                 flat.copy_(numbers.to(flat.dtype).to(flat.device, non_blocking=True))
@@ -283,16 +285,16 @@ def _own_configs(model: nn.Module) -> list[Any]:
     """
     configs = {id(config): config for config in map(config_of, model.modules()) if config is not None}
     if _taken() & configs.keys():
-        # A model that nobody holds any more is still there until its cycles are looked for.
+        # A model without references remains until its cycles are collected.
         gc.collect()
-    taken = _taken()
+    taken_ids = _taken()
     for config in configs.values():
-        if id(config) in taken:
+        if id(config) in taken_ids:
             raise AttachError(
                 f"The model shares its configuration ({type(config).__name__}) with another one, to which a "
                 "temperature is attached. Build each from its own: Model(copy.deepcopy(config))."
             )
-        # of a model that was let go of without being detached
+        # of a model that was deleted without being detached
         if getattr(config, SETTING) in _OWN:
             setattr(config, SETTING, _OWN[getattr(config, SETTING)])
     return [config for config in configs.values() if getattr(config, SETTING) in _NAMES]
@@ -307,11 +309,11 @@ _live: weakref.WeakSet[Interface] = weakref.WeakSet()
 
 def _register() -> None:
     functions, masks = _registries()
-    for own, name in _NAMES.items():
+    for implementation, name in _NAMES.items():
         if name not in functions._global_mapping:
-            type(functions).register(name, functools.partial(_attend, own))
+            type(functions).register(name, functools.partial(_attend, implementation))
             # Without a mask under the same name the function would be given none at all.
-            type(masks).register(name, masks[own])
+            type(masks).register(name, masks[implementation])
 
 
 def _unregister() -> None:
@@ -329,13 +331,13 @@ def _registries() -> tuple[Any, Any]:
 
 
 def _attend(
-    own: str,
+    implementation: str,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **more: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Return what the module's own attention function does of the tempered query; (B, Q, H, D) and weights.
 
@@ -346,63 +348,65 @@ def _attend(
     binding: Binding | None = getattr(module, BINDING, None)
     if binding is None or binding.index is None:
         # A layer that was left out, or of another model with the same configuration.
-        attention = attention_by(own, module) if binding is None else binding.attention
-        return attention(module, q_BHQD, k_BGKD, v_BGKD, attention_mask, **more)
+        attention = attention_by(implementation, module) if binding is None else binding.attention
+        return attention(module, q_BHQD, k_BGKD, v_BGKD, attention_mask, **kwargs)
     interface = binding.interface
     numbers = interface.numbers(binding.index, q_BHQD.device)
-    seen: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "length_scaling": interface.length_scaling,
         "length_constant": numbers.length_constant,
         "inverse_temperature": interface.inverse(binding.index, q_BHQD),
         "attn_mask": None if attention_mask is None else attention_mask[..., : k_BGKD.shape[-2]],
-        "is_causal": own == "sdpa"
-        and is_causal_by_flag(module, q_BHQD, attention_mask, more.get("is_causal")),
+        "is_causal": implementation == "sdpa"
+        and is_causal_by_flag(module, q_BHQD, attention_mask, kwargs.get("is_causal")),
     }
-    wanted: dict[str, Any] = {"local": interface.local, "window": numbers.window}
-    if local := local_heads(binding.name, module, q_BHQD, k_BGKD, seen, **wanted):
-        _require_whole(binding, more, ("cache",), "local_share")
-        plain, whole = _is_plain(own, interface, module, more), seen
-        if not plain or interface.observers.present:
-            attention_mask = local_heads_mask(own, q_BHQD, k_BGKD, seen, local)
-            whole = {**seen, "attn_mask": attention_mask, "is_causal": False}
-        if plain:
-            return _plain_local(binding, q_BHQD, k_BGKD, v_BGKD, local, seen, whole, more), None
-        seen = whole
+    local_settings: dict[str, Any] = {"local": interface.local, "window": numbers.window}
+    if local := local_heads(binding.name, module, q_BHQD, k_BGKD, arguments, **local_settings):
+        _require_whole(binding, kwargs, ("cache",), "local_share")
+        is_plain, full_arguments = _is_plain(implementation, interface, module, kwargs), arguments
+        if not is_plain or interface.observers.present:
+            attention_mask = local_heads_mask(implementation, q_BHQD, k_BGKD, arguments, local)
+            full_arguments = {**arguments, "attn_mask": attention_mask, "is_causal": False}
+        if is_plain:
+            return _plain_local(
+                binding, q_BHQD, k_BGKD, v_BGKD, local, arguments, full_arguments, kwargs
+            ), None
+        arguments = full_arguments
     if interface.normaliser != SoftmaxNormaliser.name:
-        return _normalised(binding, q_BHQD, k_BGKD, v_BGKD, numbers, seen, more), None
+        return _normalised(binding, q_BHQD, k_BGKD, v_BGKD, numbers, arguments, kwargs), None
     if not isinstance(interface.length_scaling, NoLengthScaling):
-        _require_whole(binding, more, ("cache",), "length_scaling")
-    tempered_BHQD = temper_query(q_BHQD, k_BGKD.shape[-2], **seen)
-    _show(binding, tempered_BHQD, k_BGKD, seen, more)
-    term = _entropy_arguments(binding, module, q_BHQD, k_BGKD, numbers, seen, more)
-    if term is not None and own == "sdpa" and not more.get("dropout"):
+        _require_whole(binding, kwargs, ("cache",), "length_scaling")
+    tempered_BHQD = temper_query(q_BHQD, k_BGKD.shape[-2], **arguments)
+    _show(binding, tempered_BHQD, k_BGKD, arguments, kwargs)
+    term = _entropy_arguments(binding, module, q_BHQD, k_BGKD, numbers, arguments, kwargs)
+    if term is not None and implementation == "sdpa" and not kwargs.get("dropout"):
         # It returns nothing but the output, so that and the entropy come from one pass.
         out_BHQD = regularised_attention(tempered_BHQD, k_BGKD, v_BGKD, **term)
         return out_BHQD.transpose(1, 2).contiguous(), None
-    out_BQHD, weights = binding.attention(module, tempered_BHQD, k_BGKD, v_BGKD, attention_mask, **more)
+    out_BQHD, weights = binding.attention(module, tempered_BHQD, k_BGKD, v_BGKD, attention_mask, **kwargs)
     if term is not None:
         out_BQHD = add_to_gradient(out_BQHD, entropy_term(tempered_BHQD, k_BGKD, **term))
     return out_BQHD, weights
 
 
 def _show(
-    binding: Binding, q_BHQD: Tensor, k_BGKD: Tensor, seen: Mapping[str, Any], more: Mapping[str, Any]
+    binding: Binding, q_BHQD: Tensor, k_BGKD: Tensor, arguments: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Show tempered queries to observers, unless the model adds to the logits itself."""
     observers, index = binding.interface.observers, binding.index
     if (
         observers.present
         and index is not None
-        and all(more.get(each) is None for each in _MORE_IN_THE_LOGITS)
+        and all(kwargs.get(name) is None for name in _MORE_IN_THE_LOGITS)
     ):
         observers.show(
             index,
             q_BHQD,
             k_BGKD,
-            scale=more.get("scaling"),
-            attn_mask=seen["attn_mask"],
-            is_causal=seen["is_causal"],
-            valid_BQ=valid_queries(binding.name, q_BHQD, k_BGKD, seen["attn_mask"]),
+            scale=kwargs.get("scaling"),
+            attn_mask=arguments["attn_mask"],
+            is_causal=arguments["is_causal"],
+            valid_BQ=valid_queries(binding.name, q_BHQD, k_BGKD, arguments["attn_mask"]),
         )
 
 
@@ -412,21 +416,21 @@ def _entropy_arguments(
     q_BHQD: Tensor,
     k_BGKD: Tensor,
     numbers: Numbers,
-    seen: Mapping[str, Any],
-    more: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
 ) -> dict[str, Any] | None:
     """Return what the entropy term takes beside queries and keys; None where there is no term."""
     entropy = binding.interface.entropy
     if not (entropy.has_term and module.training and torch.is_grad_enabled()):
         return None
-    _require_whole(binding, more, _MORE_IN_THE_LOGITS, "entropy_lambda")
+    _require_whole(binding, kwargs, _MORE_IN_THE_LOGITS, "entropy_lambda")
     return {
         "weight": numbers.entropy_weight,
         "target": numbers.entropy_target if entropy.has_target else None,
-        "scale": more.get("scaling"),
-        "attn_mask": seen["attn_mask"],
-        "is_causal": seen["is_causal"],
-        "valid_BQ": valid_queries(binding.name, q_BHQD, k_BGKD, seen["attn_mask"]),
+        "scale": kwargs.get("scaling"),
+        "attn_mask": arguments["attn_mask"],
+        "is_causal": arguments["is_causal"],
+        "valid_BQ": valid_queries(binding.name, q_BHQD, k_BGKD, arguments["attn_mask"]),
     }
 
 
@@ -436,22 +440,34 @@ def _plain_local(
     k_BGKD: Tensor,
     v_BGKD: Tensor,
     local: Mapping[str, Any],
-    seen: Mapping[str, Any],
-    whole: Mapping[str, Any],
-    more: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    full_arguments: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
 ) -> Tensor:
-    """Return attention with local heads; ``whole`` is what observers are shown of the masks."""
+    """Return attention with local heads; ``full_arguments`` is what observers are shown of the masks."""
     if binding.interface.observers.present:
-        _show(binding, temper_query(q_BHQD, k_BGKD.shape[-2], **whole), k_BGKD, whole, more)
-    given = {"dropout_p": more.get("dropout", 0.0), "scale": more.get("scaling")}
-    return local_attention(q_BHQD, k_BGKD, v_BGKD, **local, **seen, **given).transpose(1, 2).contiguous()
+        _show(
+            binding, temper_query(q_BHQD, k_BGKD.shape[-2], **full_arguments), k_BGKD, full_arguments, kwargs
+        )
+    attention_options = {"dropout_p": kwargs.get("dropout", 0.0), "scale": kwargs.get("scaling")}
+    return (
+        local_attention(q_BHQD, k_BGKD, v_BGKD, **local, **arguments, **attention_options)
+        .transpose(1, 2)
+        .contiguous()
+    )
 
 
-def _is_plain(own: str, interface: Interface, module: nn.Module, more: Mapping[str, Any]) -> bool:
+def _is_plain(
+    implementation: str, interface: Interface, module: nn.Module, kwargs: Mapping[str, Any]
+) -> bool:
     """Whether attention is what ``scaled_dot_product_attention`` computes, and nothing else."""
     term = interface.entropy.has_term and module.training and torch.is_grad_enabled()
-    beside = term or interface.normaliser != SoftmaxNormaliser.name
-    return own == "sdpa" and not beside and all(more.get(name) is None for name in _MORE_IN_THE_LOGITS)
+    is_extended = term or interface.normaliser != SoftmaxNormaliser.name
+    return (
+        implementation == "sdpa"
+        and not is_extended
+        and all(kwargs.get(name) is None for name in _MORE_IN_THE_LOGITS)
+    )
 
 
 def _normalised(
@@ -460,30 +476,30 @@ def _normalised(
     k_BGKD: Tensor,
     v_BGKD: Tensor,
     numbers: Numbers,
-    seen: dict[str, Any],
-    more: Mapping[str, Any],
+    arguments: dict[str, Any],
+    kwargs: Mapping[str, Any],
 ) -> Tensor:
     normaliser = binding.interface.normaliser
-    _require_whole(binding, more, _MORE_IN_THE_LOGITS, f'normaliser="{normaliser}"')
+    _require_whole(binding, kwargs, _MORE_IN_THE_LOGITS, f'normaliser="{normaliser}"')
     out_BHQD = tempered_attention(
         q_BHQD,
         k_BGKD,
         v_BGKD,
         normaliser=normaliser,
         **NORMALISERS[normaliser].limited(numbers.limit),
-        dropout_p=more.get("dropout", 0.0),
-        scale=more.get("scaling"),
-        **seen,
+        dropout_p=kwargs.get("dropout", 0.0),
+        scale=kwargs.get("scaling"),
+        **arguments,
     )
     return out_BHQD.transpose(1, 2).contiguous()
 
 
-def _require_whole(binding: Binding, more: Mapping[str, Any], names: Sequence[str], wanted: str) -> None:
+def _require_whole(binding: Binding, kwargs: Mapping[str, Any], names: Sequence[str], option: str) -> None:
     """Refuse what would be computed of other logits, or other keys, than the module's."""
     for name in names:
-        if more.get(name) is not None:
+        if kwargs.get(name) is not None:
             raise AttachError(
-                f'{wanted} cannot be had in "{binding.name}": its attention is given {name}, which changes '
-                f"the logits or the keys after the query. Take {wanted} out, or leave the layer out "
+                f'{option} cannot be had in "{binding.name}": its attention is given {name}, which changes '
+                f"the logits or the keys after the query. Take {option} out, or leave the layer out "
                 "(layers=[...] takes patterns)."
             )

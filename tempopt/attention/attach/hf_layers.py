@@ -54,10 +54,10 @@ def interface_layers(model: nn.Module, layers: Layers = "auto") -> list[Interfac
         layers: ``"auto"`` for all, or patterns as in ``fnmatch``. A pattern takes a module that it matches,
             or one inside of which or around which it matches a module, as its query projection.
     """
-    every = [InterfaceLayer(name, module) for name, module in model.named_modules() if _asks(module)]
+    all_layers = [InterfaceLayer(name, module) for name, module in model.named_modules() if _asks(module)]
     if layers == "auto":
-        return every
-    return [layer for layer in every if any(_matches(layer, pattern) for pattern in layers)]
+        return all_layers
+    return [layer for layer in all_layers if any(_matches(layer, pattern) for pattern in layers)]
 
 
 def normalises_query(layer: InterfaceLayer) -> bool:
@@ -72,9 +72,9 @@ def _asks(module: nn.Module) -> bool:
 
 def _matches(layer: InterfaceLayer, pattern: str) -> bool:
     parts = layer.name.split(".")
-    around = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    inside = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
-    return any(fnmatchcase(name, pattern) for name in (*around, *inside))
+    ancestors = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
+    return any(fnmatchcase(name, pattern) for name in (*ancestors, *descendants))
 
 
 def config_of(module: nn.Module) -> Any:
@@ -83,19 +83,19 @@ def config_of(module: nn.Module) -> Any:
 
 
 def implementation_of(module: nn.Module) -> str | None:
-    found: str | None = getattr(config_of(module), SETTING, None)
-    return found
+    implementation: str | None = getattr(config_of(module), SETTING, None)
+    return implementation
 
 
 def check_implementation(layer: InterfaceLayer) -> None:
-    found = implementation_of(layer.module)
-    if found not in IMPLEMENTATIONS:
+    implementation = implementation_of(layer.module)
+    if implementation not in IMPLEMENTATIONS:
         raise AttachError(
-            f'"{layer.name}" attends by "{found}"; a temperature can be put on '
+            f'"{layer.name}" attends by "{implementation}"; a temperature can be put on '
             f"{' and '.join(IMPLEMENTATIONS)}. Call "
             'model.set_attn_implementation("sdpa") before attaching.'
         )
-    if found == "eager" and getattr(config_of(layer.module), "reorder_and_upcast_attn", False):
+    if implementation == "eager" and getattr(config_of(layer.module), "reorder_and_upcast_attn", False):
         raise AttachError(
             f'"{layer.name}" computes its attention itself where reorder_and_upcast_attn is set, past the '
             'attention interface. Build the model without it, or attach with way="query_rows".'
@@ -108,22 +108,26 @@ def own_attention(layer: InterfaceLayer) -> Callable[..., tuple[Tensor, Tensor |
     Raises:
         AttachError: if it cannot be found.
     """
-    own = implementation_of(layer.module)
+    implementation = implementation_of(layer.module)
     try:
-        return attention_by(str(own), layer.module)
+        return attention_by(str(implementation), layer.module)
     except KeyError:
         raise AttachError(
-            f'"{layer.name}" attends by "{own}", but where that is cannot be found: its file has no '
-            'eager_attention_forward. Call model.set_attn_implementation("sdpa") before attaching, or attach '
-            'with way="query_rows".'
+            f'"{layer.name}" attends by "{implementation}", but where that is cannot be found: its file has '
+            'no eager_attention_forward. Call model.set_attn_implementation("sdpa") before attaching, or '
+            'attach with way="query_rows".'
         ) from None
 
 
-def attention_by(own: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def attention_by(implementation: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return the function that transformers has under a name for an attention module."""
     names = inspect.unwrap(type(module).forward).__globals__
-    found: Any = names["eager_attention_forward"] if own == "eager" else names["ALL_ATTENTION_FUNCTIONS"][own]
-    return found  # type: ignore[no-any-return]
+    attention: Any = (
+        names["eager_attention_forward"]
+        if implementation == "eager"
+        else names["ALL_ATTENTION_FUNCTIONS"][implementation]
+    )
+    return attention  # type: ignore[no-any-return]
 
 
 def check_deliverable(
@@ -136,20 +140,20 @@ def check_deliverable(
             entropy term of another normaliser than softmax.
     """
     normaliser = plan.normaliser.name
-    wanted = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
+    option = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
     if entropy.has_term:
-        if wanted:
+        if option:
             raise AttachError(
-                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {wanted}: the entropy term is "
+                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {option}: the entropy term is "
                 "that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
                 'normaliser="softmax".'
             )
-        wanted = f"entropy_lambda={entropy.entropy_lambda!r}"
-    for layer in layers if wanted else ():
+        option = f"entropy_lambda={entropy.entropy_lambda!r}"
+    for layer in layers if option else ():
         for name in _SOFT_CAPS:
             if getattr(config_of(layer.module), name, None) is not None:
                 raise AttachError(
-                    f'{wanted} cannot be had in "{layer.name}": its logits are capped ({name}) behind the '
+                    f'{option} cannot be had in "{layer.name}": its logits are capped ({name}) behind the '
                     "temperature, and what is computed beside its attention would be of others. Take "
-                    f"{wanted} out, or {AS_TEMPERED_MODULE}."
+                    f"{option} out, or {AS_TEMPERED_MODULE}."
                 )

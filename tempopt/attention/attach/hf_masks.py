@@ -31,7 +31,7 @@ def local_heads(
     module: nn.Module,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
-    seen: Mapping[str, Any],
+    mask_arguments: Mapping[str, Any],
     *,
     local: LocalHeads,
     window: Tensor,
@@ -44,7 +44,7 @@ def local_heads(
             cache of a fixed size has places behind it.
         q_BHQD: Queries.
         k_BGKD: Keys.
-        seen: ``attn_mask`` and ``is_causal`` of the layer.
+        mask_arguments: ``attn_mask`` and ``is_causal`` of the layer.
         local: Which heads are local.
         window: Their window as a tensor, for compiled graphs, of which one serves every window.
     """
@@ -55,22 +55,26 @@ def local_heads(
         q_BHQD,
         k_BGKD,
         window=window,
-        attn_mask=seen["attn_mask"],
-        is_causal=seen["is_causal"],
+        attn_mask=mask_arguments["attn_mask"],
+        is_causal=mask_arguments["is_causal"],
         last_seen=bool(getattr(module, "is_causal", True)),
     )
 
 
 def local_heads_mask(
-    own: str, q_BHQD: Tensor, k_BGKD: Tensor, seen: Mapping[str, Any], local: Mapping[str, Any]
+    implementation: str,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    mask_arguments: Mapping[str, Any],
+    local: Mapping[str, Any],
 ) -> Tensor:
     """Return the mask of all heads as the module's own function takes it: ``eager`` adds it to the logits."""
-    attn_mask: Tensor | None = seen["attn_mask"]
+    attn_mask: Tensor | None = mask_arguments["attn_mask"]
     lowest = torch.finfo(q_BHQD.dtype).min
-    if own == "eager" and (attn_mask is None or attn_mask.dtype == torch.bool):
+    if implementation == "eager" and (attn_mask is None or attn_mask.dtype == torch.bool):
         blank = torch.zeros((1, 1, 1, k_BGKD.shape[-2]), dtype=q_BHQD.dtype, device=q_BHQD.device)
         attn_mask = blank if attn_mask is None else blank.masked_fill(~attn_mask, lowest)
-    masking = {"attn_mask": attn_mask, "is_causal": seen["is_causal"]}
+    masking = {"attn_mask": attn_mask, "is_causal": mask_arguments["is_causal"]}
     # a row that is minus infinity throughout would be NaN in a softmax that is written out
     return local_mask(q_BHQD.shape[1], k_BGKD.shape[-2], **local, **masking, hidden=lowest)
 

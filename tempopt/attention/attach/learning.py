@@ -40,12 +40,15 @@ def by_sums(gradients: Sequence[Sequence[Tensor]], inverse: Sequence[float]) -> 
     Returns:
         A number a layer, 0 where there is no gradient; None if there is none at all.
     """
-    flat = [each.double() for layer in gradients for each in layer]
+    flat = [gradient.double() for layer in gradients for gradient in layer]
     if not flat:
         return None
     # brought over together: each transfer waits for the device
-    known = iter(torch.stack([each.to(flat[0].device) for each in flat]).tolist())
-    return [-sum(next(known) for _ in layer) * value for layer, value in zip(gradients, inverse, strict=True)]
+    gradient_values = iter(torch.stack([gradient.to(flat[0].device) for gradient in flat]).tolist())
+    return [
+        -sum(next(gradient_values) for _ in layer) * value
+        for layer, value in zip(gradients, inverse, strict=True)
+    ]
 
 
 class LayerHeads:
@@ -88,7 +91,7 @@ class LayerHeads:
         if gradient is None:
             return None
         pairs = zip(gradient.tolist(), self.factors.tolist(), strict=True)
-        return [-each * factor for each, factor in pairs]
+        return [-head_gradient * factor for head_gradient, factor in pairs]
 
 
 class HeadTemperatures:
@@ -110,8 +113,8 @@ class HeadTemperatures:
     @property
     def counts(self) -> list[int]:
         """The number of heads of each layer; 0 where it has not attended yet."""
-        seen = self.layers
-        return [len(seen[layer].temperatures) if layer in seen else 0 for layer in range(len(self._base))]
+        layers = self.layers
+        return [len(layers[layer].temperatures) if layer in layers else 0 for layer in range(len(self._base))]
 
     def begin(self, layer: int, count: int) -> LayerHeads:
         """Return the heads of a layer, which have so many."""
@@ -141,14 +144,16 @@ class HeadTemperatures:
                 "can have temperatures of their own where their number stays; of a study write study: "
                 "{learned: true}, so that each layer has one."
             )
-        # a tensor that is born in inference mode could never take part in training
+        # a tensor that is made in inference mode could never be trained with
         with torch.inference_mode(False), torch.no_grad():
             leaf = heads.factors.to(q_BHQD.device, wide_type(q_BHQD))
         self._leaves[layer] = leaf.requires_grad_(True)
         return leaf
 
 
-def as_precise(now: Tensor, before: Tensor) -> Tensor:
+def as_precise(temperature: Tensor, previous_temperature: Tensor) -> Tensor:
     """Return a temperature where it is now, as precise as it was: no type of the weights makes it another."""
-    moved = before.detach().to(now.device, torch.promote_types(now.dtype, torch.float32))
-    return moved.requires_grad_(before.requires_grad)
+    precise_temperature = previous_temperature.detach().to(
+        temperature.device, torch.promote_types(temperature.dtype, torch.float32)
+    )
+    return precise_temperature.requires_grad_(previous_temperature.requires_grad)

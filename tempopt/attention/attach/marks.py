@@ -58,8 +58,8 @@ def mark(module: nn.Module, temperature: float) -> None:
 
 def mark_configurations(model: nn.Module, temperatures: Iterable[float]) -> None:
     """Mark the configurations of transformers in a model, which ``save_pretrained`` keeps."""
-    marks = [each for each in temperatures if each != 1.0]
-    configs = {id(found): found for found in map(config_of, model.modules()) if found}
+    marks = [temperature for temperature in temperatures if temperature != 1.0]
+    configs = {id(config): config for config in map(config_of, model.modules()) if config}
     for config in configs.values() if marks else ():
         setattr(config, MARK, marks)
 
@@ -70,8 +70,8 @@ def mark_state(state_dict: Any, temperatures: Mapping[str, float]) -> None:
     if metadata is not None:
         for name, temperature in temperatures.items():
             if temperature != 1.0:
-                before = metadata.get(name, {})
-                metadata[name] = {**before, MARK: temperature * before.get(MARK, 1.0)}
+                entry = metadata.get(name, {})
+                metadata[name] = {**entry, MARK: temperature * entry.get(MARK, 1.0)}
 
 
 def unmark_state(state_dict: Any) -> None:
@@ -91,9 +91,9 @@ def refuse_baked(model: nn.Module) -> None:
     Raises:
         AttachError: if they have.
     """
-    for name, found in _marks(model):
+    for name, temperature in _marks(model):
         raise AttachError(
-            f'"{name}" has the temperature {found} in its weights already (tempopt.bake), and what is '
+            f'"{name}" has the temperature {temperature} in its weights already (tempopt.bake), and what is '
             f"attached would come on top of it. {_ON_TOP}"
         )
 
@@ -103,14 +103,17 @@ def _marks(model: nn.Module) -> Iterator[tuple[str, str]]:
         if _OWN in module.__dict__:
             yield name, f"{module.__dict__[_OWN]:.4g}"
     for name, module in model.named_modules():
-        told = getattr(config_of(module), MARK, None)
-        if told:
-            yield name or type(module).__name__, ", ".join(f"{each:.4g}" for each in dict.fromkeys(told))
+        marks = getattr(config_of(module), MARK, None)
+        if marks:
+            yield (
+                name or type(module).__name__,
+                ", ".join(f"{temperature:.4g}" for temperature in dict.fromkeys(marks)),
+            )
 
 
 def _metadata(state_dict: Any) -> Mapping[str, dict[str, Any]]:
-    found: Mapping[str, dict[str, Any]] = getattr(state_dict, "_metadata", None) or {}
-    return found
+    metadata: Mapping[str, dict[str, Any]] = getattr(state_dict, "_metadata", None) or {}
+    return metadata
 
 
 def _tell(module: nn.Module, state_dict: Any, prefix: str, local_metadata: dict[str, Any]) -> None:
@@ -142,15 +145,15 @@ def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_tempered(model: nn.Module, name: str) -> bool:
     """Whether a temperature is attached to a module of that name, or to an attention that it is in."""
-    around = [model]
+    lineage = [model]
     for part in name.split(".") if name else ():
-        module = around[-1]._modules.get(part)
+        module = lineage[-1]._modules.get(part)
         if module is None:
             return False
-        around.append(module)
-    bindings: list[Any] = [each.__dict__.get(BY_INTERFACE) for each in around]
-    attends = any(each is not None and each.index is not None for each in bindings)
-    return attends or isinstance(around[-1], TemperedProjection)
+        lineage.append(module)
+    bindings: list[Any] = [ancestor.__dict__.get(BY_INTERFACE) for ancestor in lineage]
+    attends = any(binding is not None and binding.index is not None for binding in bindings)
+    return attends or isinstance(lineage[-1], TemperedProjection)
 
 
 def _take_over(model: nn.Module, metadata: Mapping[str, Mapping[str, Any]]) -> None:

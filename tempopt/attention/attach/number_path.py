@@ -46,13 +46,13 @@ class Place:
     @property
     def tensor(self) -> Tensor | None:
         """The tensor that holds the number; None where a Python number does."""
-        held = self.held
-        return held if isinstance(held, Tensor) else None
+        value = self.held
+        return value if isinstance(value, Tensor) else None
 
     def read(self) -> float:
         """Return the number."""
-        held = self.held
-        return float(held.detach()) if isinstance(held, Tensor) else float(held)
+        value = self.held
+        return float(value.detach()) if isinstance(value, Tensor) else float(value)
 
     def write(self, number: float) -> None:
         """Put a number there, in place where a tensor holds it.
@@ -60,10 +60,10 @@ class Place:
         Raises:
             AttachError: What holds it cannot be written, or reads otherwise than it was written.
         """
-        held = self.held
-        if isinstance(held, Tensor):
+        value = self.held
+        if isinstance(value, Tensor):
             with torch.no_grad():
-                held.fill_(number)
+                value.fill_(number)
             return
         self.hold(number)
 
@@ -85,20 +85,20 @@ class Place:
         if self.held is not value and not same_number(self.held, value):
             raise AttachError(f'"{self.path}" is {self.held!r} after {value!r} was written to it. {_REMEDY}')
 
-    def same_as(self, other: Place) -> bool:
+    def same_as(self, other_location: Place) -> bool:
         """Return whether another path leads to the same number."""
-        mine, theirs = self.tensor, other.tensor
-        if mine is not None or theirs is not None:
-            return mine is theirs
-        return self.owner is other.owner and self.key == other.key
+        tensor, other_tensor = self.tensor, other_location.tensor
+        if tensor is not None or other_tensor is not None:
+            return tensor is other_tensor
+        return self.owner is other_location.owner and self.key == other_location.key
 
 
-def same_number(there: object, written: object) -> bool:
+def same_number(value: object, written_value: object) -> bool:
     """Return whether a number is the one that was written, or that as a tensor of 32 bits rounds it."""
-    if there == written:
+    if value == written_value:
         return True
-    both = isinstance(there, Real) and isinstance(written, Real)
-    return both and float(there) == float(np.float32(written))  # type: ignore[arg-type]
+    are_real = isinstance(value, Real) and isinstance(written_value, Real)
+    return are_real and float(value) == float(np.float32(written_value))  # type: ignore[arg-type]
 
 
 _REMEDY = (
@@ -128,61 +128,65 @@ def find_number(model: nn.Module, path: str) -> Place:
         raise AttachError(
             f'"{path}" is in TorchScript, whose numbers cannot be changed. Give the module unscripted.'
         )
-    place = Place(path, owner, _key(owner, parts[-1], ".".join(parts[:-1]), model))
-    _check(place, model)
-    return place
+    location = Place(path, owner, _key(owner, parts[-1], ".".join(parts[:-1]), model))
+    _check(location, model)
+    return location
 
 
-def _check(place: Place, model: nn.Module) -> None:
-    held = place.held
-    if "schedule" in str(place.key) and (length := _length_of_table(held)):
+def _check(location: Place, model: nn.Module) -> None:
+    value = location.held
+    if "schedule" in str(location.key) and (length := _length_of_table(value)):
         raise AttachError(
-            f'"{place.path}" is a table of {length} numbers, not one real number. What is read from a table '
-            "by step or epoch is a schedule of the module's own: have the module read one attribute in its "
-            "place, and give the path of that."
+            f'"{location.path}" is a table of {length} numbers, not one real number. What is read from a '
+            "table by step or epoch is a schedule of the module's own: have the module read one attribute in "
+            "its place, and give the path of that."
         )
-    kind = _what_is_wrong(held)
+    kind = _what_is_wrong(value)
     if kind:
         raise AttachError(
-            f'"{place.path}" is {kind}, not one real number. Give a path to one, {_example(model)}.'
+            f'"{location.path}" is {kind}, not one real number. Give a path to one, {_example(model)}.'
         )
-    if not isinstance(held, Tensor):
+    if not isinstance(value, Tensor):
         # what has no setter is found out before training
-        place.write(held)
-    elif place.held is not held:
-        raise AttachError(f'"{place.path}" is computed anew each time it is read. {_REMEDY}')
+        location.write(value)
+    elif location.held is not value:
+        raise AttachError(f'"{location.path}" is computed anew each time it is read. {_REMEDY}')
 
 
-def _what_is_wrong(held: object) -> str:
+def _what_is_wrong(value: object) -> str:
     """Return what something is that is not one real number; empty if it is one."""
-    if isinstance(held, Tensor):
-        if held.numel() != 1:
-            return f"a tensor of shape {tuple(held.shape)}"
-        if not held.is_floating_point():
-            return f"a tensor of {str(held.dtype).removeprefix('torch.')}"
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            return f"a tensor of shape {tuple(value.shape)}"
+        if not value.is_floating_point():
+            return f"a tensor of {str(value.dtype).removeprefix('torch.')}"
         return ""
-    if isinstance(held, bool) or not isinstance(held, Real):
-        return f"{held!r:.80}" if held is None or isinstance(held, bool | str) else f"a {type(held).__name__}"
-    return "" if math.isfinite(held) else repr(held)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return (
+            f"{value!r:.80}"
+            if value is None or isinstance(value, bool | str)
+            else f"a {type(value).__name__}"
+        )
+    return "" if math.isfinite(value) else repr(value)
 
 
-def _length_of_table(held: object) -> int:
+def _length_of_table(value: object) -> int:
     """Return of how many numbers in a row something is, 0 if it is no such table."""
-    if isinstance(held, Tensor | np.ndarray):
-        return len(held) if held.ndim == 1 and len(held) > 1 else 0
-    if not isinstance(held, list | tuple) or len(held) < 2:
+    if isinstance(value, Tensor | np.ndarray):
+        return len(value) if value.ndim == 1 and len(value) > 1 else 0
+    if not isinstance(value, list | tuple) or len(value) < 2:
         return 0
-    return 0 if any(_what_is_wrong(each) for each in held) else len(held)
+    return 0 if any(_what_is_wrong(number) for number in value) else len(value)
 
 
-def tables_beside(place: Place) -> list[str]:
+def tables_beside(location: Place) -> list[str]:
     """Return paths of the tables beside a number whose names say that they are of its temperature."""
-    own = {**getattr(place.owner, "__dict__", {}), **getattr(place.owner, "_buffers", {})}
-    prefix = place.path.removesuffix(str(place.key))
+    attributes = {**getattr(location.owner, "__dict__", {}), **getattr(location.owner, "_buffers", {})}
+    prefix = location.path.removesuffix(str(location.key))
     return [
         f"{prefix}{name}"
-        for name, held in own.items()
-        if name.startswith(str(place.key)) and _length_of_table(held)
+        for name, value in attributes.items()
+        if name.startswith(str(location.key)) and _length_of_table(value)
     ]
 
 
@@ -191,21 +195,21 @@ def _key(owner: Any, part: str, path: str, model: nn.Module) -> str | int:
     if isinstance(owner, Mapping):
         if part in owner:
             return part
-        known: Sequence[Any] = [each for each in owner if isinstance(each, str)]
+        keys: Sequence[Any] = [key for key in owner if isinstance(key, str)]
     elif isinstance(owner, Sequence | nn.ModuleList | nn.Sequential | nn.ParameterList):
         if re.fullmatch(r"[0-9]+", part) and int(part) < len(owner):
             return int(part)
         if isinstance(owner, nn.Module) and hasattr(owner, part):
             return part
-        known = [str(index) for index in range(len(owner))]
+        keys = [str(index) for index in range(len(owner))]
     else:
         if hasattr(owner, part):
             return part
-        known = [name for name in _names(owner) if not name.startswith("_")]
-        own = getattr(owner, "__dict__", {})
-        known = [name for name in known if not isinstance(own.get(name), bool | str)]
-    there = f'"{path}"' if path else type(model).__name__
-    close = unknown("name", part, known[:_MOST_NAMED], where=f" in {there}")
+        keys = [name for name in _names(owner) if not name.startswith("_")]
+        attributes = getattr(owner, "__dict__", {})
+        keys = [name for name in keys if not isinstance(attributes.get(name), bool | str)]
+    owner_name = f'"{path}"' if path else type(model).__name__
+    close = unknown("name", part, keys[:_MOST_NAMED], where=f" in {owner_name}")
     raise AttachError(f"{close} Give a path to a number, {_example(model)}.")
 
 
@@ -214,26 +218,26 @@ def _part(owner: Any, key: str | int) -> Any:
 
 
 def _names(owner: Any) -> list[str]:
-    kept = ("_parameters", "_buffers", "_modules", "__dict__")
-    names = [name for each in kept for name in getattr(owner, each, ())]
-    properties = [name for name, each in vars(type(owner)).items() if isinstance(each, property)]
+    containers = ("_parameters", "_buffers", "_modules", "__dict__")
+    names = [name for container in containers for name in getattr(owner, container, ())]
+    properties = [name for name, value in vars(type(owner)).items() if isinstance(value, property)]
     return [*names, *properties]
 
 
 def _example(model: nn.Module) -> str:
     """Return numbers of the model whose names say that they may be temperatures, or else an example."""
-    found = likely_numbers(model)
-    return f"such as {', '.join(found)}" if found else "as in criterion.temperature"
+    paths = likely_numbers(model)
+    return f"such as {', '.join(paths)}" if paths else "as in criterion.temperature"
 
 
 def likely_numbers(model: nn.Module) -> list[str]:
     """Return paths of the numbers of a model that by their names may be temperatures, twelve at most."""
-    found: list[str] = []
+    paths: list[str] = []
     for prefix, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
-        own = {**module.__dict__, **module._parameters, **module._buffers}
-        for name, held in own.items():
-            if not name.startswith("_") and _LIKELY.search(name.lower()) and not _what_is_wrong(held):
-                found.append(f"{prefix}.{name}" if prefix else name)
-    return found[:_MOST_NAMED]
+        attributes = {**module.__dict__, **module._parameters, **module._buffers}
+        for name, value in attributes.items():
+            if not name.startswith("_") and _LIKELY.search(name.lower()) and not _what_is_wrong(value):
+                paths.append(f"{prefix}.{name}" if prefix else name)
+    return paths[:_MOST_NAMED]

@@ -45,7 +45,7 @@ class Observe(Protocol):
 
 
 class Observers:
-    """Who looks on at the moment."""
+    """The observers at present."""
 
     def __init__(self) -> None:
         self._all: list[Observe] = []
@@ -57,7 +57,7 @@ class Observers:
 
     @contextmanager
     def joined(self, observe: Observe) -> Iterator[None]:
-        """Have an observer look on for a while, beside others."""
+        """Add an observer for a while, beside others."""
         self._all.append(observe)
         try:
             yield
@@ -76,7 +76,7 @@ def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Ob
 
     A call is shown if just one of the projections was used since the attention modules that hold them were
     last left: it is that layer's. What a model computes by matrix products of its own is not seen, nor are
-    modules in eval mode, which may go by fast paths that looking on would close.
+    modules in eval mode, which may go by fast paths that observing would close.
 
     Args:
         model: What the projections are in.
@@ -84,45 +84,47 @@ def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Ob
             attends itself, as ``nn.MultiheadAttention`` does, too.
         observe: What is called.
     """
-    seen = _FusedAttention(observe)
+    fused_attention = _FusedAttention(observe)
     with ExitStack() as stack:
         for layer, name in enumerate(names):
             module = model.get_submodule(name)
             if not module.training:
                 continue
             attends = isinstance(module, nn.MultiheadAttention)
-            around = module if attends else model.get_submodule(name.rpartition(".")[0])
-            enter = module.register_forward_pre_hook(lambda *_, layer=layer: seen.follow(layer))
-            leave = around.register_forward_hook(lambda *_: seen.forget(), always_call=True)
+            attention_module = module if attends else model.get_submodule(name.rpartition(".")[0])
+            enter = module.register_forward_pre_hook(lambda *_, layer=layer: fused_attention.follow(layer))
+            leave = attention_module.register_forward_hook(
+                lambda *_: fused_attention.forget(), always_call=True
+            )
             stack.callback(enter.remove)
             stack.callback(leave.remove)
-        _WATCHED.begin(seen)
-        stack.callback(_WATCHED.end, seen)
+        _WATCHED.begin(fused_attention)
+        stack.callback(_WATCHED.end, fused_attention)
         yield
 
 
 class _Watched:
-    """The fused attention of PyTorch while anybody looks on; observers may leave in any order."""
+    """The fused attention of PyTorch while it is observed; observers may leave in any order."""
 
     def __init__(self) -> None:
         self._attention: Any = None
         self._looking: list[_FusedAttention] = []
 
-    def begin(self, seen: _FusedAttention) -> None:
+    def begin(self, fused_attention: _FusedAttention) -> None:
         if not self._looking:
             self._attention = F.scaled_dot_product_attention
             F.scaled_dot_product_attention = self.attend
-        self._looking.append(seen)
+        self._looking.append(fused_attention)
 
-    def end(self, seen: _FusedAttention) -> None:
-        self._looking.remove(seen)
+    def end(self, fused_attention: _FusedAttention) -> None:
+        self._looking.remove(fused_attention)
         if not self._looking:
             F.scaled_dot_product_attention = self._attention
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            for each in self._looking:
-                each.look(*args, **kwargs)
+            for fused_attention in self._looking:
+                fused_attention.look(*args, **kwargs)
         return self._attention(*args, **kwargs)
 
 
@@ -174,11 +176,11 @@ def check_temperatures(temperatures: Sequence[float], num_layers: int) -> tuple[
     Raises:
         SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
     """
-    given = tuple(temperatures)
-    if len(given) != num_layers:
+    values = tuple(temperatures)
+    if len(values) != num_layers:
         raise SpecError(
-            f"Given {len(given)} temperatures, {given!r}, for {num_layers} layers. Give one for each."
+            f"Given {len(values)} temperatures, {values!r}, for {num_layers} layers. Give one for each."
         )
-    for each in given:
-        check_number("temperature", each)
-    return tuple(float(each) for each in given)
+    for temperature in values:
+        check_number("temperature", temperature)
+    return tuple(float(temperature) for temperature in values)

@@ -34,12 +34,15 @@ class Outputs:
     result: list[Tensor]
     inside: dict[str, list[Tensor]]
 
-    def close(self, other: Outputs) -> bool:
+    def close(self, other_outputs: Outputs) -> bool:
         """Whether all of them are equal but for rounding."""
         return (
-            close(self.result, other.result)
-            and self.inside.keys() == other.inside.keys()
-            and all(close(each, other.inside[name]) for name, each in self.inside.items())
+            close(self.result, other_outputs.result)
+            and self.inside.keys() == other_outputs.inside.keys()
+            and all(
+                close(module_outputs, other_outputs.inside[name])
+                for name, module_outputs in self.inside.items()
+            )
         )
 
 
@@ -54,28 +57,30 @@ def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[T
     Returns:
         Outputs by name of the module, of those that return more than a few numbers; filled as it runs.
     """
-    inside: dict[str, list[Tensor]] = {}
-    every = dict.fromkeys(each for name in names for each in _around(name))
+    module_outputs: dict[str, list[Tensor]] = {}
+    ancestors = dict.fromkeys(ancestor for name in names for ancestor in _around(name))
     with ExitStack() as stack:
-        for name in every:
+        for name in ancestors:
             module = model.get_submodule(name)
             if not isinstance(module, torch.jit.ScriptModule):
-                stack.callback(module.register_forward_hook(_keeping(name, inside)).remove)
-        yield inside
+                stack.callback(module.register_forward_hook(_keeping(name, module_outputs)).remove)
+        yield module_outputs
 
 
-def _keeping(name: str, inside: dict[str, list[Tensor]]) -> Any:
+def _keeping(name: str, module_outputs: dict[str, list[Tensor]]) -> Any:
     def keep(_: nn.Module, args: Any, output: Any) -> None:
         # What is compiled now would keep this hook.
-        if not torch.compiler.is_compiling() and not few_numbers(found := list(tensors(output, _KEPT))):
-            inside.setdefault(name, []).extend(found)
+        if not torch.compiler.is_compiling() and not few_numbers(
+            output_tensors := list(tensors(output, _KEPT))
+        ):
+            module_outputs.setdefault(name, []).extend(output_tensors)
 
     return keep
 
 
-def around(name: str, among: Mapping[str, object]) -> list[str]:
+def around(name: str, modules: Mapping[str, object]) -> list[str]:
     """Return which of some modules are a module or around it, innermost first."""
-    return [each for each in _around(name) if each in among]
+    return [ancestor for ancestor in _around(name) if ancestor in modules]
 
 
 def _around(name: str) -> list[str]:
@@ -85,22 +90,22 @@ def _around(name: str) -> list[str]:
 
 def few_numbers(outputs: Sequence[Tensor]) -> bool:
     """Whether effects may cancel in them, as in a loss."""
-    return sum(each.numel() for each in outputs) < _FEW
+    return sum(output.numel() for output in outputs) < _FEW
 
 
-def tensors(output: Any, most: int | None = None) -> Iterator[Tensor]:
+def tensors(output: Any, max_numbers: int | None = None) -> Iterator[Tensor]:
     """Yield the tensors in a nesting, without their graphs, on the CPU.
 
     Args:
         output: Tensors in sequences, mappings and dataclasses.
-        most: Of larger tensors so many numbers are copied at most; None: all, and nothing has to be.
+        max_numbers: Of larger tensors so many numbers are copied at most; None: all, and nothing has to be.
     """
-    for each in nested_tensors(output):
-        whole = each.detach()
-        if most is None:
-            yield whole.cpu()
-        elif whole.layout == torch.strided and not whole.is_nested:
-            yield whole.flatten()[:: math.ceil(max(whole.numel(), 1) / most)].clone().cpu()
+    for tensor in nested_tensors(output):
+        values = tensor.detach()
+        if max_numbers is None:
+            yield values.cpu()
+        elif values.layout == torch.strided and not values.is_nested:
+            yield values.flatten()[:: math.ceil(max(values.numel(), 1) / max_numbers)].clone().cpu()
 
 
 def nested_tensors(output: Any) -> Iterator[Tensor]:
@@ -118,27 +123,27 @@ def nested_tensors(output: Any) -> Iterator[Tensor]:
             yield from nested_tensors(getattr(output, field.name))
 
 
-def close(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+def close(outputs: Sequence[Tensor], other_outputs: Sequence[Tensor]) -> bool:
     """Whether outputs are equal but for the order of sums, which some kernels do not keep."""
-    return _alike(outputs, others) and all(map(_all_close, outputs, others))
+    return _alike(outputs, other_outputs) and all(map(_all_close, outputs, other_outputs))
 
 
-def _alike(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return [each.shape for each in outputs] == [each.shape for each in others]
+def _alike(outputs: Sequence[Tensor], other_outputs: Sequence[Tensor]) -> bool:
+    return [output.shape for output in outputs] == [output.shape for output in other_outputs]
 
 
-def _all_close(output: Tensor, other: Tensor) -> bool:
+def _all_close(output: Tensor, other_output: Tensor) -> bool:
     tolerance = 16 * torch.finfo(output.dtype).eps if output.is_floating_point() else 0.0
-    output, other = output.double(), other.double()
+    output, other_output = output.double(), other_output.double()
     finite = output[output.isfinite()].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
-    return torch.allclose(output, other, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
+    return torch.allclose(output, other_output, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
 
 
-def distance(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+def distance(outputs: Sequence[Tensor], other_outputs: Sequence[Tensor]) -> float:
     """Return the Euclidean distance over all elements that are finite in both; infinite between shapes."""
-    if not _alike(outputs, others):
+    if not _alike(outputs, other_outputs):
         return math.inf
-    differences = [(a.double() - b.double()).flatten() for a, b in zip(outputs, others, strict=True)]
-    every = torch.cat(differences)
-    return float(every[every.isfinite()].norm())
+    differences = [(a.double() - b.double()).flatten() for a, b in zip(outputs, other_outputs, strict=True)]
+    all_differences = torch.cat(differences)
+    return float(all_differences[all_differences.isfinite()].norm())

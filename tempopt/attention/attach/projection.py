@@ -50,10 +50,12 @@ class Factors:
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.attached = True
         self._learning = False
-        each = [(number, one) for number, layer in enumerate(layers) for one in layer.every]
-        self.layer_of = [number for number, _ in each]
-        self.shapes = [_shapes(one) for _, one in each]
-        self._places = [_factor_place(*place_of(one)) for _, one in each]
+        numbered_projections = [
+            (number, projection) for number, layer in enumerate(layers) for projection in layer.every
+        ]
+        self.layer_of = [number for number, _ in numbered_projections]
+        self.shapes = [_shapes(projection) for _, projection in numbered_projections]
+        self._places = [_factor_place(*place_of(projection)) for _, projection in numbered_projections]
         self._build()
 
     def set(self, values: Sequence[float]) -> None:
@@ -69,32 +71,35 @@ class Factors:
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
-        own: dict[int, list[Tensor]] = {number: [] for number in range(len(self.values))}
+        layer_gradients: dict[int, list[Tensor]] = {number: [] for number in range(len(self.values))}
         for layer, views, shapes in zip(self.layer_of, self.views, self.shapes, strict=True):
             for name, (_, query) in shapes.items():
                 gradient = taken_gradient(views[name])
                 if gradient is not None:
                     # past the query's rows the factor is 1
-                    own[layer].append(gradient.flatten()[:query].double().sum())
-        return by_sums(list(own.values()), self.values)
+                    layer_gradients[layer].append(gradient.flatten()[:query].double().sum())
+        return by_sums(list(layer_gradients.values()), self.values)
 
-    def move(self, index: int, place: Placement) -> None:
+    def move(self, index: int, placement: Placement) -> None:
         """Follow one projection, by its place among all, to another device or type."""
-        place = _factor_place(*place)
-        if self._places[index] != place:
-            self._places[index] = place
+        placement = _factor_place(*placement)
+        if self._places[index] != placement:
+            self._places[index] = placement
             self._build()
 
     def _build(self) -> None:
         sizes = [max(shape.numel() for shape, _ in shapes.values()) for shapes in self.shapes]
         # Which value each row takes; past the last layer's comes a 1.
-        which = torch.full((sum(sizes),), len(self.values))
-        for layer, shapes, rows in zip(self.layer_of, self.shapes, which.split(sizes), strict=True):
+        value_indices = torch.full((sum(sizes),), len(self.values))
+        for layer, shapes, rows in zip(self.layer_of, self.shapes, value_indices.split(sizes), strict=True):
             rows[: min(query for _, query in shapes.values())] = layer
-        # A tensor that is born in inference mode could never take part in training.
+        # A tensor that is made in inference mode could never be trained with.
         with torch.inference_mode(False), torch.no_grad():
             self._flat = {
-                (device, dtype): (torch.ones(len(which), device=device, dtype=dtype), which.to(device))
+                (device, dtype): (
+                    torch.ones(len(value_indices), device=device, dtype=dtype),
+                    value_indices.to(device),
+                )
                 for device, dtype in dict.fromkeys(self._places)
             }
             self.views = [
@@ -106,18 +111,20 @@ class Factors:
         self._write()
 
     def _rows(self, sizes: Sequence[int]) -> list[Tensor]:
-        return [self._flat[place][0].split(list(sizes))[index] for index, place in enumerate(self._places)]
+        return [
+            self._flat[placement][0].split(list(sizes))[index] for index, placement in enumerate(self._places)
+        ]
 
     def _write(self) -> None:
         with torch.no_grad():
             values = torch.tensor((*self.values, 1.0), dtype=torch.float64)
-            for flat, which in self._flat.values():
+            for flat, value_indices in self._flat.values():
                 # Waiting for the device at each step would cost more than the copy.
-                flat.copy_(values.to(flat.dtype).to(flat.device, non_blocking=True)[which])
+                flat.copy_(values.to(flat.dtype).to(flat.device, non_blocking=True)[value_indices])
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("named", "values", "final", "attached", "shapes", "layer_of")
-        return {name: value for name, value in vars(self).items() if name in kept}
+        names = ("named", "values", "final", "attached", "shapes", "layer_of")
+        return {name: value for name, value in vars(self).items() if name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where the projections are now is theirs to say, as soon as they are back themselves.
@@ -150,8 +157,8 @@ def factors_of(module: nn.Module) -> Factors | None:
 
 def factors_in(model: nn.Module) -> list[Factors]:
     """Return what the rows of all tempered modules of a model are multiplied by, each once."""
-    found = (factors_of(module) for module in model.modules())
-    return list({id(each): each for each in found if each is not None}.values())
+    module_factors = (factors_of(module) for module in model.modules())
+    return list({id(factors): factors for factors in module_factors if factors is not None}.values())
 
 
 @contextmanager
@@ -253,8 +260,8 @@ class TemperedProjection(nn.Module):
 
 def temper(layers: Sequence[QueryRows], factors: Factors) -> None:
     """Make the modules of all layers read their query rows times ``factors``, made of them, from now on."""
-    for index, each in enumerate(each for layer in layers for each in layer.every):
-        _temper(each, index, factors)
+    for index, projection in enumerate(projection for layer in layers for projection in layer.every):
+        _temper(projection, index, factors)
 
 
 def _temper(layer: QueryRows, index: int, factors: Factors) -> None:
@@ -273,12 +280,12 @@ def restore(module: TemperedProjection) -> None:
 @contextmanager
 def untempered(module: TemperedProjection) -> Iterator[None]:
     """Let the module be of its own class for a while: what is read is what is kept."""
-    tempered = type(module)
-    _become(module, tempered._untempered)
+    tempered_class = type(module)
+    _become(module, tempered_class._untempered)
     try:
         yield
     finally:
-        _become(module, tempered)
+        _become(module, tempered_class)
 
 
 def _become(module: nn.Module, kind: type[nn.Module]) -> None:
@@ -327,8 +334,8 @@ def _reading(name: str) -> property:
             return _multiply(parameter, factor)
         # Like the parameter, the product requires gradients also where none are taken: matrix products
         # choose their way by that, and round differently.
-        lost = parameter.requires_grad and not torch.is_grad_enabled()
-        with torch.inference_mode(False) if lost else nullcontext():
+        needs_inference_off = parameter.requires_grad and not torch.is_grad_enabled()
+        with torch.inference_mode(False) if needs_inference_off else nullcontext():
             product = _multiply(parameter, factor)
         _watch(product, name, binding)
         return product
@@ -355,10 +362,10 @@ def _watch(product: Tensor, name: str, binding: Binding) -> None:
     """Notice when the product is changed in place, as by ``nn.init``: that change reaches no parameter."""
     if product.is_inference():
         return
-    # Shares storage and version with the product, without its graph, and is let go of with it.
+    # Shares storage and version with the product, without its graph, and is released with it.
     twin = product.detach()
     if binding.compared < _COMPARED:
-        # what is written to .data has no version, and is written once the product itself is let go of
+        # what is written to .data has no version, and is written once the product itself is released
         binding.compared += 1
         binding.held[name] = _Read(product, twin, twin.clone())
     weakref.finalize(product, _note_change, twin, twin._version, name, binding).atexit = False
@@ -366,8 +373,8 @@ def _watch(product: Tensor, name: str, binding: Binding) -> None:
 
 def _compare(name: str, binding: Binding) -> None:
     """Notice whether what was read last has been changed since."""
-    last = binding.held.pop(name, None)
-    if last is not None and last.is_changed:
+    last_read = binding.held.pop(name, None)
+    if last_read is not None and last_read.is_changed:
         binding.overwritten.append(name)
 
 
@@ -376,20 +383,21 @@ def _note_change(twin: Tensor, version: int, name: str, binding: Binding) -> Non
         binding.overwritten.append(name)
 
 
-def _differs(one: Tensor, other: Tensor) -> bool:
+def _differs(tensor: Tensor, other_tensor: Tensor) -> bool:
     try:
-        return not bool(((one == other) | one.isnan()).all())
+        return not bool(((tensor == other_tensor) | tensor.isnan()).all())
     except (RuntimeError, NotImplementedError):
         # these have no values, as on the device meta or under vmap
         return False
 
 
 def _lost_change(binding: Binding, parameter: str) -> str:
-    full = f"{binding.name}.{parameter}".lstrip(".")
+    full_name = f"{binding.name}.{parameter}".lstrip(".")
     return (
-        f'"{full}" was changed in place, but what is read there is the parameter divided by the temperature, '
-        "a new tensor each time, so the change is lost, also by way of .data. Change the parameter itself: "
-        f'dict(model.named_parameters())["{full}"], or initialise the model before a temperature is attached.'
+        f'"{full_name}" was changed in place, but what is read there is the parameter divided by the '
+        "temperature, a new tensor each time, so the change is lost, also by way of .data. Change the "
+        f'parameter itself: dict(model.named_parameters())["{full_name}"], or initialise the model '
+        "before a temperature is attached."
     )
 
 

@@ -73,7 +73,7 @@ class Proof:
     not_run: frozenset[int]
 
 
-def prove(model: nn.Module, layers: Layers, outputs: Outputs, same: Same, *, whole: bool) -> Proof:
+def prove(model: nn.Module, layers: Layers, outputs: Outputs, same: Same, *, is_whole_model: bool) -> Proof:
     """Prove of each layer that its temperature divides what it has to, and nothing else.
 
     Args:
@@ -82,7 +82,7 @@ def prove(model: nn.Module, layers: Layers, outputs: Outputs, same: Same, *, who
         outputs: Runs the forward, given temperatures by number of the layer, 1 for the rest, and
             ``grad=True`` if gradients are to be taken.
         same: Whether two outputs are equal but for rounding.
-        whole: Whether all attention of the model is meant to be tempered.
+        is_whole_model: Whether all attention of the model is meant to be tempered.
 
     Returns:
         The layers that are proven; of others the logits could not be seen, or the forward did not use them.
@@ -90,7 +90,7 @@ def prove(model: nn.Module, layers: Layers, outputs: Outputs, same: Same, *, who
     Raises:
         AttachError: if a temperature acts in part, or elsewhere than in a softmax.
     """
-    return _Proof(model, layers, outputs, same, whole).carry_out()
+    return _Proof(model, layers, outputs, same, is_whole_model).carry_out()
 
 
 @dataclass(slots=True)
@@ -105,9 +105,9 @@ class _Rows:
     def of(cls, softmax: Softmax) -> _Rows:
         logits = softmax.logits_NK.detach()
         top = logits.amax(dim=-1, keepdim=True) if logits.shape[-1] else logits.new_zeros(len(logits), 1)
-        seen = logits.isfinite() & (logits > top - _MASKED)
-        valid = (top[:, 0].isfinite()) & (top[:, 0] > -_MASKED) & (seen.sum(-1) > 1)
-        return cls(softmax, valid, seen[valid])
+        visible_mask = logits.isfinite() & (logits > top - _MASKED)
+        valid = (top[:, 0].isfinite()) & (top[:, 0] > -_MASKED) & (visible_mask.sum(-1) > 1)
+        return cls(softmax, valid, visible_mask[valid])
 
     @property
     def tell(self) -> bool:
@@ -119,8 +119,8 @@ class _Rows:
         mean = logits.sum(-1, keepdim=True) / self.seen.sum(-1, keepdim=True)
         return (logits - mean).masked_fill(~self.seen, 0.0)
 
-    def distance(self, one: Softmax, other: Softmax) -> float:
-        return float((self.centred(one) - self.centred(other)).detach().double().norm())
+    def distance(self, softmax: Softmax, other_softmax: Softmax) -> float:
+        return float((self.centred(softmax) - self.centred(other_softmax)).detach().double().norm())
 
     @property
     def noise(self) -> float:
@@ -134,9 +134,15 @@ class _Rows:
         if not centred.requires_grad or not inputs:
             return None
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn(centred.shape, generator=generator, dtype=centred.dtype).to(centred.device)
+        random_weights = torch.randn(centred.shape, generator=generator, dtype=centred.dtype).to(
+            centred.device
+        )
         grads = torch.autograd.grad(
-            (drawn * centred).sum(), inputs, retain_graph=True, allow_unused=True, materialize_grads=True
+            (random_weights * centred).sum(),
+            inputs,
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
         )
         return float(torch.stack([grad.double().norm() for grad in grads]).norm())
 
@@ -150,20 +156,20 @@ class _Proof:
     whole: bool
 
     def carry_out(self) -> Proof:
-        every = range(len(self.layers.names))
-        cold, base = self.run(1.0)
-        hot, moved = self.run(2.0)
-        not_run = frozenset(i for i in every if self.is_unused(i, cold, base))
+        layers = range(len(self.layers.names))
+        cold, base_outputs = self.run(1.0)
+        hot, hot_outputs = self.run(2.0)
+        not_run = frozenset(layer for layer in layers if self.is_unused(layer, cold, base_outputs))
         if cold.opaque or not _alike(cold, hot):
             return Proof(frozenset(), not_run)
-        rows = [_Rows.of(each) for each in cold.softmaxes]
+        rows = [_Rows.of(softmax) for softmax in cold.softmaxes]
         moving = [
-            each.tell and each.distance(each.softmax, other) > 1e-6 * _size(each)
-            for each, other in zip(rows, hot.softmaxes, strict=True)
+            row.tell and row.distance(row.softmax, hot_softmax) > 1e-6 * _size(row)
+            for row, hot_softmax in zip(rows, hot.softmaxes, strict=True)
         ]
-        homes = {i: self.home(i, cold, moving, rows) for i in every if i not in not_run}
-        if not self.same(base, moved):
-            raise AttachError(self.leaking(base))
+        homes = {layer: self.home(layer, cold, moving, rows) for layer in layers if layer not in not_run}
+        if not self.same(base_outputs, hot_outputs):
+            raise AttachError(self.leaking(base_outputs))
         self.require_all(rows, moving, set(homes.values()))
         proven = self.judge(homes, moving)
         return Proof(frozenset(proven), not_run)
@@ -178,8 +184,8 @@ class _Proof:
         self, temperatures: Mapping[int, float], cut: Sequence[str] = (), *, grad: bool = False
     ) -> tuple[Frozen, list[Tensor]]:
         try:
-            with frozen(self.model, cut=cut) as seen:
-                return seen, self.outputs(temperatures, grad=grad)
+            with frozen(self.model, cut=cut) as record:
+                return record, self.outputs(temperatures, grad=grad)
         except AttachError:
             raise
         except Exception as error:
@@ -189,40 +195,44 @@ class _Proof:
                 f"scaled_dot_product_attention, or {AS_TEMPERED_MODULE}."
             ) from error
 
-    def is_unused(self, layer: int, cold: Frozen, base: Sequence[Tensor]) -> bool:
+    def is_unused(self, layer: int, cold: Frozen, base_outputs: Sequence[Tensor]) -> bool:
         """Whether the forward goes neither through a layer nor past it to its weights."""
         names = {self.layers.names[layer], self.layers.attentions[layer]}
         if "" in names or names & cold.ran:
             return False
-        alone, moved = self.look({layer: 2.0})
-        return self.same(moved, base) and all(
-            torch.equal(one.logits_NK, other.logits_NK)
-            for one, other in zip(cold.softmaxes, alone.softmaxes, strict=True)
+        layer_record, layer_outputs = self.look({layer: 2.0})
+        return self.same(layer_outputs, base_outputs) and all(
+            torch.equal(softmax.logits_NK, layer_softmax.logits_NK)
+            for softmax, layer_softmax in zip(cold.softmaxes, layer_record.softmaxes, strict=True)
         )
 
     def home(self, layer: int, cold: Frozen, moving: Sequence[bool], rows: Sequence[_Rows]) -> str:
         """Return the innermost module around a projection in which its temperature moves a softmax."""
         name = self.layers.attentions[layer]
-        if any(moves and _inside(each.softmax, name) for each, moves in zip(rows, moving, strict=True)):
+        if any(moves and _inside(row.softmax, name) for row, moves in zip(rows, moving, strict=True)):
             return name
-        alone, _ = self.look({layer: 2.0})
-        reached = [
-            each.softmax
-            for each, other in zip(rows, alone.softmaxes, strict=True)
-            if each.tell and each.distance(each.softmax, other) > 1e-6 * _size(each)
+        layer_record, _ = self.look({layer: 2.0})
+        moved_softmaxes = [
+            row.softmax
+            for row, layer_softmax in zip(rows, layer_record.softmaxes, strict=True)
+            if row.tell and row.distance(row.softmax, layer_softmax) > 1e-6 * _size(row)
         ]
-        if not reached:
-            few = not any(each.tell for each in rows)
-            kind = UnfitError if rows and few else AttachError
-            raise kind(_unreached(self.layers.names[layer], few=few, seen=bool(rows)))
+        if not moved_softmaxes:
+            has_one_key = not any(row.tell for row in rows)
+            kind = UnfitError if rows and has_one_key else AttachError
+            raise kind(_unreached(self.layers.names[layer], has_one_key=has_one_key, has_softmax=bool(rows)))
         parts = name.split(".")
-        around = [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
-        return next(each for each in around if _inside(reached[0], each))
+        ancestors = [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
+        return next(ancestor for ancestor in ancestors if _inside(moved_softmaxes[0], ancestor))
 
-    def leaking(self, base: Sequence[Tensor]) -> str:
+    def leaking(self, base_outputs: Sequence[Tensor]) -> str:
         """Return what is wrong where outputs move though the weights of attention do not."""
         names = self.layers.names
-        leaks = (name for i, name in enumerate(names) if not self.same(self.look({i: 2.0})[1], base))
+        leaks = (
+            name
+            for layer, name in enumerate(names)
+            if not self.same(self.look({layer: 2.0})[1], base_outputs)
+        )
         return (
             f'The temperature of layer "{next(leaks, names[0])}" does not act as it should: it changes the '
             "output by other ways than the weights of a softmax. Query, key and value may not be the three "
@@ -232,26 +242,26 @@ class _Proof:
 
     def require_all(self, rows: Sequence[_Rows], moving: Sequence[bool], homes: set[str]) -> None:
         """Refuse attention that the temperature misses, in modules that have one or in all of the model."""
-        keys = {each.seen.shape[-1] for each, moves in zip(rows, moving, strict=True) if moves}
-        for each, moves in zip(rows, moving, strict=True):
-            place = each.softmax.place
-            if moves or not each.tell:
+        keys = {row.seen.shape[-1] for row, moves in zip(rows, moving, strict=True) if moves}
+        for row, moves in zip(rows, moving, strict=True):
+            module_names = row.softmax.place
+            if moves or not row.tell:
                 continue
-            home = next((name for name in reversed(place) if name in homes), None)
-            beneath = place[place.index(home) + 1 :] if home is not None else place
-            own = home is not None and not any(map(self.holds_query, beneath))
-            if own and (each.softmax.fused or each.seen.shape[-1] in keys):
+            home = next((name for name in reversed(module_names) if name in homes), None)
+            inner_names = module_names[module_names.index(home) + 1 :] if home is not None else module_names
+            is_own_attention = home is not None and not any(map(self.holds_query, inner_names))
+            if is_own_attention and (row.softmax.fused or row.seen.shape[-1] in keys):
                 raise AttachError(
                     f'The temperature acts in only a part of "{home}": of its softmaxes there is one that '
                     "does not follow it, as where some tokens have queries of their own. Its query "
                     f"projections may not all be known. {_WITHOUT}"
                 )
-            if self.whole and not own and self.is_attention(each.softmax):
+            if self.whole and not is_own_attention and self.is_attention(row.softmax):
                 raise AttachError(
-                    f'The attention in "{place[-1] if place else ""}" '
-                    f"({type(self.model.get_submodule(place[-1] if place else '')).__name__}) has no "
-                    "temperature, though all layers were to have one. If that is meant, name the layers that "
-                    f"are to have one (layers=[...] takes patterns); else attach another way, or "
+                    f'The attention in "{module_names[-1] if module_names else ""}" '
+                    f"({type(self.model.get_submodule(module_names[-1] if module_names else '')).__name__}) "
+                    "has no temperature, though all layers were to have one. If that is meant, name the "
+                    f"layers that are to have one (layers=[...] takes patterns); else attach another way, or "
                     f"{AS_TEMPERED_MODULE}."
                 )
 
@@ -272,55 +282,62 @@ class _Proof:
         cut = sorted(set(homes.values()))
         # All in one mode: without gradients products may be rounded otherwise.
         cold, _ = self.run(1.0, cut, grad=True)
-        rows = [_Rows.of(each) for each in cold.softmaxes]
+        rows = [_Rows.of(softmax) for softmax in cold.softmaxes]
         # At once, since temperatures that are set again are no longer those of the graph.
-        before = {name: _dependences(rows, cold, name) for name in cut}
+        cold_dependences = {name: _dependences(rows, cold, name) for name in cut}
         cold.release()
         hot, _ = self.run(2.0, grad=True)
         last, _ = self.run(UNIFORM, cut, grad=True)
-        seen = (cold, hot, last)
-        if not all(_alike(cold, each) for each in seen) or len(moving) != len(rows):
+        records = (cold, hot, last)
+        if not all(_alike(cold, record) for record in records) or len(moving) != len(rows):
             return
-        after = {name: _dependences(rows, last, name) for name in cut}
+        last_dependences = {name: _dependences(rows, last, name) for name in cut}
         last.release()
-        own, own_last = self.by_own_scale() or (cold, last)
-        if not (_alike(cold, own) and _alike(cold, own_last)):
+        cold_halved, last_halved = self.by_own_scale() or (cold, last)
+        if not (_alike(cold, cold_halved) and _alike(cold, last_halved)):
             return
-        runs = [each.softmaxes for each in (*seen, own, own_last)]
-        cases = [_Case(each, *several) for each, several in zip(rows, zip(*runs, strict=True), strict=True)]
+        runs = [record.softmaxes for record in (*records, cold_halved, last_halved)]
+        cases = [_Case(row, *softmaxes) for row, softmaxes in zip(rows, zip(*runs, strict=True), strict=True)]
         for layer, home in homes.items():
-            inside = [i for i, each in enumerate(rows) if moving[i] and _inside(each.softmax, home)]
+            indices = [
+                index for index, row in enumerate(rows) if moving[index] and _inside(row.softmax, home)
+            ]
             name = self.layers.names[layer]
-            if all([_judged(name, cases[i], before[home][i], after[home][i]) for i in inside]):
+            if all(
+                [
+                    _judged(name, cases[index], cold_dependences[home][index], last_dependences[home][index])
+                    for index in indices
+                ]
+            ):
                 yield layer
 
     def by_own_scale(self) -> tuple[Frozen, Frozen] | None:
         """Return what is seen with the model's own scale halved, at temperature 1 and at infinity."""
         modules = {name: self.model.get_submodule(name) for name in self.layers.attentions}
-        scaled = [(module, name) for module in modules.values() for name in own_scales(module)]
-        if not scaled:
+        scales = [(module, name) for module in modules.values() for name in own_scales(module)]
+        if not scales:
             return None
-        with halved(scaled):
+        with halved(scales):
             return self.run(1.0, grad=True)[0], self.run(UNIFORM, grad=True)[0]
 
 
-def _dependences(rows: Sequence[_Rows], seen: Frozen, home: str) -> list[float | None]:
+def _dependences(rows: Sequence[_Rows], record: Frozen, home: str) -> list[float | None]:
     """Return for each softmax in a module how much its logits depend on the tokens that go in."""
-    inputs = seen.reached.get(home, [])
+    inputs = record.reached.get(home, [])
     return [
-        each.dependence(softmax, inputs) if each.tell and _inside(softmax, home) else None
-        for each, softmax in zip(rows, seen.softmaxes, strict=True)
+        row.dependence(softmax, inputs) if row.tell and _inside(softmax, home) else None
+        for row, softmax in zip(rows, record.softmaxes, strict=True)
     ]
 
 
-def _judged(layer: str, case: _Case, before: float | None, after: float | None) -> bool:
+def _judged(layer: str, case: _Case, cold_dependence: float | None, last_dependence: float | None) -> bool:
     """Return whether everything was seen of one softmax, in which all is right.
 
     Args:
         layer: Name of the layer.
         case: The softmax.
-        before: How much its logits depend on the tokens at temperature 1.
-        after: The same at infinity.
+        cold_dependence: How much its logits depend on the tokens at temperature 1.
+        last_dependence: The same at infinity.
 
     Raises:
         AttachError: if something is not right.
@@ -331,9 +348,9 @@ def _judged(layer: str, case: _Case, before: float | None, after: float | None) 
         raise AttachError(_in_part(layer, "its own scale still acts on a part of its logits"))
     if case.as_own_scale():
         return True
-    if before is None or after is None:
+    if cold_dependence is None or last_dependence is None:
         return False
-    if after > max(_LEFT, 4 * case.eps) * before:
+    if last_dependence > max(_LEFT, 4 * case.eps) * cold_dependence:
         raise AttachError(_in_part(layer, "a part of its logits still depends on the tokens"))
     if not case.in_proportion():
         raise AttachError(
@@ -349,15 +366,15 @@ def own_scales(module: nn.Module) -> list[str]:
 
 
 @contextmanager
-def halved(scaled: Sequence[tuple[nn.Module, str]], factor: float = 0.5) -> Iterator[None]:
+def halved(scales: Sequence[tuple[nn.Module, str]], factor: float = 0.5) -> Iterator[None]:
     """Have attributes multiplied by a factor for a while."""
-    kept = [(vars(module), name, vars(module)[name]) for module, name in scaled]
-    for attributes, name, value in kept:
+    saved_values = [(vars(module), name, vars(module)[name]) for module, name in scales]
+    for attributes, name, value in saved_values:
         attributes[name] = value * factor
     try:
         yield
     finally:
-        for attributes, name, value in kept:
+        for attributes, name, value in saved_values:
             attributes[name] = value
 
 
@@ -365,14 +382,20 @@ class _Case:
     """One softmax at temperatures 1, 2 and infinity; at 1 and infinity with its own scale halved, too."""
 
     def __init__(
-        self, rows: _Rows, cold: Softmax, hot: Softmax, last: Softmax, own: Softmax, own_last: Softmax
+        self,
+        rows: _Rows,
+        cold: Softmax,
+        hot: Softmax,
+        last: Softmax,
+        cold_halved: Softmax,
+        last_halved: Softmax,
     ) -> None:
         self.rows = rows
-        self.cold, self.hot, self.last, self.own, self.own_last = cold, hot, last, own, own_last
+        self.cold, self.hot, self.last, self.own, self.own_last = cold, hot, last, cold_halved, last_halved
         self.eps = cold.eps
         self._noise = rows.noise
         self._way = rows.distance(cold, last)
-        self._by_own = rows.distance(cold, own)
+        self._by_own = rows.distance(cold, cold_halved)
         # An attribute of that name may do something else, or nothing.
         self._has_own = self._by_own > max(_OFF * self._way, self._noise)
 
@@ -380,27 +403,32 @@ class _Case:
         return self.rows.distance(self.cold, self.hot) < _OFF * self._way
 
     def own_scale_left(self) -> bool:
-        left = self.rows.distance(self.last, self.own_last)
-        return self._has_own and left > _OFF * self._by_own + self._noise
+        distance = self.rows.distance(self.last, self.own_last)
+        return self._has_own and distance > _OFF * self._by_own + self._noise
 
     def as_own_scale(self) -> bool:
         return self._has_own and self.rows.distance(self.own, self.hot) <= _OFF * self._by_own + self._noise
 
     def in_proportion(self) -> bool:
-        start, half, end = (self.rows.centred(each).detach() for each in (self.cold, self.hot, self.last))
+        start, half, end = (
+            self.rows.centred(softmax).detach() for softmax in (self.cold, self.hot, self.last)
+        )
         off = float((half - (start + end) / 2).double().norm())
         return off <= _OFF * self._way + self._noise or self._capped()
 
     def _capped(self) -> bool:
         """Whether each logit goes the same way as in proportion, and not as far: a cap lies behind it."""
         start, half, end = (
-            each.logits_NK.detach()[self.rows.valid][self.rows.seen]
-            for each in (self.cold, self.hot, self.last)
+            softmax.logits_NK.detach()[self.rows.valid][self.rows.seen]
+            for softmax in (self.cold, self.hot, self.last)
         )
-        whole, rest = start - end, half - end
-        slack = _OFF * whole.abs().max()
+        full_change, half_change = start - end, half - end
+        slack = _OFF * full_change.abs().max()
         return bool(
-            ((rest * whole.sign() >= whole.abs() / 2 - slack) & (rest.abs() <= whole.abs() + slack)).all()
+            (
+                (half_change * full_change.sign() >= full_change.abs() / 2 - slack)
+                & (half_change.abs() <= full_change.abs() + slack)
+            ).all()
         )
 
 
@@ -413,39 +441,39 @@ _NORMALISED = (
 )
 
 
-def unmoved(layer: str, why: str) -> str:
+def unmoved(layer: str, reason: str) -> str:
     """Return what is said of a layer whose temperature does nothing."""
     return (
-        f'The temperature of layer "{layer}" did not move the output. {why} Leave the layer out '
+        f'The temperature of layer "{layer}" did not move the output. {reason} Leave the layer out '
         f"(layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
     )
 
 
 def why_unmoved(model: nn.Module, layers: Layers, outputs: Outputs, layer: int) -> str:
     """Return why the temperature of a layer does nothing, as far as one more forward shows it."""
-    with frozen(model) as seen:
+    with frozen(model) as record:
         outputs()
     names = {layers.names[layer], layers.attentions[layer]}
-    if "" not in names and not names & seen.ran:
+    if "" not in names and not names & record.ran:
         return NOT_RUN
-    rows = [_Rows.of(each) for each in seen.softmaxes if _inside(each, layers.attentions[layer])]
-    return _ONE_KEY if rows and not any(each.tell for each in rows) else _NORMALISED
+    rows = [_Rows.of(softmax) for softmax in record.softmaxes if _inside(softmax, layers.attentions[layer])]
+    return _ONE_KEY if rows and not any(row.tell for row in rows) else _NORMALISED
 
 
-def _unreached(layer: str, *, few: bool, seen: bool) -> str:
-    if seen and few:
+def _unreached(layer: str, *, has_one_key: bool, has_softmax: bool) -> str:
+    if has_softmax and has_one_key:
         return unmoved(layer, _ONE_KEY)
-    what = "reaches none of the softmaxes that ran" if seen else "reaches no softmax, for none ran"
+    problem = "reaches none of the softmaxes that ran" if has_softmax else "reaches no softmax, for none ran"
     return (
-        f'The temperature of layer "{layer}" {what} (torch.softmax, scaled_dot_product_attention). It may be '
-        "no attention, a linear one, or one that is written otherwise; its query may be normalised "
+        f'The temperature of layer "{layer}" {problem} (torch.softmax, scaled_dot_product_attention). It may '
+        "be no attention, a linear one, or one that is written otherwise; its query may be normalised "
         f"(QK-norm), or copied before it is read. {_WITHOUT}"
     )
 
 
-def _in_part(layer: str, what: str) -> str:
+def _in_part(layer: str, problem: str) -> str:
     return (
-        f'The temperature of layer "{layer}" acts in part only: where it is as good as infinite, {what}. '
+        f'The temperature of layer "{layer}" acts in part only: where it is as good as infinite, {problem}. '
         "There may be a bias beside the query, heads or positions with queries of their own, or a query that "
         f"is not one block of rows. {_WITHOUT}"
     )
@@ -455,9 +483,9 @@ def _inside(softmax: Softmax, name: str) -> bool:
     return not name or name in softmax.place
 
 
-def _alike(one: Frozen, other: Frozen) -> bool:
-    return [each.logits_NK.shape for each in one.softmaxes] == [
-        each.logits_NK.shape for each in other.softmaxes
+def _alike(record: Frozen, other_record: Frozen) -> bool:
+    return [softmax.logits_NK.shape for softmax in record.softmaxes] == [
+        softmax.logits_NK.shape for softmax in other_record.softmaxes
     ]
 
 

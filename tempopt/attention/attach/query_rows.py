@@ -98,8 +98,8 @@ class QueryRows:
             part: Which part of a fused projection: 0 query, 1 key, 2 value.
         """
         with torch.no_grad():
-            every = self.every if part == 0 else (self,)
-            for rows, parameter in (pair for each in every for pair in each.parameters()):
+            projections = self.every if part == 0 else (self,)
+            for rows, parameter in (pair for projection in projections for pair in projection.parameters()):
                 size = parameter.shape[rows.axis] // rows.parts
                 parameter.narrow(rows.axis, part * size, size).mul_(factor)
 
@@ -127,14 +127,21 @@ def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
     Raises:
         AttachError: if there is none, a pattern finds none, or one cannot be scaled as it is.
     """
-    found = _known(model) if layers == "auto" else _matched(model, layers)
-    if not found:
+    projection_names = _known(model) if layers == "auto" else _matched(model, layers)
+    if not projection_names:
         raise AttachError(_nothing_found(model))
     owners = _owners(model)
-    for name in found:
+    for name in projection_names:
         _check_behind(model, name)
-    read = {name: _read(name, module, owners) for name, module in model.named_modules() if name in found}
-    return [replace(rows, beside=_beside(model, name, owners, found)) for name, rows in read.items()]
+    rows_by_name = {
+        name: _read(name, module, owners)
+        for name, module in model.named_modules()
+        if name in projection_names
+    }
+    return [
+        replace(rows, beside=_beside(model, name, owners, projection_names))
+        for name, rows in rows_by_name.items()
+    ]
 
 
 def _known(model: nn.Module) -> set[str]:
@@ -157,12 +164,14 @@ def _matched(model: nn.Module, patterns: Sequence[str]) -> set[str]:
         raise AttachError(
             f'layers="{patterns}" is a single text. Give "auto" or a list of patterns, as in ["{patterns}"].'
         )
-    known = _known(model)
-    found: set[str] = set()
+    known_names = _known(model)
+    projection_names: set[str] = set()
     for pattern in patterns:
-        inside = {name for name in known if any(fnmatchcase(place, pattern) for place in _lineage(name))}
-        found |= inside or _unknown_projections(model, pattern)
-    return found
+        matches = {
+            name for name in known_names if any(fnmatchcase(ancestor, pattern) for ancestor in _lineage(name))
+        }
+        projection_names |= matches or _unknown_projections(model, pattern)
+    return projection_names
 
 
 def _lineage(name: str) -> list[str]:
@@ -195,13 +204,13 @@ def _unknown_projections(model: nn.Module, pattern: str) -> set[str]:
 
 def _read(name: str, module: nn.Module, owners: dict[int, list[str]]) -> QueryRows:
     rows = _packed_rows(module) if is_packed(module) else _projection_rows(name, module)
-    for each in rows:
-        _check_own(name, module, each.parameter, owners)
+    for row in rows:
+        _check_own(name, module, row.parameter, owners)
     return QueryRows(name=name, module=module, rows=rows)
 
 
 def _beside(
-    model: nn.Module, name: str, owners: dict[int, list[str]], found: set[str]
+    model: nn.Module, name: str, owners: dict[int, list[str]], projection_names: set[str]
 ) -> tuple[QueryRows, ...]:
     """Return what makes queries of the same attention beside a projection.
 
@@ -210,28 +219,28 @@ def _beside(
     """
     if not name:
         return ()
-    place = name.rpartition(".")[0]
-    attention = model.get_submodule(place)
-    beside = []
+    attention_name = name.rpartition(".")[0]
+    attention = model.get_submodule(attention_name)
+    extra_rows = []
     for child, module in attention.named_children():
-        full = f"{place}.{child}".lstrip(".")
-        if full in found or output_axis(module) is None or is_first_half(child):
+        full_name = f"{attention_name}.{child}".lstrip(".")
+        if full_name in projection_names or output_axis(module) is None or is_first_half(child):
             continue
         if child in MORE_PROJECTIONS:
-            beside.append(_read(full, module, owners))
+            extra_rows.append(_read(full_name, module, owners))
         elif says_query(child) and leaf(name) in QUERY_NAMES:
             raise AttachError(
-                f'Beside "{name}" there is "{full}", by its name another projection that makes queries, '
+                f'Beside "{name}" there is "{full_name}", by its name another projection that makes queries, '
                 "which the temperature would miss. If it makes none, or one of its own, name both in "
                 f"layers=[...]; else {AS_TEMPERED_MODULE}."
             )
-    own = [key for key in MORE_PARAMETERS if attention._parameters.get(key) is not None]
-    for key in own:
-        _check_own(place, attention, key, owners)
-    if own:
-        rows = tuple(Rows(parameter=key, parts=1) for key in own)
-        beside.append(QueryRows(name=place, module=attention, rows=rows))
-    return tuple(beside)
+    parameter_names = [key for key in MORE_PARAMETERS if attention._parameters.get(key) is not None]
+    for key in parameter_names:
+        _check_own(attention_name, attention, key, owners)
+    if parameter_names:
+        rows = tuple(Rows(parameter=key, parts=1) for key in parameter_names)
+        extra_rows.append(QueryRows(name=attention_name, module=attention, rows=rows))
+    return tuple(extra_rows)
 
 
 def output_axes(model: nn.Module, name: str) -> dict[str, int]:
@@ -273,18 +282,20 @@ def is_packed(module: nn.Module) -> bool:
 
 def _packed_rows(module: nn.Module) -> tuple[Rows, ...]:
     # A module with other sizes of key and value has None for in_proj_weight, and q_proj_weight instead.
-    separate = module._parameters.get("q_proj_weight") is not None
+    is_separate = module._parameters.get("q_proj_weight") is not None
     weight = (
-        Rows(parameter="q_proj_weight", parts=1) if separate else Rows(parameter="in_proj_weight", parts=3)
+        Rows(parameter="q_proj_weight", parts=1) if is_separate else Rows(parameter="in_proj_weight", parts=3)
     )
     return (weight, *_bias_rows(module, "in_proj_bias", parts=3))
 
 
 def _bias_rows(module: nn.Module, name: str, *, parts: int) -> tuple[Rows, ...]:
     # What pruning and weight_norm compute lies in __dict__.
-    computed = parametrize.is_parametrized(module, name) or module.__dict__.get(name) is not None
+    is_computed = parametrize.is_parametrized(module, name) or module.__dict__.get(name) is not None
     return (
-        (Rows(parameter=name, parts=parts),) if computed or module._parameters.get(name) is not None else ()
+        (Rows(parameter=name, parts=parts),)
+        if is_computed or module._parameters.get(name) is not None
+        else ()
     )
 
 
@@ -310,17 +321,17 @@ def _projection_rows(name: str, module: nn.Module) -> tuple[Rows, ...]:
 def _parts(name: str, module: nn.Module, axis: int) -> int:
     if leaf(name) in QUERY_NAMES:
         return 1
-    output, wide = _widths(module, axis)
-    if output == 3 * wide:
+    output_width, input_width = _widths(module, axis)
+    if output_width == 3 * input_width:
         return 3
     if leaf(name) not in FUSED_NAMES:
         return 1
     raise AttachError(
-        f'"{name}" looks like query, key and value in one, but its output has {output} features and not '
-        f"{3 * wide}, three times its input, so which of them make the query cannot be read from its shape "
-        "(keys may be shared by groups of heads). Split it into a projection for the query and one for key "
-        f"and value, or {AS_TEMPERED_MODULE}. If it is no attention, give patterns of the modules that are "
-        "(layers=[...])."
+        f'"{name}" looks like query, key and value in one, but its output has {output_width} features and '
+        f"not {3 * input_width}, three times its input, so which of them make the query cannot be read from "
+        "its shape (keys may be shared by groups of heads). Split it into a projection for the query and one "
+        f"for key and value, or {AS_TEMPERED_MODULE}. If it is no attention, give patterns of the modules "
+        "that are (layers=[...])."
     )
 
 
@@ -358,11 +369,11 @@ def _check_behind(model: nn.Module, name: str) -> None:
             "its rows (QK-norm). Attach a model of transformers by its attention interface, or "
             f"{AS_TEMPERED_MODULE}."
         )
-    for made in MADE_OF_QUERY:
-        if made in attention._modules:
+    for child in MADE_OF_QUERY:
+        if child in attention._modules:
             raise AttachError(
-                f'The query of "{name}" goes into "{made}", too, which is no attention and would be tempered '
-                f"with it. {AS_TEMPERED_MODULE[0].upper()}{AS_TEMPERED_MODULE[1:]}."
+                f'The query of "{name}" goes into "{child}", too, which is no attention and would be '
+                f"tempered with it. {AS_TEMPERED_MODULE[0].upper()}{AS_TEMPERED_MODULE[1:]}."
             )
     for bias in QUERY_BIASES:
         if attention._parameters.get(bias) is not None:
@@ -374,13 +385,15 @@ def _check_behind(model: nn.Module, name: str) -> None:
 
 def _check_whole(name: str, module: nn.Module) -> None:
     """Refuse a projection that adds something of its own to weight and bias, as a LoRA layer does."""
-    own = {key for key, value in module._parameters.items() if value is not None} | set(module._modules)
-    more = sorted(own - {"weight", "bias"} - _COMPUTED_FROM)
-    if more:
+    member_names = {key for key, value in module._parameters.items() if value is not None} | set(
+        module._modules
+    )
+    extra_names = sorted(member_names - {"weight", "bias"} - _COMPUTED_FROM)
+    if extra_names:
         raise AttachError(
-            f'"{name}" ({type(module).__name__}) has more than a weight and a bias: {some_names(more)}. What '
-            "that adds to the output would miss the temperature. Merge it into the weight first, or "
-            f"{AS_TEMPERED_MODULE}."
+            f'"{name}" ({type(module).__name__}) has more than a weight and a bias: '
+            f"{some_names(extra_names)}. What that adds to the output would miss the temperature. Merge it "
+            f"into the weight first, or {AS_TEMPERED_MODULE}."
         )
 
 
@@ -391,12 +404,14 @@ def _check_own(
     owners: dict[int, list[str]],
 ) -> None:
     """Refuse a parameter that is computed, quantised or shared."""
-    full = f"{name}.{parameter}".lstrip(".")
+    full_name = f"{name}.{parameter}".lstrip(".")
     if isinstance(module, torch.jit.ScriptModule):
-        raise AttachError(f'"{full}" is in TorchScript, which cannot be changed. Attach before scripting.')
+        raise AttachError(
+            f'"{full_name}" is in TorchScript, which cannot be changed. Attach before scripting.'
+        )
     if module._parameters.get(parameter) is None:
         raise AttachError(
-            f'"{full}" is not a parameter but computed from others (a parametrization, weight_norm, '
+            f'"{full_name}" is not a parameter but computed from others (a parametrization, weight_norm, '
             "spectral_norm or pruning). Make it one first, as with torch.nn.utils.parametrize."
             f'remove_parametrizations(module, "{parameter}", leave_parametrized=True), or '
             f"{AS_TEMPERED_MODULE}."
@@ -404,18 +419,18 @@ def _check_own(
     value = _parameter(module, parameter)
     if is_lazy(value):
         raise AttachError(
-            f'"{full}" has no shape before the first batch. Make the module with its sizes, or run a batch '
-            "through it in __init__."
+            f'"{full_name}" has no shape before the first batch. Make the module with its sizes, or run a '
+            "batch through it in __init__."
         )
     if not value.is_floating_point():
         raise AttachError(
-            f'"{full}" is quantised ({value.dtype}); rows of integers cannot be divided by a temperature. '
-            "Attach to the model in floating point."
+            f'"{full_name}" is quantised ({value.dtype}); rows of integers cannot be divided by a '
+            "temperature. Attach to the model in floating point."
         )
     if len(owners[id(value)]) > 1:
         raise AttachError(
-            f'"{full}" is shared by {some_names(owners[id(value)])}. A temperature baked into it would act '
-            f"in all of them. Give each its own parameter, or {AS_TEMPERED_MODULE}."
+            f'"{full_name}" is shared by {some_names(owners[id(value)])}. A temperature baked into it would '
+            f"act in all of them. Give each its own parameter, or {AS_TEMPERED_MODULE}."
         )
 
 
@@ -468,6 +483,6 @@ def _candidates(model: nn.Module) -> str:
 
 def some_names(names: Iterable[str]) -> str:
     """Return the first names of many, and how many more there are."""
-    every = list(names)
-    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return ", ".join(every[:_SHOWN]) + more
+    all_names = list(names)
+    suffix = f" and {len(all_names) - _SHOWN} more" if len(all_names) > _SHOWN else ""
+    return ", ".join(all_names[:_SHOWN]) + suffix

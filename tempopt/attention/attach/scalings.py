@@ -34,7 +34,7 @@ AT_LOAD = (
     "Keep the temperature beside the weights: save checkpoints with tempopt.AttachCallback and load them "
     "with tempopt.load_checkpoint(model, path), or attach it to the model once its weights are loaded."
 )
-# A norm that is told to scale its output rounds in another order, and no more.
+# A norm that scales its output rounds in another order, and no more.
 _OFF = 1e-2
 
 
@@ -66,17 +66,17 @@ class Scaling:
     @property
     def value(self) -> Tensor:
         """The parameter, whether a temperature is attached or not."""
-        found = self.module._parameters[self.parameter]
-        assert found is not None
-        return found
+        parameter = self.module._parameters[self.parameter]
+        assert parameter is not None
+        return parameter
 
     def of(self, value: Tensor) -> Tensor:
         """Return the scaled value of the parameter, rounded as an attached temperature rounds it."""
-        wide = torch.float64 if value.dtype == torch.float64 else torch.float32
-        factor = torch.ones(self.query.shape, dtype=wide).masked_fill_(self.query, self.inverse)
+        wide_dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
+        factor = torch.ones(self.query.shape, dtype=wide_dtype).masked_fill_(self.query, self.inverse)
         factor = factor.to(value.device)
-        scaled = (value + self.plus) * factor - self.plus if self.plus else value * factor
-        return scaled.to(value.dtype)
+        scaled_value = (value + self.plus) * factor - self.plus if self.plus else value * factor
+        return scaled_value.to(value.dtype)
 
     def at(self, inverse: float) -> Scaling:
         """Return the same for another temperature."""
@@ -92,7 +92,7 @@ class _Choices:
 
     def at(self, number: int, inverse: float) -> list[Scaling]:
         """Return one of them, or the last if there are not as many."""
-        return [each.at(inverse) for each in self.of[min(number, len(self.of) - 1)]]
+        return [scaling.at(inverse) for scaling in self.of[min(number, len(self.of) - 1)]]
 
 
 def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Scaling]:
@@ -107,75 +107,77 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Sca
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it.
     """
-    found = _by_rows(model, at)
+    changes = _by_rows(model, at)
     for interface, layers in _interfaces(model):
         _refuse_behind(interface)
         _refuse_part(len(layers), len(interface.values))
         inverse = _inverse(at, interface)
         proof = _Proof(model, TemperedInterface(layers, interface), example)
-        found += _by_interface(proof, inverse)
-    if not found:
+        changes += _by_interface(proof, inverse)
+    if not changes:
         raise AttachError(
             f"{type(model).__name__} has no temperature attached, so there is none to write into its "
             "weights. Attach one first (tempopt.attach). A tempopt.TemperedModule has its temperature among "
             "its arguments, which its checkpoints hold."
         )
-    return found
+    return changes
 
 
 def of_rows(rows: QueryRows, inverse: float) -> list[Scaling]:
     """Return what a temperature makes of the query rows of one layer."""
-    found = []
-    for each in rows.every:
-        for part, value in each.parameters():
+    changes = []
+    for projection in rows.every:
+        for part, value in projection.parameters():
             axis = part.axis if value.ndim > 1 else 0
             query = _rows_along(
                 value, axis, torch.arange(value.shape[axis]) < value.shape[axis] // part.parts
             )
-            scaling = Scaling(layer=rows.name, module=each.module, parameter=part.parameter, query=query)
-            found.append(scaling.at(inverse))
-    return found
+            scaling = Scaling(
+                layer=rows.name, module=projection.module, parameter=part.parameter, query=query
+            )
+            changes.append(scaling.at(inverse))
+    return changes
 
 
 def write(changes: Sequence[Scaling]) -> None:
     """Write scaled values into the parameters, in place."""
     with torch.no_grad():
-        for each in changes:
-            each.value.copy_(each.of(each.value))
+        for change in changes:
+            change.value.copy_(change.of(change.value))
 
 
 @contextmanager
 def written(changes: Sequence[Scaling]) -> Iterator[None]:
     """Have scaled values in the parameters for a while."""
-    kept = [(each.value, each.value.detach().clone()) for each in changes]
+    saved_values = [(change.value, change.value.detach().clone()) for change in changes]
     write(changes)
     try:
         yield
     finally:
-        copy_back(kept)
+        copy_back(saved_values)
 
 
 def _rows_along(value: Tensor, axis: int, rows: Tensor) -> Tensor:
     """Return rows of a parameter in a shape that broadcasts to it."""
-    return rows.view([-1 if each == axis else 1 for each in range(value.ndim)])
+    return rows.view([-1 if dim == axis else 1 for dim in range(value.ndim)])
 
 
-def _inverse(at: At, held: Factors | Interface) -> Sequence[float]:
+def _inverse(at: At, source: Factors | Interface) -> Sequence[float]:
     """Return 1/temperature of each layer."""
     if at == "current":
-        return held.values
-    return [1.0 / each for each in (held.final if at == "final" else at)]
+        return source.values
+    return [1.0 / temperature for temperature in (source.final if at == "final" else at)]
 
 
 def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
     bindings: list[tuple[nn.Module, Binding]] = [
         (module, module.__dict__[BY_ROWS]) for module in model.modules() if factors_of(module) is not None
     ]
-    every = {id(binding.factors): binding.factors for _, binding in bindings}
-    _refuse_part(len(bindings), sum(len(factors.shapes) for factors in every.values()))
-    found: list[Scaling] = []
+    factors_by_id = {id(binding.factors): binding.factors for _, binding in bindings}
+    _refuse_part(len(bindings), sum(len(factors.shapes) for factors in factors_by_id.values()))
+    changes: list[Scaling] = []
     names: dict[tuple[int, int], str] = {}
-    for module, binding in sorted(bindings, key=lambda each: each[1].index):
+    for module, binding in sorted(bindings, key=lambda entry: entry[1].index):
         factors = binding.factors
         layer = factors.layer_of[binding.index]
         # what is beside a projection has the name of its layer
@@ -183,26 +185,26 @@ def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
         for parameter, (shape, count) in factors.shapes[binding.index].items():
             query = (torch.arange(shape.numel()) < count).view(shape)
             scaling = Scaling(layer=name, module=module, parameter=parameter, query=query)
-            found.append(scaling.at(_inverse(at, factors)[layer]))
-    return found
+            changes.append(scaling.at(_inverse(at, factors)[layer]))
+    return changes
 
 
 def _interfaces(model: nn.Module) -> Iterator[tuple[Interface, list[InterfaceLayer]]]:
-    found: dict[int, tuple[Interface, dict[int, InterfaceLayer]]] = {}
+    interfaces: dict[int, tuple[Interface, dict[int, InterfaceLayer]]] = {}
     for name, module in model.named_modules():
         binding: Any = module.__dict__.get(BY_INTERFACE)
         if binding is not None and binding.index is not None:
-            layers = found.setdefault(id(binding.interface), (binding.interface, {}))[1]
+            layers = interfaces.setdefault(id(binding.interface), (binding.interface, {}))[1]
             layers[binding.index] = InterfaceLayer(name, module)
-    for interface, layers in found.values():
+    for interface, layers in interfaces.values():
         yield interface, [layers[index] for index in sorted(layers)]
 
 
-def _refuse_part(seen: int, there_are: int) -> None:
-    if seen != there_are:
+def _refuse_part(num_present: int, num_attached: int) -> None:
+    if num_present != num_attached:
         raise AttachError(
-            f"This module has {seen} of the {there_are} projections and layers that a temperature is "
-            "attached to. Give the whole model."
+            f"This module has {num_present} of the {num_attached} projections and layers that a temperature "
+            "is attached to. Give the whole model."
         )
 
 
@@ -232,12 +234,12 @@ def _refuse_behind(interface: Interface) -> None:
 
 def _own_forward(model: nn.Module, layers: Sequence[InterfaceLayer]) -> Forward | None:
     """Return a forward, on inputs that it names itself, of the outermost module around all layers."""
-    around = [
+    enclosing_modules = [
         module
         for name, module in model.named_modules()
         if not name or all(layer.name.startswith(f"{name}.") for layer in layers)
     ]
-    return next((forward for forward in map(own_example, around) if forward is not None), None)
+    return next((forward for forward in map(own_example, enclosing_modules) if forward is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,25 +271,27 @@ class _Proof:
 def _by_interface(proof: _Proof, inverse: Sequence[float]) -> list[Scaling]:
     """Return the likeliest weights that make the query, as a forward proves or as their names say."""
     names = proof.tempered.names
-    every = [_choices(proof.model, layer) for layer in proof.tempered.layers]
-    uncertain = [name for name, each in zip(names, every, strict=True) if not each.certain]
-    told = []
-    for number in range(max(len(each.of) for each in every)):
-        told.append(proof.same(_by_hand(every, number)))
-        if told[-1] or (told[-1] is None and not uncertain):
+    choices = [_choices(proof.model, layer) for layer in proof.tempered.layers]
+    uncertain_names = [name for name, choice in zip(names, choices, strict=True) if not choice.certain]
+    verdicts = []
+    for number in range(max(len(choice.of) for choice in choices)):
+        verdicts.append(proof.same(_by_hand(choices, number)))
+        if verdicts[-1] or (verdicts[-1] is None and not uncertain_names):
             return [
-                one for each, factor in zip(every, inverse, strict=True) for one in each.at(number, factor)
+                scaling
+                for choice, factor in zip(choices, inverse, strict=True)
+                for scaling in choice.at(number, factor)
             ]
-    if None in told:
-        raise AttachError(_uncertain(uncertain[0]))
+    if None in verdicts:
+        raise AttachError(_uncertain(uncertain_names[0]))
     raise AttachError(
         f'The temperature of "{names[0]}" cannot be written into its weights: with it in those that make the '
         f"query by their names, the output is another. {AT_LOAD}"
     )
 
 
-def _by_hand(every: Sequence[_Choices], number: int) -> Callable[[float], AbstractContextManager[None]]:
-    return lambda inverse: written([one for each in every for one in each.at(number, inverse)])
+def _by_hand(choices: Sequence[_Choices], number: int) -> Callable[[float], AbstractContextManager[None]]:
+    return lambda inverse: written([scaling for choice in choices for scaling in choice.at(number, inverse)])
 
 
 def _uncertain(name: str) -> str:
@@ -304,15 +308,17 @@ def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:
         AttachError: if none can.
     """
     norm = query_norm(layer.module)
-    names = [each for each in layer.module._modules if leaf(each) in FUSED_NAMES | INTERLEAVED_NAMES]
+    names = [name for name in layer.module._modules if leaf(name) in FUSED_NAMES | INTERLEAVED_NAMES]
     try:
         if norm is not None:
             return _Choices(of=[_norm(model, layer, norm)], certain=norm != "qk_norm")
         if len(names) == 1:
             return _Choices(of=_fused(model, layer, f"{layer.name}.{names[0]}".lstrip(".")), certain=False)
         rows = query_rows(model, [layer.name])
-        found = [dataclasses.replace(one, layer=layer.name) for each in rows for one in of_rows(each, 1.0)]
-        return _Choices(of=[found], certain=True)
+        changes = [
+            dataclasses.replace(scaling, layer=layer.name) for row in rows for scaling in of_rows(row, 1.0)
+        ]
+        return _Choices(of=[changes], certain=True)
     except AttachError as error:
         raise AttachError(
             f'The temperature of "{layer.name}" cannot be written into its weights. {error} {AT_LOAD}'
@@ -346,35 +352,39 @@ def _fused(model: nn.Module, layer: InterfaceLayer, name: str) -> list[list[Scal
 
 def _norm(model: nn.Module, layer: InterfaceLayer, name: str) -> list[Scaling]:
     """Return what scales the output of a norm behind the query's projection: its weight and bias."""
-    norm, full = layer.module.get_submodule(name), f"{layer.name}.{name}".lstrip(".")
+    norm, full_name = layer.module.get_submodule(name), f"{layer.name}.{name}".lstrip(".")
     if norm._parameters.get("weight") is None:
-        raise AttachError(f'Its query is normalised by "{full}", which has no weight that could take it.')
-    own = [each for each, value in norm._parameters.items() if value is not None]
-    for each in own:
-        check_own(model, full, each)
+        raise AttachError(
+            f'Its query is normalised by "{full_name}", which has no weight that could take it.'
+        )
+    parameter_names = [
+        parameter_name for parameter_name, value in norm._parameters.items() if value is not None
+    ]
+    for parameter_name in parameter_names:
+        check_own(model, full_name, parameter_name)
     for plus in (0.0, 1.0):
-        found = [
+        changes = [
             Scaling(
                 layer=layer.name,
                 module=norm,
-                parameter=each,
-                query=torch.ones([1] * norm._parameters[each].ndim, dtype=torch.bool),  # type: ignore[union-attr]
-                plus=plus if each == "weight" else 0.0,
+                parameter=parameter_name,
+                query=torch.ones([1] * norm._parameters[parameter_name].ndim, dtype=torch.bool),  # type: ignore[union-attr]
+                plus=plus if parameter_name == "weight" else 0.0,
             )
-            for each in own
+            for parameter_name in parameter_names
         ]
-        if _scales_output(norm, found):
-            return found
-    raise AttachError(f'Its query is normalised by "{full}", whose output its weight does not scale.')
+        if _scales_output(norm, changes):
+            return changes
+    raise AttachError(f'Its query is normalised by "{full_name}", whose output its weight does not scale.')
 
 
 def _scales_output(norm: nn.Module, changes: Sequence[Scaling]) -> bool:
     """Whether the output of a norm is halved by what is to halve it."""
     weight = changes[0].value
-    drawn = torch.randn(2, 3, *weight.shape, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(2, 3, *weight.shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        inputs = drawn.to(weight.device, weight.dtype)
-        before = norm(inputs).double()
-        with written([each.at(0.5) for each in changes]):
-            after = norm(inputs).double()
-    return bool((after - before / 2).norm() <= _OFF * before.norm())
+        inputs = noise.to(weight.device, weight.dtype)
+        output = norm(inputs).double()
+        with written([change.at(0.5) for change in changes]):
+            halved_output = norm(inputs).double()
+    return bool((halved_output - output / 2).norm() <= _OFF * output.norm())

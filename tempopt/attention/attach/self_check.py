@@ -89,7 +89,7 @@ class Tempered(Protocol):
 
 
 def self_test(
-    model: nn.Module, tempered: Tempered, forward: Forward, *, whole: bool, thorough: bool = True
+    model: nn.Module, tempered: Tempered, forward: Forward, *, is_whole_model: bool, thorough: bool = True
 ) -> list[str]:
     """Test every layer as :meth:`tempopt.attention.attach.Attachment.self_test` says.
 
@@ -97,7 +97,7 @@ def self_test(
         model: The model, with temperatures attached.
         tempered: Its tempered layers; their temperatures are as before afterwards.
         forward: Runs the model on a fixed batch and returns tensors in any nesting.
-        whole: Whether all attention of the model is meant to be tempered.
+        is_whole_model: Whether all attention of the model is meant to be tempered.
         thorough: Whether to compare all layers with themselves by other means, to look at the first, the
             middle and the last one each by itself, and to refuse those that the forward does not use: some
             twenty forwards. If not, some ten forwards are all of it.
@@ -111,7 +111,7 @@ def self_test(
     values = tempered.values
     try:
         with unchanged(model), tempered.by_temperature_alone():
-            return _Test(model, tempered, forward, whole).run(thorough=thorough)
+            return _Test(model, tempered, forward, is_whole_model).run(thorough=thorough)
     finally:
         tempered.set_values(values)
 
@@ -170,9 +170,9 @@ class TemperedRows:
         with ExitStack() as stack:
             for layer, temperature in temperatures.items():
                 stack.enter_context(baked(self.rows[layer], 1.0 / temperature))
-            for each in (each for layer in self.rows for each in layer.every):
-                assert isinstance(each.module, TemperedProjection)
-                stack.enter_context(untempered(each.module))
+            for projection in (projection for layer in self.rows for projection in layer.every):
+                assert isinstance(projection.module, TemperedProjection)
+                stack.enter_context(untempered(projection.module))
             yield
 
     def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
@@ -227,7 +227,7 @@ class TemperedInterface:
         """Leave out head pattern, local heads, length scaling, entropy term and normaliser."""
         interface = self.interface
         pattern, local = interface.head_factors.pattern, interface.local
-        kept = interface.length_scaling, interface.normaliser, interface.entropy
+        settings = interface.length_scaling, interface.normaliser, interface.entropy
         interface.length_scaling, interface.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
         interface.entropy = EntropyParameters()
         interface.head_factors.use(UniformHeads())
@@ -235,7 +235,7 @@ class TemperedInterface:
         try:
             yield
         finally:
-            interface.length_scaling, interface.normaliser, interface.entropy = kept
+            interface.length_scaling, interface.normaliser, interface.entropy = settings
             interface.head_factors.use(pattern)
             interface.local = local
 
@@ -271,21 +271,23 @@ def same_by_hand(
         can be told.
     """
     test, values = _Test(model, tempered, forward, False), tempered.values
-    every = dict.fromkeys(range(len(tempered.names)), tempered.probe)
+    temperatures = dict.fromkeys(range(len(tempered.names)), tempered.probe)
     try:
         with unchanged(model), tempered.by_temperature_alone():
-            plain, wanted = test.outputs(), test.outputs(every)
+            plain_outputs, tempered_outputs = test.outputs(), test.outputs(temperatures)
             with tempered.interface.own_implementation(), by_hand(1.0 / tempered.probe):
-                found = test.outputs()
+                by_hand_outputs = test.outputs()
     finally:
         tempered.set_values(values)
-    moved = distance(wanted, plain)
-    types = {each.dtype for each in model.parameters() if each.is_floating_point()}
-    size = distance(wanted, [torch.zeros_like(each) for each in wanted])
-    rounded = _ROUNDINGS * max(torch.finfo(each).eps for each in types) * size
-    if moved and distance(wanted, found) <= max(_OFF_BY_HAND * moved, min(rounded, _MOST * moved)):
+    effect = distance(tempered_outputs, plain_outputs)
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    size = distance(tempered_outputs, [torch.zeros_like(output) for output in tempered_outputs])
+    rounding = _ROUNDINGS * max(torch.finfo(dtype).eps for dtype in dtypes) * size
+    if effect and distance(tempered_outputs, by_hand_outputs) <= max(
+        _OFF_BY_HAND * effect, min(rounding, _MOST * effect)
+    ):
         return True
-    return None if rounded >= _MOST * moved else False
+    return None if rounding >= _MOST * effect else False
 
 
 def _scaled(layer: InterfaceLayer, factor: float) -> AbstractContextManager[None]:
@@ -311,39 +313,45 @@ class _Test:
                 "Draw the batch once, outside of it, as in self_test(lambda: model(batch))."
             )
         names = self.tempered.names
-        alone = {0, len(names) // 2, len(names) - 1} if thorough else set()
+        single_layers = {0, len(names) // 2, len(names) - 1} if thorough else set()
         if thorough:
             self.check_equal(base)
-        for index in sorted(alone):
+        for index in sorted(single_layers):
             self.check_moves(index, base)
         proof = self.prove()
         if thorough and proof.not_run:
             raise AttachError(unmoved(names[min(proof.not_run)], NOT_RUN))
-        left = [i for i in range(len(names)) if i not in proof.proven and i not in proof.not_run]
-        if left and not thorough:
+        unproven_layers = [
+            layer for layer in range(len(names)) if layer not in proof.proven and layer not in proof.not_run
+        ]
+        if unproven_layers and not thorough:
             self.check_equal(base)
-        for index in left:
-            if index not in alone:
+        for index in unproven_layers:
+            if index not in single_layers:
                 self.check_moves(index, base)
             self.check_split(index, names[index], base.result)
         return [names[index] for index in sorted(proof.not_run)]
 
     def prove(self) -> Proof:
         """Look at all logits at once."""
-        return prove(self.model, self.tempered, self.outputs, close, whole=self.whole)
+        return prove(self.model, self.tempered, self.outputs, close, is_whole_model=self.whole)
 
     def check_equal(self, base: Outputs) -> None:
         """Compare with the model's own attention and the temperatures put in by other means, all at once."""
         probe, names = self.tempered.probe, self.tempered.names
         # Neighbours differ, so that a layer that has the temperature of another is found.
-        every = {index: (probe, 1 / probe, probe**2)[index % 3] for index in range(len(names))}
+        temperatures = {index: (probe, 1 / probe, probe**2)[index % 3] for index in range(len(names))}
         for grad in (False, True):
-            if (wrong := self.first_unequal(every, base, grad=grad)) is None:
+            if (layer := self.first_unequal(temperatures, base, grad=grad)) is None:
                 continue
-            one = (i for i in every if self.first_unequal({i: probe}, base, grad=grad) is not None)
+            single_layers = (
+                index
+                for index in temperatures
+                if self.first_unequal({index: probe}, base, grad=grad) is not None
+            )
             raise AttachError(
-                f'The temperature of layer "{names[next(one, wrong)]}" does not act as it should: the output '
-                f"is not that of {self.tempered.by_hand_is}. {_WITHOUT_IT}"
+                f'The temperature of layer "{names[next(single_layers, layer)]}" does not act as it should: '
+                f"the output is not that of {self.tempered.by_hand_is}. {_WITHOUT_IT}"
             )
 
     def first_unequal(self, temperatures: Mapping[int, float], base: Outputs, *, grad: bool) -> int | None:
@@ -353,16 +361,16 @@ class _Test:
         with self.tempered.by_hand(temperatures):
             by_hand = self.observe(grad=grad, watch=grad)
         if not _as_by_hand(tempered.result, by_hand.result, base.result):
-            found = 0
+            fallback_index = 0
         elif tempered.inside.keys() != by_hand.inside.keys():
             return 0
         else:
-            found = None
+            fallback_index = None
         for index, attention in enumerate(self.tempered.attentions):
             for name in around(attention, tempered.inside):
                 if not _as_by_hand(tempered.inside[name], by_hand.inside[name], base.inside.get(name, [])):
                     return index
-        return found
+        return fallback_index
 
     def check_moves(self, index: int, base: Outputs) -> None:
         """Compare the way that a layer's output goes with its whole way to uniform attention.
@@ -372,16 +380,27 @@ class _Test:
         """
         probe, name = self.tempered.probe, self.tempered.names[index]
         hot, last = self.observe({index: probe}), self.observe({index: UNIFORM})
-        inside = around(self.tempered.attentions[index], base.inside)
-        ways = {each: distance(last.inside.get(each, []), base.inside[each]) for each in inside}
-        shares = [distance(hot.inside.get(each, []), base.inside[each]) / w for each, w in ways.items() if w]
-        behind = [*list(ways.values())[1:], distance(last.result, base.result)]
+        module_names = around(self.tempered.attentions[index], base.inside)
+        full_changes = {
+            module_name: distance(last.inside.get(module_name, []), base.inside[module_name])
+            for module_name in module_names
+        }
+        shares = [
+            distance(hot.inside.get(module_name, []), base.inside[module_name]) / full_change
+            for module_name, full_change in full_changes.items()
+            if full_change
+        ]
+        outer_changes = [*list(full_changes.values())[1:], distance(last.result, base.result)]
         if not shares:
             # No module tells. Both ways, since a loss may by chance be the same at one other temperature.
-            whole = behind[-1]
-            others = (hot.result, self.outputs({index: 1 / probe}))
-            shares = [max(distance(each, base.result) for each in others) / whole] if whole else [0.0]
-        elif not any(behind) and (len(ways) > 1 or not few_numbers(base.result)):
+            result_change = outer_changes[-1]
+            other_results = (hot.result, self.outputs({index: 1 / probe}))
+            shares = (
+                [max(distance(result, base.result) for result in other_results) / result_change]
+                if result_change
+                else [0.0]
+            )
+        elif not any(outer_changes) and (len(full_changes) > 1 or not few_numbers(base.result)):
             raise AttachError(unmoved(name, DISCARDED))
         # A module that returns queries shows no more than that they are scaled; what is around it does.
         if min(shares[:2]) < _LEAST_MOVE:
@@ -409,14 +428,16 @@ class _Test:
         self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False, watch: bool = True
     ) -> Outputs:
         """Return the same, and, if watched, what comes out of the modules around the layers."""
-        given = temperatures or {}
-        self.tempered.set_values([1.0 / given.get(index, 1.0) for index in range(len(self.tempered.names))])
+        temperature_of_layer = temperatures or {}
+        self.tempered.set_values(
+            [1.0 / temperature_of_layer.get(index, 1.0) for index in range(len(self.tempered.names))]
+        )
         devices = self.tempered.devices()
         with (
             torch.inference_mode(False),
             torch.set_grad_enabled(grad),
             same_randomness(devices),
-            watched(self.model, self.tempered.attentions if watch else []) as inside,
+            watched(self.model, self.tempered.attentions if watch else []) as module_outputs,
         ):
             result = list(tensors(self.forward()))
         if not result:
@@ -424,7 +445,7 @@ class _Test:
                 "The forward of the self-test returned no tensor. Return the model's output, as in "
                 "self_test(lambda: model(batch))."
             )
-        return Outputs(result, inside)
+        return Outputs(result, module_outputs)
 
 
 def _as_by_hand(tempered: Sequence[Tensor], by_hand: Sequence[Tensor], base: Sequence[Tensor]) -> bool:
@@ -437,13 +458,13 @@ def _as_by_hand(tempered: Sequence[Tensor], by_hand: Sequence[Tensor], base: Seq
 @contextmanager
 def baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
     """Have the rows of one part multiplied by a factor for a while (``QueryRows.scale_``)."""
-    every = [parameter for each in layer.every for _, parameter in each.parameters()]
-    kept = [(parameter, parameter.detach().clone()) for parameter in every]
+    parameters = [parameter for projection in layer.every for _, parameter in projection.parameters()]
+    saved_values = [(parameter, parameter.detach().clone()) for parameter in parameters]
     layer.scale_(factor, part=part)
     try:
         yield
     finally:
-        copy_back(kept)
+        copy_back(saved_values)
 
 
 @contextmanager

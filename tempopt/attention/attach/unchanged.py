@@ -19,29 +19,29 @@ _CLOSED = 1e-4
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Have a model in eval mode with all its branches open for a while, and leave it as it was."""
     states = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
-    closed = [parameter for parameter in model.parameters() if _is_closed(parameter)]
+    closed_parameters = [parameter for parameter in model.parameters() if _is_closed(parameter)]
     # Metrics keep their states in plain attributes.
-    loose = [
+    loose_tensors = [
         value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
     ]
-    tensors = [*closed, *model.buffers(), *loose]
-    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    tensors = [*closed_parameters, *model.buffers(), *loose_tensors]
+    saved_values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         for module, _, _ in states:
             # Not by eval(): of some modules it does more, as merging weights.
             module.training = False
-        _open(closed)
+        _open(closed_parameters)
         yield
     finally:
         for module, attributes, buffers in states:
             _replace(vars(module), attributes)
             _replace(module._buffers, buffers)
-        copy_back(kept)
+        copy_back(saved_values)
 
 
-def _replace(current: dict[str, Any], before: Mapping[str, Any]) -> None:
-    current.clear()
-    current.update(before)
+def _replace(entries: dict[str, Any], saved_entries: Mapping[str, Any]) -> None:
+    entries.clear()
+    entries.update(saved_entries)
 
 
 def _is_closed(parameter: Tensor) -> bool:
@@ -69,8 +69,8 @@ def same_randomness(devices: set[torch.device]) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def copy_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
+def copy_back(saved_values: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write values back into the tensors that had them."""
     with torch.no_grad():
-        for tensor, value in kept:
+        for tensor, value in saved_values:
             tensor.copy_(value)

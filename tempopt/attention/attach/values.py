@@ -90,20 +90,20 @@ class ValueAttachment:
 
     plan: TemperaturePlan
 
-    def __init__(self, model: nn.Module, place: Place, transform: Transform) -> None:
-        self.layers: Sequence[str] = [place.path]
-        self.found = _found(place, transform)
+    def __init__(self, model: nn.Module, location: Place, transform: Transform) -> None:
+        self.layers: Sequence[str] = [location.path]
+        self.found = _found(location, transform)
         self.progress = 0.0
         self.entropy = EntropyParameters()
         self._model = model
         self._own: tuple[float, ...] | None = None
         self._writes = False
-        self.path = place.path
+        self.path = location.path
         self.transform = transform
-        self._place = place
-        self._is_number = place.tensor is None
-        self._original = place.held if self._is_number else place.read()
-        self._learned = _is_learned(place.tensor)
+        self._place = location
+        self._is_number = location.tensor is None
+        self._original = location.held if self._is_number else location.read()
+        self._learned = _is_learned(location.tensor)
         self._learning = False
 
     @property
@@ -146,10 +146,10 @@ class ValueAttachment:
         self._own = None
         schedule = self.plan.schedule
         # a number in float32 is not the one that a person writes
-        same = isinstance(schedule, Constant) and math.isclose(
+        is_constant = isinstance(schedule, Constant) and math.isclose(
             schedule.temperature_init, self.found, rel_tol=SAME_AS_FOUND
         )
-        self._set_writes(not same)
+        self._set_writes(not is_constant)
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
@@ -192,9 +192,9 @@ class ValueAttachment:
         """Whether the number is a parameter that is learned where nothing is written."""
         return self._learned
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, location: Place) -> bool:
         """Return whether the schedule is on the number at a place, whatever path leads there."""
-        return self._place.same_as(place)
+        return self._place.same_as(location)
 
     def stored(self, temperature: float) -> float:
         """Return what the model holds at a temperature."""
@@ -222,19 +222,19 @@ class ValueAttachment:
             return
         self._require(self.stored(self.temperatures[0]) if self._writes else float(self._original))
 
-    def _require(self, due: float) -> None:
-        there = self._place.read()
+    def _require(self, expected_value: float) -> None:
+        stored_value = self._place.read()
         tensor = self._place.tensor
         if tensor is not None:
             # as its precision rounds it
-            due = torch.tensor(due, dtype=tensor.dtype).item()
-        if there == due or (tensor is None and same_number(there, due)):
+            expected_value = torch.tensor(expected_value, dtype=tensor.dtype).item()
+        if stored_value == expected_value or (tensor is None and same_number(stored_value, expected_value)):
             return
         raise AttachError(
-            f'The code of {type(self._model).__name__} itself changes "{self.path}" in training: {due:.6g} '
-            f"was set, and {there:.6g} is there. Then neither a schedule nor the temperature as found is "
-            "what training reads. Take out what writes it: a schedule of the model's own, as in "
-            "training_step or on_train_batch_start, or a clamp that is narrower than the schedule."
+            f'The code of {type(self._model).__name__} itself changes "{self.path}" in training: '
+            f"{expected_value:.6g} was set, and {stored_value:.6g} is there. Then neither a schedule nor the "
+            "temperature as found is what training reads. Take out what writes it: a schedule of the model's "
+            "own, as in training_step or on_train_batch_start, or a clamp that is narrower than the schedule."
         )
 
     def learn(self) -> None:
@@ -245,10 +245,10 @@ class ValueAttachment:
         Raises:
             AttachError: It was detached, or no tensor can be put in the place of the number.
         """
-        own = self.temperatures[0] if self._writes else self.found
+        temperature = self.temperatures[0] if self._writes else self.found
         self._learning = True
         # keeps what is there before a tensor takes its place
-        self.set_temperatures([own])
+        self.set_temperatures([temperature])
         if self._place.tensor is None:
             # as precise as the number, and of no weight in the type of a result
             self._place.hold(torch.tensor(self._place.read(), dtype=torch.float64))
@@ -290,36 +290,42 @@ class ValueAttachment:
                 the same twice, or there is no loss.
         """
         self._require_attached()
-        before = self._place.read()
-        own = self.temperatures[0] if self._writes else self.found
+        original_value = self._place.read()
+        temperature = self.temperatures[0] if self._writes else self.found
         try:
-            plain, again = trained_twice(lambda: self._trained(loss))
-            if any(bool(each.isnan().any()) for each in plain.all):
+            first_result, second_result = trained_twice(lambda: self._trained(loss))
+            if any(bool(tensor.isnan().any()) for tensor in first_result.all):
                 raise AttachError(
-                    f"The loss of one batch or its gradient is NaN at the temperature {own:.4g}, so it "
-                    f'cannot be told whether "{self.path}" moves it. Give it weights and a batch that train.'
+                    f"The loss of one batch or its gradient is NaN at the temperature {temperature:.4g}, so "
+                    f'it cannot be told whether "{self.path}" moves it. Give it weights and a batch that '
+                    "train."
                 )
-            if not equal(plain, again):
+            if not equal(first_result, second_result):
                 raise not_the_same(self.called)
             for factor in _PERTURBED:
-                self._place.write(self.stored(own * factor))
-                if not close(plain.all, self._trained(loss).all):
+                self._place.write(self.stored(temperature * factor))
+                if not close(first_result.all, self._trained(loss).all):
                     return
-                self._require(self.stored(own * factor))
+                self._require(self.stored(temperature * factor))
         finally:
-            self._place.write(before)
+            self._place.write(original_value)
         raise AttachError(
-            f"The training loss and its gradient are the same but for rounding at the temperature {own:.4g}, "
-            f'at a sixteenth of it and at sixteen times it: nothing reads "{self.path}" in training. It may '
-            "have been copied when the module was made, be held between bounds, or be undone by a norm that "
-            f"follows{_table_beside(self._place)}. {_candidates(self._model, self.path)}"
+            f"The training loss and its gradient are the same but for rounding at the temperature "
+            f'{temperature:.4g}, at a sixteenth of it and at sixteen times it: nothing reads "{self.path}" '
+            "in training. It may have been copied when the module was made, be held between bounds, or be "
+            f"undone by a norm that follows{_table_beside(self._place)}. "
+            f"{_candidates(self._model, self.path)}"
         )
 
     def _trained(self, loss: Callable[[], Any]) -> Trained:
         """Return the loss of a batch and its gradients, without those of the number itself."""
-        own = self._place.tensor
-        learned = [each for each in self._model.parameters() if each.requires_grad and each is not own]
-        return trained(self._model, loss, learned)
+        number = self._place.tensor
+        parameters = [
+            parameter
+            for parameter in self._model.parameters()
+            if parameter.requires_grad and parameter is not number
+        ]
+        return trained(self._model, loss, parameters)
 
     def detach(self) -> None:
         """Take the schedule off: the number is what it was before one was written, and learned if it was."""
@@ -407,17 +413,17 @@ def attach_value(
     """
     if transform not in _STORED:
         raise SpecError(unknown("transform", transform, _STORED))
-    place = find_number(model, path)
+    location = find_number(model, path)
     attachments: list[ValueAttachment] = model.__dict__.setdefault(_ATTACHED, [])
-    for other in attachments:
-        if other.is_at(place):
-            same = "" if other.path == path else f', which is the number at "{path}"'
+    for other_attachment in attachments:
+        if other_attachment.is_at(location):
+            alias = "" if other_attachment.path == path else f', which is the number at "{path}"'
             raise AttachError(
-                f'A schedule is on "{other.path}" already{same}. One number has one schedule: give one of '
-                "them, or take the other off first, with detach() of what attach_value has returned, or of "
-                "the attribute attachment of a ValueCallback."
+                f'A schedule is on "{other_attachment.path}" already{alias}. One number has one schedule: '
+                "give one of them, or take the other off first, with detach() of what attach_value has "
+                "returned, or of the attribute attachment of a ValueCallback."
             )
-    attachment = ValueAttachment(model, place, transform)
+    attachment = ValueAttachment(model, location, transform)
     attachments.append(attachment)
     try:
         attachment.use(parameters)
@@ -433,33 +439,33 @@ def _is_learned(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad
 
 
-def _found(place: Place, transform: Transform) -> float:
-    stored = place.read()
+def _found(location: Place, transform: Transform) -> float:
+    stored = location.read()
     try:
         temperature = _READ[transform](stored)
         check_number("temperature", temperature)
     except (ArithmeticError, SpecError) as error:
-        others = ", ".join(each for each in _STORED if each != transform)
+        others = ", ".join(name for name in _STORED if name != transform)
         raise AttachError(
-            f'"{place.path}" is {stored:g}, which by transform="{transform}" is no temperature from '
+            f'"{location.path}" is {stored:g}, which by transform="{transform}" is no temperature from '
             f"{LOWEST:g} to {HIGHEST:g}. Give another path, or say how it stores a temperature: {others}."
         ) from error
     return temperature
 
 
-def _table_beside(place: Place) -> str:
-    tables = ", ".join(tables_beside(place))
+def _table_beside(location: Place) -> str:
+    tables = ", ".join(tables_beside(location))
     return f", or training reads a table by step or epoch in its place ({tables})" if tables else ""
 
 
 def _candidates(model: nn.Module, path: str) -> str:
-    others = [each for each in likely_numbers(model) if each != path]
+    others = [other_path for other_path in likely_numbers(model) if other_path != path]
     return f"Other numbers of this model are {', '.join(others)}." if others else _NO_OTHER
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trained:
-    """What the loss of one batch comes to.
+    """Losses and gradients of one batch.
 
     Args:
         losses: What it returned.
@@ -473,7 +479,7 @@ class Trained:
     @property
     def all(self) -> list[Tensor]:
         """Losses and gradients, as far as there are any."""
-        return [*self.losses, *(each for each in self.gradients if each is not None)]
+        return [*self.losses, *(gradient for gradient in self.gradients if gradient is not None)]
 
 
 def trained(model: nn.Module, loss: Callable[[], Any], parameters: Sequence[Tensor]) -> Trained:
@@ -484,27 +490,27 @@ def trained(model: nn.Module, loss: Callable[[], Any], parameters: Sequence[Tens
         loss: Returns a tensor, or tensors in any nesting.
         parameters: What the gradients are asked for; each requires one.
     """
-    devices = {each.device for each in model.parameters()}
+    devices = {parameter.device for parameter in model.parameters()}
     # statistics that a forward adds to, as the centre of DINO, are buffers
     with _buffers_kept(model), same_randomness(devices), torch.enable_grad():
-        found = list(nested_tensors(loss()))
-        losses = [each.sum() for each in found if each.requires_grad]
+        tensors = list(nested_tensors(loss()))
+        losses = [tensor.sum() for tensor in tensors if tensor.requires_grad]
         gradients: Sequence[Tensor | None] = [None] * len(parameters)
         if losses and parameters:
-            whole = torch.stack([each.double() for each in losses]).sum()
-            gradients = torch.autograd.grad(whole, list(parameters), allow_unused=True)
+            total_loss = torch.stack([scalar_loss.double() for scalar_loss in losses]).sum()
+            gradients = torch.autograd.grad(total_loss, list(parameters), allow_unused=True)
         return Trained(
-            losses=[each.detach().clone() for each in found],
-            gradients=[None if each is None else each.detach().clone() for each in gradients],
+            losses=[tensor.detach().clone() for tensor in tensors],
+            gradients=[None if gradient is None else gradient.detach().clone() for gradient in gradients],
         )
 
 
 def trained_twice(train: Callable[[], Trained]) -> tuple[Trained, Trained]:
     """Return two computations of the same loss; AttachError if it is none."""
-    one = train()
-    if not one.losses:
+    result = train()
+    if not result.losses:
         raise AttachError("The loss returned no tensor. Have it return the training loss.")
-    return one, train()
+    return result, train()
 
 
 def not_the_same(called: str) -> AttachError:
@@ -515,20 +521,22 @@ def not_the_same(called: str) -> AttachError:
     )
 
 
-def equal(one: Trained, other: Trained) -> bool:
+def equal(result: Trained, other_result: Trained) -> bool:
     """Return whether losses and gradients are equal to the bit."""
-    some, others = one.all, other.all
-    return len(some) == len(others) and all(map(torch.equal, some, others))
+    tensors, other_tensors = result.all, other_result.all
+    return len(tensors) == len(other_tensors) and all(map(torch.equal, tensors, other_tensors))
 
 
-def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float) -> TemperaturePlan:
-    given = dataclasses.asdict(parameters) if isinstance(parameters, TemperatureParameters) else parameters
-    if not isinstance(given, Mapping):
+def _plan(
+    parameters: TemperatureParameters | Mapping[str, object], initial_temperature: float
+) -> TemperaturePlan:
+    values = dataclasses.asdict(parameters) if isinstance(parameters, TemperatureParameters) else parameters
+    if not isinstance(values, Mapping):
         raise AttachError(
-            f"The parameters are {given!r}. Give temperature parameters by name, as in "
+            f"The parameters are {values!r}. Give temperature parameters by name, as in "
             '{"temperature_init": 0.1}.'
         )
-    for name, value in given.items():
+    for name, value in values.items():
         if name in VALUE_PARAMETERS or is_own_number(name):
             continue
         if name not in NEUTRAL:
@@ -538,21 +546,21 @@ def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float
                 f"{name}={value!r} is about layers, lengths or attention, and a named temperature has none "
                 f"of them. Give {', '.join(sorted(VALUE_PARAMETERS))}."
             )
-    if is_own(schedule := given.get("schedule")):
+    if is_own(schedule := values.get("schedule")):
         load_schedule(str(schedule), where="schedule")
-    whole = {"temperature_init": found, "warmup_start": found, **given}
-    return TemperatureParameters.from_mapping(whole).plan(1)
+    plan_values = {"temperature_init": initial_temperature, "warmup_start": initial_temperature, **values}
+    return TemperatureParameters.from_mapping(plan_values).plan(1)
 
 
 @contextlib.contextmanager
 def _buffers_kept(model: nn.Module) -> Iterator[None]:
     # a forward may write into a buffer, or put another one in its place
-    own = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-    kept = [(module, dict(module._buffers)) for module in own]
-    values = [(each, each.detach().clone()) for each in model.buffers()]
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    saved_buffers = [(module, dict(module._buffers)) for module in modules]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
     finally:
-        for module, buffers in kept:
+        for module, buffers in saved_buffers:
             module._buffers.update(buffers)
         copy_back(values)

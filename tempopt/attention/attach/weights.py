@@ -73,7 +73,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except Exception as error:
         raise UsageError(_unreadable(path, error)) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict) or not any(isinstance(each, Tensor) for each in state.values()):
+    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         raise UsageError(f"{path} holds no weights by name. {REMEDY}")
     return content if "state_dict" in content else {"state_dict": content}
 
@@ -86,19 +86,19 @@ def _read_safe(path: Path) -> dict[str, Tensor]:
             f"{path} is read by the package safetensors. Install it: pip install safetensors"
         ) from error
     try:
-        found: dict[str, Tensor] = load_file(path)
+        state: dict[str, Tensor] = load_file(path)
     except Exception as error:
         raise UsageError(_unreadable(path, error)) from error
-    return found
+    return state
 
 
 def _unreadable(path: Path, error: Exception) -> str:
     kind = type(error).__name__
     # what torch and safetensors raise for a file that ends too early or has no content of theirs
-    damaged = "it is damaged, incomplete or no file of weights"
+    reason = "it is damaged, incomplete or no file of weights"
     if kind == "UnpicklingError":
-        damaged = "a pickle of objects, such as a whole module, can run code and is refused"
-    return f"{path} cannot be loaded as data ({kind}): {damaged}. {REMEDY}"
+        reason = "a pickle of objects, such as a whole module, can run code and is refused"
+    return f"{path} cannot be loaded as data ({kind}): {reason}. {REMEDY}"
 
 
 def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
@@ -108,24 +108,24 @@ def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
         UsageError: Weights are missing, there are others, or shapes differ; up to five of each are named.
         AttachError: The weights have a temperature in them already, and the model has one attached.
     """
-    own = dict(model.state_dict(keep_vars=True))
-    shared = {id(own[name]) for name in state if name in own}
-    missing = [name for name in own if name not in state and id(own[name]) not in shared]
-    others = [name for name in state if name not in own]
+    model_state = dict(model.state_dict(keep_vars=True))
+    shared_ids = {id(model_state[name]) for name in state if name in model_state}
+    missing = [name for name in model_state if name not in state and id(model_state[name]) not in shared_ids]
+    others = [name for name in state if name not in model_state]
     shapes = [
-        f"{name} ({_shape_text(state[name])}, in the model {_shape_text(own[name])})"
+        f"{name} ({_shape_text(state[name])}, in the model {_shape_text(model_state[name])})"
         for name in state
-        if isinstance(own.get(name), Tensor)
+        if isinstance(model_state.get(name), Tensor)
         and isinstance(state[name], Tensor)
-        and own[name].shape != state[name].shape
+        and model_state[name].shape != state[name].shape
     ]
     _refuse(path, type(model).__name__, missing, others, shapes)
     # a plain model calls its own hooks, and refuses by itself what it must not be given
-    model.load_state_dict(state, strict=not _tied(own, state))
+    model.load_state_dict(state, strict=not _tied(model_state, state))
 
 
-def _tied(own: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    return any(name not in state for name in own)
+def _tied(model_state: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    return any(name not in state for name in model_state)
 
 
 def _shape_text(value: Any) -> str:
@@ -136,8 +136,14 @@ def _shape_text(value: Any) -> str:
 def _refuse(
     path: Path, called: str, missing: Sequence[str], others: Sequence[str], shapes: Sequence[str]
 ) -> None:
-    found = {"it does not have": missing, "it has what the model does not": others, "other shapes": shapes}
-    differences = "; ".join(f"{what}: {_format_names(names)}" for what, names in found.items() if names)
+    names_by_difference = {
+        "it does not have": missing,
+        "it has what the model does not": others,
+        "other shapes": shapes,
+    }
+    differences = "; ".join(
+        f"{difference}: {_format_names(names)}" for difference, names in names_by_difference.items() if names
+    )
     if differences:
         raise UsageError(
             f"{path} is of another model than {called}: {differences}. Build the model with the "
@@ -147,8 +153,8 @@ def _refuse(
 
 def _format_names(names: Sequence[str]) -> str:
     """Return the first names of a list as messages give them, and how many more there are."""
-    more = len(names) - _NAMED
-    return ", ".join([*names[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    num_more = len(names) - _NAMED
+    return ", ".join([*names[:_NAMED], *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
 def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
@@ -166,36 +172,40 @@ def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
     """
     target = pretrained_model(model, folder)
     cls: Any = type(target)
-    inside = {id(each) for each in target.parameters()}
-    outside = [name for name, each in model.named_parameters() if id(each) not in inside]
-    if outside:
+    target_ids = {id(parameter) for parameter in target.parameters()}
+    outside_names = [name for name, parameter in model.named_parameters() if id(parameter) not in target_ids]
+    if outside_names:
         raise UsageError(
             f"{folder} has the weights of {cls.__name__} alone, and {type(model).__name__} has others, which "
-            f"would stay as they were initialised: {_format_names(outside)}. "
+            f"would stay as they were initialised: {_format_names(outside_names)}. "
             "Give a state dict of the whole module: torch.save(model.state_dict(), path)."
         )
     try:
-        loaded, found = cls.from_pretrained(
+        loaded, loading_info = cls.from_pretrained(
             folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
     except Exception as error:
-        first = str(error).strip().partition("\n")[0][:300]
+        first_line = str(error).strip().partition("\n")[0][:300]
         raise UsageError(
-            f"{folder} cannot be loaded as {cls.__name__} ({type(error).__name__}: {first}). Give a folder "
-            "that save_pretrained of that class wrote."
+            f"{folder} cannot be loaded as {cls.__name__} ({type(error).__name__}: {first_line}). Give a "
+            "folder that save_pretrained of that class wrote."
         ) from error
-    told = getattr(loaded.config, MARK, None)
-    if told and (not baked or is_attached(model)):
+    marks = getattr(loaded.config, MARK, None)
+    if marks and (not baked or is_attached(model)):
         raise AttachError(BAKED.format(folder))
     # the class may have parts that this model was built without, and that the folder need not have
-    own, unknown = (
+    target_state, unknown_names = (
         target.state_dict(),
-        {name for name, *_ in found["mismatched_keys"]} | set(found["missing_keys"]),
+        {name for name, *_ in loading_info["mismatched_keys"]} | set(loading_info["missing_keys"]),
     )
-    state = {name: each for name, each in loaded.state_dict().items() if name in own and name not in unknown}
+    state = {
+        name: tensor
+        for name, tensor in loaded.state_dict().items()
+        if name in target_state and name not in unknown_names
+    }
     load_state(target, state, folder)
-    if told:
-        setattr(config_of(target), MARK, told)
+    if marks:
+        setattr(config_of(target), MARK, marks)
 
 
 def pretrained_model(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
@@ -204,31 +214,35 @@ def pretrained_model(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Mod
     Raises:
         UsageError: There is none, or there are several and the folder's ``architectures`` name none of them.
     """
-    found: dict[str, nn.Module] = {}
+    pretrained_models: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        nested = any(not outer or name.startswith(f"{outer}.") for outer in found)
-        if not nested and hasattr(type(module), "from_pretrained") and config_of(module) is not None:
-            found[name] = module
-    named = _architectures(Path(folder).expanduser())
-    if len(found) > 1:
-        found = {name: each for name, each in found.items() if type(each).__name__ in named} or found
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if not found:
+        is_nested = any(not outer or name.startswith(f"{outer}.") for outer in pretrained_models)
+        if not is_nested and hasattr(type(module), "from_pretrained") and config_of(module) is not None:
+            pretrained_models[name] = module
+    class_names = _architectures(Path(folder).expanduser())
+    if len(pretrained_models) > 1:
+        pretrained_models = {
+            name: candidate
+            for name, candidate in pretrained_models.items()
+            if type(candidate).__name__ in class_names
+        } or pretrained_models
+    if len(pretrained_models) == 1:
+        return next(iter(pretrained_models.values()))
+    if not pretrained_models:
         raise UsageError(
             f"{folder} is a folder of transformers, and {type(model).__name__} has no model of transformers "
             f"to load it into. {REMEDY}"
         )
     raise UsageError(
-        f"{type(model).__name__} has several models of transformers ({', '.join(found)}), and it is not said "
-        f"which of them {folder} is of. Give a state dict of the whole module: "
+        f"{type(model).__name__} has several models of transformers ({', '.join(pretrained_models)}), and it "
+        f"is not said which of them {folder} is of. Give a state dict of the whole module: "
         "torch.save(model.state_dict(), path)."
     )
 
 
 def _architectures(folder: Path) -> list[str]:
     try:
-        told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        return [str(each) for each in told.get("architectures") or []]
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        return [str(name) for name in config.get("architectures") or []]
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{folder / _CONFIG} cannot be read ({type(error).__name__}). {REMEDY}") from error

@@ -19,7 +19,7 @@ from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScali
 
 __all__ = ["causal_mask", "keys_counted", "temper_query", "tempered_attention", "visible", "visible_keys"]
 
-# Who is counting at present; a list, so that nothing is done for it as long as nobody does.
+# The sets being filled at present; nothing is counted while there are none.
 _COUNTS: list[set[int]] = []
 
 
@@ -35,7 +35,7 @@ def keys_counted() -> Iterator[set[int]]:
 
 
 def is_counting() -> bool:
-    """Return whether somebody counts the keys that queries see at present."""
+    """Return whether the keys that queries see are being counted."""
     return bool(_COUNTS)
 
 

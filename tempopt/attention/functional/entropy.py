@@ -223,8 +223,8 @@ def regularised_attention(
         is_causal=is_causal,
         dropout_p=dropout_p,
     )
-    seen = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
-    term = term_of_entropy(entropy_BHQ, seen, weight=weight, target=target, valid_BQ=valid_BQ)
+    num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
+    term = term_of_entropy(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
     return add_to_gradient(out_BHQD, term)
 
 
@@ -252,8 +252,8 @@ def entropy_term(
         valid_BQ: True where a query is not padding; None if none is.
     """
     entropy_BHQ = attention_entropy(q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal)
-    seen = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
-    return term_of_entropy(entropy_BHQ, seen, weight=weight, target=target, valid_BQ=valid_BQ)
+    num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
+    return term_of_entropy(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
 
 
 def term_of_entropy(
@@ -332,7 +332,7 @@ class _AddToGradient(torch.autograd.Function):
 def check_shapes(q: Tensor, k: Tensor, v: Tensor | None, attn_mask: Tensor | None) -> None:
     """Raise UsageError if queries, keys, values and mask do not belong together."""
     remedy = ""
-    if any(each is not None and each.ndim != 4 for each in (q, k, v)):
+    if any(tensor is not None and tensor.ndim != 4 for tensor in (q, k, v)):
         remedy = "give each as (batch, heads, length, head dimension); unsqueeze what has fewer dimensions"
     elif q.shape[0] != k.shape[0] or q.shape[-1] != k.shape[-1]:
         remedy = "queries and keys need the same batch and the same head dimension; expand the batch of one"
@@ -343,15 +343,17 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor | None, attn_mask: Tensor | Non
     elif attn_mask is not None and not _broadcasts(attn_mask, (*q.shape[:3], k.shape[2])):
         remedy = "the mask has to broadcast to (batch, heads, queries, keys)"
     if remedy:
-        names = {"q": q, "k": k, "v": v, "attn_mask": attn_mask}
-        given = ", ".join(f"{name} {tuple(x.shape)}" for name, x in names.items() if x is not None)
-        raise UsageError(f"Shapes that do not belong together: {given}; {remedy}.")
+        tensors = {"q": q, "k": k, "v": v, "attn_mask": attn_mask}
+        shapes = ", ".join(
+            f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items() if tensor is not None
+        )
+        raise UsageError(f"Shapes that do not belong together: {shapes}; {remedy}.")
 
 
 def _broadcasts(attn_mask: Tensor, shape: tuple[int, ...]) -> bool:
-    at_end = shape[len(shape) - attn_mask.ndim :]
+    last_dims = shape[len(shape) - attn_mask.ndim :]
     return attn_mask.ndim <= 4 and all(
-        have in (1, want) for have, want in zip(attn_mask.shape, at_end, strict=True)
+        mask_size in (1, size) for mask_size, size in zip(attn_mask.shape, last_dims, strict=True)
     )
 
 

@@ -74,9 +74,11 @@ def _kernel_takes(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
     """Return whether torch's memory-efficient kernel for CUDA takes these; it wants aligned, dense rows."""
     if not q.is_cuda or k.shape[-2] == 0 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return False
-    same = all(each is None or (each.dtype == q.dtype and each.shape[-1] % 8 == 0) for each in (q, k, v))
+    is_aligned = all(
+        tensor is None or (tensor.dtype == q.dtype and tensor.shape[-1] % 8 == 0) for tensor in (q, k, v)
+    )
     # Values are put beside the keys first, which makes their rows dense.
-    return same and q.stride(-1) == k.stride(-1) == 1
+    return is_aligned and q.stride(-1) == k.stride(-1) == 1
 
 
 def _cuda_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -149,14 +151,14 @@ class _Tiles:
 
     def of_heads(self) -> Iterator[slice]:
         heads = self.q_NQD.shape[0]
-        return (slice(at, min(at + self.heads, heads)) for at in range(0, heads, self.heads))
+        return (slice(start, min(start + self.heads, heads)) for start in range(0, heads, self.heads))
 
     def of_rows(self) -> Iterator[slice]:
-        return (slice(at, min(at + self.rows, self.q_len)) for at in range(0, self.q_len, self.rows))
+        return (slice(start, min(start + self.rows, self.q_len)) for start in range(0, self.q_len, self.rows))
 
     def of_columns(self, rows: slice) -> Iterator[slice]:
         end = min(self.k_len, rows.stop) if self.is_causal else self.k_len
-        return (slice(at, min(at + self.columns, end)) for at in range(0, end, self.columns))
+        return (slice(start, min(start + self.columns, end)) for start in range(0, end, self.columns))
 
     def buffer(self) -> Tensor:
         size = self.heads * self.rows * self.columns
@@ -167,8 +169,8 @@ class _Tiles:
 
     def of_kv(self, x_NKD: Tensor, heads: slice) -> Tensor:
         """Return the keys or values that these heads share, in the type that is computed in."""
-        at = self.kv_heads(heads)
-        return x_NKD[at].to(self.dtype)
+        kv_index = self.kv_heads(heads)
+        return x_NKD[kv_index].to(self.dtype)
 
     def kv_heads(self, heads: slice) -> slice | Tensor:
         if self.group == 1:
@@ -181,12 +183,12 @@ class _Tiles:
         """Add the mask to a tile's logits."""
         if self.mask is not None:
             logits.add_(self._bias(self.mask, tile))
-        first, row = tile.columns.start, tile.rows.start
+        column, row = tile.columns.start, tile.rows.start
         if self.is_causal and tile.columns.stop - 1 > row:
-            seen_by_all = max(row - first, 0)
+            seen_by_all = max(row - column, 0)
             edge = logits[..., seen_by_all:]
             hidden = torch.full(edge.shape[-2:], _HIDDEN, dtype=self.dtype, device=logits.device)
-            edge.add_(hidden.triu(1 + row - first - seen_by_all))
+            edge.add_(hidden.triu(1 + row - column - seen_by_all))
 
     def _bias(self, mask: Tensor, tile: _Tile) -> Tensor:
         mask = mask[..., tile.rows if mask.shape[-2] > 1 else slice(None), :]
@@ -297,7 +299,7 @@ def _backward_kernel(
         constant = entropy * grad_entropy
         if v is not None:
             constant += torch.linalg.vecdot(grad_out.to(tiles.dtype), out.to(tiles.dtype))
-        rest = _Rest(
+        row_tensors = _Rest(
             grad_out=None if v is None else grad_out.flatten(0, 1),
             # the logits of a tile are in bits
             grad_entropy=(_LN_2 * grad_entropy).flatten(0, 1),
@@ -307,7 +309,7 @@ def _backward_kernel(
         )
         buffers = tiles.buffer(), tiles.buffer(), tiles.buffer()
         for heads in tiles.of_heads():
-            _backward_heads(tiles, heads, rest, grad_k.flatten(0, 1), grad_v, buffers)
+            _backward_heads(tiles, heads, row_tensors, grad_k.flatten(0, 1), grad_v, buffers)
         grad_k *= _LN_2
         return grad_q, grad_k.to(k.dtype), grad_v if v is None else grad_v.to(v.dtype)
 
@@ -326,32 +328,32 @@ class _Rest:
 def _backward_heads(
     tiles: _Tiles,
     heads: slice,
-    rest: _Rest,
+    row_tensors: _Rest,
     grad_k_NKD: Tensor,
     grad_v: Tensor,
     buffers: tuple[Tensor, Tensor, Tensor],
 ) -> None:
     keys = tiles.of_kv(tiles.k_NKD, heads)
     values = None if tiles.v_NKD is None else tiles.of_kv(tiles.v_NKD, heads)
-    at = tiles.kv_heads(heads)
-    shared = isinstance(at, Tensor)
-    grad_keys = torch.zeros_like(keys) if shared else grad_k_NKD[at]
+    kv_index = tiles.kv_heads(heads)
+    is_shared = isinstance(kv_index, Tensor)
+    grad_keys = torch.zeros_like(keys) if is_shared else grad_k_NKD[kv_index]
     grad_values = None
     if values is not None:
-        grad_values = torch.zeros_like(values) if shared else grad_v.flatten(0, 1)[at]
+        grad_values = torch.zeros_like(values) if is_shared else grad_v.flatten(0, 1)[kv_index]
     for rows in tiles.of_rows():
-        _backward_rows(tiles, heads, rows, rest, (keys, values), (grad_keys, grad_values), buffers)
-    if isinstance(at, Tensor):
-        grad_k_NKD.index_add_(0, at, grad_keys)
+        _backward_rows(tiles, heads, rows, row_tensors, (keys, values), (grad_keys, grad_values), buffers)
+    if isinstance(kv_index, Tensor):
+        grad_k_NKD.index_add_(0, kv_index, grad_keys)
         if grad_values is not None:
-            grad_v.flatten(0, 1).index_add_(0, at, grad_values)
+            grad_v.flatten(0, 1).index_add_(0, kv_index, grad_values)
 
 
 def _backward_rows(
     tiles: _Tiles,
     heads: slice,
     rows: slice,
-    rest: _Rest,
+    row_tensors: _Rest,
     kv: tuple[Tensor, Tensor | None],
     grad_kv: tuple[Tensor, Tensor | None],
     buffers: tuple[Tensor, Tensor, Tensor],
@@ -362,9 +364,10 @@ def _backward_rows(
     num_heads, num_rows, _ = queries.shape
     parts: list[Tensor] = []
     lse, constant, grad_entropy = (
-        each[heads, rows].unsqueeze(-1) for each in (rest.lse, rest.constant, rest.grad_entropy)
+        tensor[heads, rows].unsqueeze(-1)
+        for tensor in (row_tensors.lse, row_tensors.constant, row_tensors.grad_entropy)
     )
-    grad_out = None if rest.grad_out is None else rest.grad_out[heads, rows].to(tiles.dtype)
+    grad_out = None if row_tensors.grad_out is None else row_tensors.grad_out[heads, rows].to(tiles.dtype)
     grad_queries = torch.zeros_like(queries)
     for columns in tiles.of_columns(rows):
         width = columns.stop - columns.start
@@ -384,7 +387,7 @@ def _backward_rows(
         grad_logits.sub_(constant).mul_(weights)
         grad_queries.baddbmm_(grad_logits, keys[:, columns])
         grad_keys[:, columns].baddbmm_(grad_logits.transpose(-2, -1), queries)
-    rest.grad_q[heads, rows] = (grad_queries * tiles.scale).to(rest.grad_q.dtype)
+    row_tensors.grad_q[heads, rows] = (grad_queries * tiles.scale).to(row_tensors.grad_q.dtype)
 
 
 # Operators of torch's own kind, so that a compiler takes each for one step and does not unroll the tiles.
@@ -415,9 +418,9 @@ def _forward_shapes(
 
 @_backward.register_fake
 def _backward_shapes(
-    grad_out: Tensor, grad_entropy: Tensor, q: Tensor, k: Tensor, v: Tensor | None, *rest: Any
+    grad_out: Tensor, grad_entropy: Tensor, q: Tensor, k: Tensor, v: Tensor | None, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_v = k.new_empty(v.shape, dtype=v.dtype) if v is not None else k.new_empty(0, dtype=rest[-1].dtype)
+    grad_v = k.new_empty(v.shape, dtype=v.dtype) if v is not None else k.new_empty(0, dtype=args[-1].dtype)
     return q.new_empty(q.shape), k.new_empty(k.shape), grad_v
 
 
@@ -438,10 +441,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         q, k, v, mask, *output = ctx.saved_tensors
-        given = (*grads[:2], q, k, v, mask, ctx.scale, ctx.is_causal, *output)
+        args = (*grads[:2], q, k, v, mask, ctx.scale, ctx.is_causal, *output)
         # The compiler refuses a second derivative itself, and one function within another.
         gradient: Callable[..., Any] = _backward if torch.compiler.is_compiling() else _Gradient.apply
-        grad_q, grad_k, grad_v = gradient(*given)
+        grad_q, grad_k, grad_v = gradient(*args)
         return grad_q, grad_k, None if v is None else grad_v, None, None, None
 
 
@@ -449,8 +452,8 @@ class _Gradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _backward(*given)  # type: ignore[no-any-return]
+    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return _backward(*args)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -467,22 +470,32 @@ class _Gradient(torch.autograd.Function):
 
 def _fold(info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...], mask_at: int) -> list[Any]:
     """Return an operator's arguments with what is mapped over made part of the batch."""
-    size, folded = info.batch_size, list(args)
-    for at, (argument, dim) in enumerate(zip(args, in_dims, strict=True)):
+    size, folded_args = info.batch_size, list(args)
+    for index, (argument, dim) in enumerate(zip(args, in_dims, strict=True)):
         if not isinstance(argument, Tensor):
             continue
-        apart = argument.movedim(dim, 0) if dim is not None else argument.expand(size, *argument.shape)
-        if at == mask_at:
-            apart = apart.reshape(size, *(1,) * (5 - apart.ndim), *apart.shape[1:])
-            apart = apart.expand(size, folded[mask_at - 3].shape[0] // size, *apart.shape[2:])
+        mapped_argument = (
+            argument.movedim(dim, 0) if dim is not None else argument.expand(size, *argument.shape)
+        )
+        if index == mask_at:
+            mapped_argument = mapped_argument.reshape(
+                size, *(1,) * (5 - mapped_argument.ndim), *mapped_argument.shape[1:]
+            )
+            mapped_argument = mapped_argument.expand(
+                size, folded_args[mask_at - 3].shape[0] // size, *mapped_argument.shape[2:]
+            )
         # what stands for values that are not there has one dimension, and no batch
-        folded[at] = apart.flatten(0, 1) if apart.ndim > 2 else argument.new_empty(0)
-    return folded
+        folded_args[index] = (
+            mapped_argument.flatten(0, 1) if mapped_argument.ndim > 2 else argument.new_empty(0)
+        )
+    return folded_args
 
 
 def _unfold(info: Any, results: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-    apart = tuple(each.unflatten(0, (info.batch_size, -1)) if each.ndim > 1 else each for each in results)
-    return apart, tuple(0 if each.ndim > 1 else None for each in results)
+    outputs = tuple(
+        result.unflatten(0, (info.batch_size, -1)) if result.ndim > 1 else result for result in results
+    )
+    return outputs, tuple(0 if result.ndim > 1 else None for result in results)
 
 
 @_forward.register_vmap

@@ -141,18 +141,18 @@ def local_mask(
     Returns:
         A floating mask if one was given, else a boolean one.
     """
-    near = near_keys(position_Q, k_len, window)
-    is_local_H11 = torch.arange(num_heads, device=near.device)[:, None, None] < num_local
+    near_mask = near_keys(position_Q, k_len, window)
+    is_local_H11 = torch.arange(num_heads, device=near_mask.device)[:, None, None] < num_local
     # (1, Q, K), or (B, 1, Q, K) with positions of its own for each example
-    seen = (near.unsqueeze(-3) if near.ndim == 2 else near) | ~is_local_H11
+    visible_mask = (near_mask.unsqueeze(-3) if near_mask.ndim == 2 else near_mask) | ~is_local_H11
     if is_causal:
-        seen = seen & causal_mask(position_Q.shape[-1], k_len, near.device)
-    seen = seen.expand(*(1,) * (4 - seen.ndim), *seen.shape)
+        visible_mask = visible_mask & causal_mask(position_Q.shape[-1], k_len, near_mask.device)
+    visible_mask = visible_mask.expand(*(1,) * (4 - visible_mask.ndim), *visible_mask.shape)
     if attn_mask is None:
-        return seen
+        return visible_mask
     if attn_mask.dtype == torch.bool:
-        return attn_mask & seen
-    return attn_mask.masked_fill(~seen, hidden)
+        return attn_mask & visible_mask
+    return attn_mask.masked_fill(~visible_mask, hidden)
 
 
 def local_attention(
@@ -166,7 +166,7 @@ def local_attention(
     inverse_temperature: Tensor | float,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
-    **given: Any,
+    **kwargs: Any,
 ) -> Tensor:
     """Return tempered attention in which the first heads see near keys only.
 
@@ -184,30 +184,30 @@ def local_attention(
         inverse_temperature: As for :func:`tempopt.attention.functional.attention.tempered_attention`.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        given: What else that function takes.
+        **kwargs: What else that function takes.
 
     Returns:
         As that function.
     """
     num_heads, k_len = q_BHQD.shape[1], k_BHKD.shape[-2]
     qkv = (q_BHQD, for_each_head(k_BHKD, num_heads), for_each_head(v_BHKD, num_heads))
-    near, others = slice(0, num_local), slice(num_local, num_heads)
-    given["inverse_temperature"] = _of_heads(inverse_temperature, near)
-    q, k, v = (each[:, near] for each in qkv)
-    if isinstance(window, int) and _by_blocks(q, k, given["inverse_temperature"], attn_mask, window):
-        local_BHQD = _in_blocks(q, k, v, window=window, is_causal=is_causal, **given)
+    local_slice, global_slice = slice(0, num_local), slice(num_local, num_heads)
+    kwargs["inverse_temperature"] = _of_heads(inverse_temperature, local_slice)
+    q, k, v = (tensor[:, local_slice] for tensor in qkv)
+    if isinstance(window, int) and _by_blocks(q, k, kwargs["inverse_temperature"], attn_mask, window):
+        local_BHQD = _in_blocks(q, k, v, window=window, is_causal=is_causal, **kwargs)
     else:
-        mask = _narrowed(_of_heads(attn_mask, near), near_keys(position_Q, k_len, window))
+        mask = _narrowed(_of_heads(attn_mask, local_slice), near_keys(position_Q, k_len, window))
         if is_causal:
             mask = with_causal(mask, q.shape[-2], k_len)
-        local_BHQD = tempered_attention(q, k, v, attn_mask=mask, **given)
+        local_BHQD = tempered_attention(q, k, v, attn_mask=mask, **kwargs)
     if num_local == num_heads:
         return local_BHQD
-    given["inverse_temperature"] = _of_heads(inverse_temperature, others)
-    mask = _of_heads(attn_mask, others)
-    q, k, v = (each[:, others] for each in qkv)
-    others_BHQD = tempered_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **given)
-    return torch.cat([local_BHQD, others_BHQD], dim=1)
+    kwargs["inverse_temperature"] = _of_heads(inverse_temperature, global_slice)
+    mask = _of_heads(attn_mask, global_slice)
+    q, k, v = (tensor[:, global_slice] for tensor in qkv)
+    global_BHQD = tempered_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **kwargs)
+    return torch.cat([local_BHQD, global_BHQD], dim=1)
 
 
 def _by_blocks(
@@ -219,42 +219,44 @@ def _by_blocks(
 ) -> bool:
     """Return whether blocks are possible, and are less work than the whole matrix."""
     q_len, k_len = q_BHQD.shape[-2], k_BHKD.shape[-2]
-    by_query = (
+    is_per_query = (
         isinstance(inverse_temperature, Tensor)
         and inverse_temperature.ndim > 1
         and inverse_temperature.shape[-2] > 1
     )
-    apart = attn_mask is not None or by_query or q_len != k_len or is_counting()
-    return not apart and k_len >= _BLOCKS_FROM * max(window, _BLOCK)
+    needs_matrix = attn_mask is not None or is_per_query or q_len != k_len or is_counting()
+    return not needs_matrix and k_len >= _BLOCKS_FROM * max(window, _BLOCK)
 
 
 def _in_blocks(
-    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, *, window: int, is_causal: bool, **given: Any
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, *, window: int, is_causal: bool, **kwargs: Any
 ) -> Tensor:
     """Return attention to near keys, each block of queries with the keys that one of them sees."""
     batch, length = q_BHQD.shape[0], q_BHQD.shape[-2]
     block = max(window, _BLOCK)
     num_blocks = -(-length // block)
-    before, behind = window - 1, 0 if is_causal else window - 1
-    missing = num_blocks * block - length
+    num_before, num_behind = window - 1, 0 if is_causal else window - 1
+    num_missing = num_blocks * block - length
 
     def blocks(x_BHKD: Tensor) -> Tensor:
-        padded = F.pad(x_BHKD, (0, 0, before, behind + missing))
-        x_BHNDW = padded.unfold(-2, block + before + behind, block)
+        padded = F.pad(x_BHKD, (0, 0, num_before, num_behind + num_missing))
+        x_BHNDW = padded.unfold(-2, block + num_before + num_behind, block)
         return x_BHNDW.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
-    q_BHND = F.pad(q_BHQD, (0, 0, 0, missing)).unflatten(-2, (num_blocks, block))
+    q_BHND = F.pad(q_BHQD, (0, 0, 0, num_missing)).unflatten(-2, (num_blocks, block))
     query_NC = torch.arange(num_blocks * block, device=q_BHQD.device).view(num_blocks, block)
-    key_NW = query_NC[:, :1] - before + torch.arange(block + before + behind, device=q_BHQD.device)
+    key_NW = (
+        query_NC[:, :1] - num_before + torch.arange(block + num_before + num_behind, device=q_BHQD.device)
+    )
     distance_NCW = query_NC[..., None] - key_NW[:, None]
-    seen = (distance_NCW.abs() < window) & (key_NW >= 0)[:, None] & (key_NW < length)[:, None]
+    visible_NCW = (distance_NCW.abs() < window) & (key_NW >= 0)[:, None] & (key_NW < length)[:, None]
     if is_causal:
-        seen &= distance_NCW >= 0
+        visible_NCW &= distance_NCW >= 0
     # what is only there to fill the last block sees itself, and is cut off
-    seen |= (distance_NCW == 0) & (query_NC >= length)[..., None]
-    mask = seen[None, :, None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
+    visible_NCW |= (distance_NCW == 0) & (query_NC >= length)[..., None]
+    mask = visible_NCW[None, :, None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
     out = tempered_attention(
-        q_BHND.transpose(1, 2).flatten(0, 1), blocks(k_BHKD), blocks(v_BHKD), attn_mask=mask, **given
+        q_BHND.transpose(1, 2).flatten(0, 1), blocks(k_BHKD), blocks(v_BHKD), attn_mask=mask, **kwargs
     )
     out_BHND = out.unflatten(0, (batch, num_blocks)).transpose(1, 2)
     cut: Tensor = out_BHND.flatten(2, 3)[:, :, :length]
@@ -268,7 +270,11 @@ def _of_heads(value: Any, heads: slice) -> Any:
     return value
 
 
-def _narrowed(attn_mask: Tensor | None, near: Tensor) -> Tensor:
+def _narrowed(attn_mask: Tensor | None, near_mask: Tensor) -> Tensor:
     if attn_mask is None:
-        return near
-    return attn_mask & near if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~near, float("-inf"))
+        return near_mask
+    return (
+        attn_mask & near_mask
+        if attn_mask.dtype == torch.bool
+        else attn_mask.masked_fill(~near_mask, float("-inf"))
+    )

@@ -22,15 +22,16 @@ def for_each_head(x_BGKD: Tensor, num_heads: int) -> Tensor:
     Raises:
         UsageError: if the number of their heads does not divide that of the queries.
     """
-    given = x_BGKD.shape[1]
-    if given == num_heads or x_BGKD.ndim < 4:
+    num_kv_heads = x_BGKD.shape[1]
+    if num_kv_heads == num_heads or x_BGKD.ndim < 4:
         return x_BGKD
-    if given == 0 or num_heads % given:
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise UsageError(
-            f"Given queries of {num_heads} heads, and keys or values of {given}. Give keys and values of as "
-            "many heads as the queries, or of a number that divides theirs: groups of heads then share them."
+            f"Given queries of {num_heads} heads, and keys or values of {num_kv_heads}. Give keys and values "
+            "of as many heads as the queries, or of a number that divides theirs: groups of heads then share "
+            "them."
         )
-    return x_BGKD.repeat_interleave(num_heads // given, dim=1)
+    return x_BGKD.repeat_interleave(num_heads // num_kv_heads, dim=1)
 
 
 def scaled_products(q_BHQD: Tensor, k_BGKD: Tensor, scale: float | None) -> Tensor:

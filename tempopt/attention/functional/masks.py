@@ -36,15 +36,15 @@ def visible_keys(
         if is_causal:
             return torch.arange(1, q_len + 1, device=device).clamp(max=k_len)
         return torch.full((1,), k_len, device=device)
-    seen = visible(attn_mask)
-    seen = seen.expand(*seen.shape[:-1], k_len)
+    visible_mask = visible(attn_mask)
+    visible_mask = visible_mask.expand(*visible_mask.shape[:-1], k_len)
     if not is_causal or k_len == 0:
-        return seen.sum(dim=-1)
-    if seen.ndim > 1 and seen.shape[-2] > 1:
-        return (seen & causal_mask(q_len, k_len, seen.device)).sum(dim=-1)
+        return visible_mask.sum(dim=-1)
+    if visible_mask.ndim > 1 and visible_mask.shape[-2] > 1:
+        return (visible_mask & causal_mask(q_len, k_len, visible_mask.device)).sum(dim=-1)
     # One mask for all queries: what each of them sees is the count of keys up to its own.
-    last_Q = torch.arange(q_len, device=seen.device).clamp(max=k_len - 1)
-    counts = seen.cumsum(dim=-1).index_select(-1, last_Q)
+    last_Q = torch.arange(q_len, device=visible_mask.device).clamp(max=k_len - 1)
+    counts = visible_mask.cumsum(dim=-1).index_select(-1, last_Q)
     return counts.squeeze(-2) if counts.ndim > 1 else counts
 
 
@@ -79,12 +79,12 @@ def hidden_keys(
             they are others.
         device: Where it is wanted without a mask.
     """
-    unseen = None if attn_mask is None else ~visible(attn_mask)
+    hidden_mask = None if attn_mask is None else ~visible(attn_mask)
     if is_causal:
         device = device if attn_mask is None else attn_mask.device
         future_QK = ~causal_mask(q_len, k_len, device, position_Q=position_Q)
-        unseen = future_QK if unseen is None else unseen | future_QK
-    return unseen
+        hidden_mask = future_QK if hidden_mask is None else hidden_mask | future_QK
+    return hidden_mask
 
 
 def causal_mask(

@@ -127,10 +127,10 @@ def check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScal
             'normaliser "linear" was given a temperature that is learned, but its weights are no exponential '
             "of the logits and have no temperature. Leave it out, or choose another normaliser."
         )
-    known = not isinstance(inverse_temperature, Tensor) or (
+    is_known = not isinstance(inverse_temperature, Tensor) or (
         not torch.compiler.is_compiling() and inverse_temperature.device.type == "cpu"
     )
-    if known and bool((torch.as_tensor(inverse_temperature) != 1).any()):
+    if is_known and bool((torch.as_tensor(inverse_temperature) != 1).any()):
         raise UsageError(
             f'normaliser "linear" was given 1/tau={inverse_temperature!r}, but its weights are no '
             "exponential of the logits and have no temperature. Give 1, or choose another normaliser."
@@ -143,27 +143,27 @@ def check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScal
         )
 
 
-def _limit(normaliser: str, given: Mapping[str, Tensor | float | None]) -> Tensor | float | None:
+def _limit(normaliser: str, limits: Mapping[str, Tensor | float | None]) -> Tensor | float | None:
     """Return the number that says which weights of a normaliser are 0, None if it has none.
 
     Raises:
         UsageError: It is not given, is out of range, or that of another normaliser is given.
     """
-    own = NORMALISERS[normaliser].limit
-    for name, value in given.items():
-        if name != own and value is not None:
-            other = next(each.name for each in NORMALISERS.values() if each.limit == name)
+    limit_name = NORMALISERS[normaliser].limit
+    for name, value in limits.items():
+        if name != limit_name and value is not None:
+            suggestion = next(candidate.name for candidate in NORMALISERS.values() if candidate.limit == name)
             raise UsageError(
                 f'{name}={value!r} was given with normaliser "{normaliser}", which has none. '
-                f'Leave it out, or choose normaliser="{other}".'
+                f'Leave it out, or choose normaliser="{suggestion}".'
             )
-    if not own:
+    if not limit_name:
         return None
-    limit = given[own]
+    limit = limits[limit_name]
     if limit is None:
-        raise UsageError(f'normaliser "{normaliser}" was given no {own}. Give {_LIMITS[own]}.')
+        raise UsageError(f'normaliser "{normaliser}" was given no {limit_name}. Give {_LIMITS[limit_name]}.')
     if not isinstance(limit, Tensor):
-        check_number(own, limit)
+        check_number(limit_name, limit)
     return limit
 
 
@@ -241,14 +241,14 @@ def _largest(logits_BHQK: Tensor, rank: Tensor | float) -> Tensor:
     return ordered_BHQK.index_select(-1, rank.to(logits_BHQK.device).long().clamp(1, k_len).reshape(1) - 1)
 
 
-def _sparse_weights(of: Callable[[Tensor], Tensor]) -> _Weights:
+def _sparse_weights(normalise: Callable[[Tensor], Tensor]) -> _Weights:
     def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
         if hidden is not None:
             # Minus infinity, which is squared, would be NaN.
             seen_BHQK = logits_BHQK.detach().masked_fill(hidden, float("-inf"))
             lowest_BHQ1 = seen_BHQK.amax(dim=-1, keepdim=True) - _BEYOND_SUPPORT
             logits_BHQK = torch.where(hidden, lowest_BHQ1, logits_BHQK)
-        return of(logits_BHQK)
+        return normalise(logits_BHQK)
 
     return weights_of
 
@@ -358,10 +358,10 @@ def _linear_matrix(
 
 def _exponential(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return exp(mask), which is 0 where a key is hidden, up to a factor that is the same for a whole row."""
-    seen = visible(attn_mask)
+    visible_mask = visible(attn_mask)
     if attn_mask.dtype == torch.bool:
-        return seen.to(dtype)
-    bias = attn_mask.to(dtype).masked_fill(~seen, float("-inf"))
+        return visible_mask.to(dtype)
+    bias = attn_mask.to(dtype).masked_fill(~visible_mask, float("-inf"))
     largest = bias.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(dtype).min)
     return (bias - largest).exp()
 
@@ -370,12 +370,13 @@ def _causal_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the sum over j <= i of (q_i k_j) v_j for each i, chunk by chunk."""
     length = q.shape[-2]
     # Keys after the last query are seen by none, and queries after the last key see all.
-    k, v = (F.pad(each[..., :length, :], (0, 0, 0, max(length - each.shape[-2], 0))) for each in (k, v))
+    k, v = (F.pad(tensor[..., :length, :], (0, 0, 0, max(length - tensor.shape[-2], 0))) for tensor in (k, v))
     # N is the number of chunks, C the queries in each of them. There may be one too many: rounding up is
     # beyond what compiled code can reckon with where lengths are not known.
     chunks = length // _CHUNK + 1
     q_BHNCD, k_BHNCD, v_BHNCE = (
-        F.pad(each, (0, 0, 0, chunks * _CHUNK - length)).unflatten(-2, (chunks, _CHUNK)) for each in (q, k, v)
+        F.pad(tensor, (0, 0, 0, chunks * _CHUNK - length)).unflatten(-2, (chunks, _CHUNK))
+        for tensor in (q, k, v)
     )
     sums_BHNDE = (k_BHNCD.transpose(-2, -1) @ v_BHNCE).cumsum(dim=-3)
     before_BHNDE = F.pad(sums_BHNDE[..., :-1, :, :], (0, 0, 0, 0, 1, 0))

@@ -57,22 +57,24 @@ def sampled_entropy(
         )
     batch, heads, q_len, _ = q_BHQD.shape
     device = q_BHQD.device
-    seen = visible_keys(q_len, k_BHKD.shape[-2], attn_mask, is_causal, device=device)
-    counts_BHQ = (seen > 1).expand(batch, heads, q_len)
+    num_keys = visible_keys(q_len, k_BHKD.shape[-2], attn_mask, is_causal, device=device)
+    counts_BHQ = (num_keys > 1).expand(batch, heads, q_len)
     if valid_BQ is not None:
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
     eligible = counts_BHQ.any(dim=1).flatten().nonzero().squeeze(-1)
-    drawn = torch.randperm(len(eligible), generator=generator)[:num_queries].sort().values.to(device)
-    chosen = eligible[drawn]
-    sequences_S, rows_SR, taken_SR = _by_sequence(chosen // max(q_len, 1), chosen % max(q_len, 1))
+    sample = torch.randperm(len(eligible), generator=generator)[:num_queries].sort().values.to(device)
+    query_indices = eligible[sample]
+    sequences_S, rows_SR, taken_SR = _by_sequence(
+        query_indices // max(q_len, 1), query_indices % max(q_len, 1)
+    )
     entropy_SHR = matrix_entropy(
         q_BHQD[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2),
         k_BHKD[sequences_S],
         scale=1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale,
         attn_mask=_mask_of(sequences_S, rows_SR, (*q_BHQD.shape[:3], k_BHKD.shape[-2]), attn_mask, is_causal),
     )
-    seen_SHR = seen.expand(batch, heads, q_len)[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2)
-    ratio_SHR, several_SHR = normalised_entropy(entropy_SHR, seen_SHR)
+    num_keys_SHR = num_keys.expand(batch, heads, q_len)[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2)
+    ratio_SHR, several_SHR = normalised_entropy(entropy_SHR, num_keys_SHR)
     used_SHR = several_SHR & taken_SR.unsqueeze(1)
     return _mean_and_error(ratio_SHR, used_SHR, counts_BHQ.sum(dim=(0, 2)))
 
@@ -96,10 +98,10 @@ def _mask_of(
         mask = attn_mask.expand(shape)[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2)
     if not is_causal:
         return mask
-    past = (torch.arange(shape[-1], device=rows_SR.device) <= rows_SR.unsqueeze(-1)).unsqueeze(1)
+    past_mask = (torch.arange(shape[-1], device=rows_SR.device) <= rows_SR.unsqueeze(-1)).unsqueeze(1)
     if mask is None:
-        return past
-    return mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, float("-inf"))
+        return past_mask
+    return mask & past_mask if mask.dtype == torch.bool else mask.masked_fill(~past_mask, float("-inf"))
 
 
 def _mean_and_error(ratio_SHR: Tensor, used_SHR: Tensor, population_H: Tensor) -> tuple[Tensor, Tensor]:

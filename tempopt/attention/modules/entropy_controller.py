@@ -136,8 +136,12 @@ def contrast(
     check_scale("spread", spread)
     if spread == 1.0:
         raise SpecError("spread=1.0 is no contrast. Give a number above 1, or below for the other way about.")
-    way = Constant(temperature_init=spread) if schedule == Constant.name else _schedule(schedule, 1.0, spread)
-    return EntropyTarget(level=Constant(temperature_init=level), spread=way, arrangement=arrangement)
+    spread_schedule = (
+        Constant(temperature_init=spread) if schedule == Constant.name else _schedule(schedule, 1.0, spread)
+    )
+    return EntropyTarget(
+        level=Constant(temperature_init=level), spread=spread_schedule, arrangement=arrangement
+    )
 
 
 class EntropyController:
@@ -258,15 +262,15 @@ class EntropyController:
             UsageError: if it is that of another number of layers, or of one with ``newton`` for one without.
         """
         averages = state["averages"]
-        given = len(state["temperatures"])
-        if given != self.num_layers or (averages is not None and len(averages) != self._num_measured):
+        num_layers = len(state["temperatures"])
+        if num_layers != self.num_layers or (averages is not None and len(averages) != self._num_measured):
             raise UsageError(
-                f"The state is of {given} layers and {len(averages or ())} averages; this controller has "
-                f"{self.num_layers} layers and {self._num_measured} averages. Make it with the arguments it "
-                "had when the state was saved."
+                f"The state is of {num_layers} layers and {len(averages or ())} averages; this controller "
+                f"has {self.num_layers} layers and {self._num_measured} averages. Make it with the arguments "
+                "it had when the state was saved."
             )
-        self._temperatures = [float(each) for each in state["temperatures"]]
-        self._averages = None if averages is None else [float(each) for each in averages]
+        self._temperatures = [float(temperature) for temperature in state["temperatures"]]
+        self._averages = None if averages is None else [float(average) for average in averages]
         self._calls = int(state["calls"])
 
     @property
@@ -281,34 +285,34 @@ class EntropyController:
                 f"newton={self.newton}, and slopes are {'missing' if slopes is None else 'given'}. Give them "
                 "with newton=True and only then: see entropy_slope."
             )
-        given = _numbers("entropies", entropies, self.num_layers)
+        values = _numbers("entropies", entropies, self.num_layers)
         if self.newton:
-            given += _numbers("slopes", slopes, self.num_layers)
+            values += _numbers("slopes", slopes, self.num_layers)
         # Checked after the mean is taken: all processes refuse it then, or none.
-        measured = given if self._reduce is None else [float(each) for each in self._reduce(given)]
-        if len(measured) != len(given):
+        means = values if self._reduce is None else [float(mean) for mean in self._reduce(values)]
+        if len(means) != len(values):
             raise UsageError(
-                f"reduce returned {len(measured)} numbers for {len(given)}. Let it return the mean of each."
+                f"reduce returned {len(means)} numbers for {len(values)}. Let it return the mean of each."
             )
-        for layer, share in enumerate(measured[: self.num_layers]):
+        for layer, share in enumerate(means[: self.num_layers]):
             if not -_SLACK <= share <= 1.0 + _SLACK:
                 raise UsageError(
                     f"The entropy of layer {layer} is {share!r}. Give it as a share of ln n, from 0 to 1: "
                     "see tempopt.attention.normalised_entropy."
                 )
-        for layer, slope in enumerate(measured[self.num_layers :]):
+        for layer, slope in enumerate(means[self.num_layers :]):
             if not math.isfinite(slope):
                 raise UsageError(f"The slope of layer {layer} is {slope!r}. Give a finite number.")
-        return measured
+        return means
 
-    def _move(self, measured: list[float], progress: float) -> None:
+    def _move(self, means: list[float], progress: float) -> None:
         targets = self.target.entropies(progress, self.num_layers)
         if self._averages is None:
-            averages = measured
+            averages = means
         else:
-            kept = self._decay
+            decay = self._decay
             averages = [
-                kept * old + (1.0 - kept) * new for old, new in zip(self._averages, measured, strict=True)
+                decay * old + (1.0 - decay) * new for old, new in zip(self._averages, means, strict=True)
             ]
         low, high = self._bounds
         for layer, target in enumerate(targets):
@@ -389,8 +393,8 @@ def _mask_of(
 
 def _schedule(name: str, init: float, final: float) -> Schedule:
     if name == Constant.name or name not in SCHEDULES:
-        moving = [each for each in SCHEDULES if each != Constant.name]
-        raise SpecError(unknown("schedule that moves", name, moving))
+        schedules = [schedule for schedule in SCHEDULES if schedule != Constant.name]
+        raise SpecError(unknown("schedule that moves", name, schedules))
     parameters = TemperatureParameters(
         temperature_init=init, temperature_final=final, schedule=name, warmup_start=init
     )
@@ -414,7 +418,7 @@ def _check_starts(starts: Sequence[float], num_layers: int, lowest: float, highe
 def _numbers(name: str, values: Sequence[float] | Tensor | None, num_layers: int) -> list[float]:
     if values is None:
         raise UsageError(f"A change of temperature is due, and {name} are not given. Measure them when due.")
-    numbers = values.flatten().tolist() if isinstance(values, Tensor) else [float(each) for each in values]
+    numbers = values.flatten().tolist() if isinstance(values, Tensor) else [float(value) for value in values]
     if len(numbers) != num_layers:
         raise UsageError(f"{len(numbers)} {name} are given for {num_layers} layers. Give one per layer.")
     return numbers

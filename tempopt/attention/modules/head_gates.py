@@ -60,12 +60,12 @@ class HeadGates(ABC):
         examples = 0
         for count, sums in self.importance_sums(loss, batches):
             examples += count
-            for total, each in zip(totals, sums, strict=True):
-                total += each
+            for total, layer_sums in zip(totals, sums, strict=True):
+                total += layer_sums
         if not examples:
             raise UsageError("Given no batch to measure head importance on. Give at least one.")
-        result = [total / examples for total in totals]
-        return [normalised(each) for each in result] if normalise else result
+        importances = [total / examples for total in totals]
+        return [normalised(importance) for importance in importances] if normalise else importances
 
     def importance_sums(
         self, loss: Callable[[Batch], Tensor], batches: Iterable[Batch]
@@ -78,8 +78,8 @@ class HeadGates(ABC):
         """
         for batch in batches:
             with evaluating(self._model), torch.enable_grad():
-                found = self._absolute_gradients(functools.partial(_checked, loss, batch))
-            yield found
+                sums = self._absolute_gradients(functools.partial(_checked, loss, batch))
+            yield sums
 
     @property
     def model(self) -> nn.Module:
@@ -93,13 +93,13 @@ class HeadGates(ABC):
         Args:
             heads: By layer the heads, as for :meth:`prune`.
         """
-        before = dict(self.pruned)
+        pruned = dict(self.pruned)
         self.prune(heads)
         try:
             yield
         finally:
             self.restore()
-            self.prune(before)
+            self.prune(pruned)
 
     def prune(self, heads: Mapping[int, Iterable[int]]) -> None:
         """Close the gates of some heads, in addition to those that are closed.
@@ -110,8 +110,8 @@ class HeadGates(ABC):
         Raises:
             UsageError: if there is no such layer or head.
         """
-        wanted = {layer: sorted(set(numbers)) for layer, numbers in heads.items()}
-        for layer, numbers in wanted.items():
+        heads_by_layer = {layer: sorted(set(numbers)) for layer, numbers in heads.items()}
+        for layer, numbers in heads_by_layer.items():
             if not 0 <= layer < len(self.num_heads):
                 raise UsageError(f"Given layer {layer}; there are layers 0 to {len(self.num_heads) - 1}.")
             for head in numbers:
@@ -119,11 +119,11 @@ class HeadGates(ABC):
                     raise UsageError(
                         f"Given head {head}; layer {layer} has heads 0 to {self.num_heads[layer] - 1}."
                     )
-        for layer, numbers in wanted.items():
-            closed = self.pruned.get(layer, ())
-            self._close(layer, [head for head in numbers if head not in closed])
-            if closed or numbers:
-                self.pruned[layer] = tuple(sorted({*closed, *numbers}))
+        for layer, numbers in heads_by_layer.items():
+            closed_heads = self.pruned.get(layer, ())
+            self._close(layer, [head for head in numbers if head not in closed_heads])
+            if closed_heads or numbers:
+                self.pruned[layer] = tuple(sorted({*closed_heads, *numbers}))
 
     def restore(self) -> None:
         """Open all gates: the model computes bit for bit what it did before :meth:`prune`."""
@@ -192,11 +192,11 @@ class AttendGates(HeadGates):
             gate_BH11 = out_BHQD.new_ones(*out_BHQD.shape[:2], 1, 1).requires_grad_()
             self._recorded.append((layer, gate_BH11))
             out_BHQD = out_BHQD * gate_BH11
-        closed = self.pruned.get(layer)
-        if not closed:
+        closed_heads = self.pruned.get(layer)
+        if not closed_heads:
             return out_BHQD
         hidden_H11 = torch.zeros(out_BHQD.shape[1], 1, 1, dtype=torch.bool, device=out_BHQD.device)
-        hidden_H11[list(closed)] = True
+        hidden_H11[list(closed_heads)] = True
         return out_BHQD.masked_fill(hidden_H11, 0.0)
 
     def _absolute_gradients(self, loss: Callable[[], Tensor]) -> tuple[int, list[Tensor]]:
@@ -204,18 +204,18 @@ class AttendGates(HeadGates):
         try:
             value = loss()
             # Activation checkpointing runs attention again in backward; those gates are not the loss's.
-            recorded = list(self._recorded)
-            if not recorded:
+            gates = list(self._recorded)
+            if not gates:
                 raise UsageError("The loss did not attend. Compute it with the model that the gates are on.")
-            gradients = torch.autograd.grad(value, [gate for _, gate in recorded], allow_unused=True)
+            gradients = torch.autograd.grad(value, [gate for _, gate in gates], allow_unused=True)
         finally:
             self._recorded = None
         by_layer: dict[int, Tensor] = {}
-        for (layer, gate), gradient in zip(recorded, gradients, strict=True):
+        for (layer, gate), gradient in zip(gates, gradients, strict=True):
             gradient = torch.zeros_like(gate) if gradient is None else gradient
             # A layer that is used more than once has one gate.
             by_layer[layer] = by_layer[layer] + gradient if layer in by_layer else gradient
-        examples = len(recorded[0][1])
+        examples = len(gates[0][1])
         sums = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
         for layer, gradient in by_layer.items():
             # The loss is a mean over examples, that of each one is as many times as large.
@@ -258,11 +258,11 @@ class ProjectionGates(HeadGates):
         projections: Sequence[str] | Literal["auto"] = "auto",
         num_heads: int | None = None,
     ) -> None:
-        found = _projections(model, projections, num_heads)
-        super().__init__(model, [heads for _, _, heads in found])
-        self._weights = [_weight(name, module) for name, module, _ in found]
-        self._axes = [_input_axis(module) for _, module, _ in found]
-        for (name, _, heads), weight, axis in zip(found, self._weights, self._axes, strict=True):
+        out_projections = _projections(model, projections, num_heads)
+        super().__init__(model, [heads for _, _, heads in out_projections])
+        self._weights = [_weight(name, module) for name, module, _ in out_projections]
+        self._axes = [_input_axis(module) for _, module, _ in out_projections]
+        for (name, _, heads), weight, axis in zip(out_projections, self._weights, self._axes, strict=True):
             if heads < 1 or weight.shape[axis] % heads:
                 raise AttachError(
                     f'"{name}" has {weight.shape[axis]} inputs, which {heads} heads do not divide. Give the '
@@ -318,24 +318,24 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
     Raises:
         UsageError: if there are not as many to spare.
     """
-    spare = sum(len(heads) - 1 for heads in importance)
-    if not 0 <= count <= spare:
+    num_spare = sum(len(heads) - 1 for heads in importance)
+    if not 0 <= count <= num_spare:
         raise UsageError(
-            f"Given count={count}, but {spare} heads can be spared: one stays in each layer. "
-            f"Give 0 to {spare}."
+            f"Given count={count}, but {num_spare} heads can be spared: one stays in each layer. "
+            f"Give 0 to {num_spare}."
         )
     ranked = sorted(
         (value, layer, head)
         for layer, heads in enumerate(importance)
         for head, value in enumerate(heads.tolist())
     )
-    chosen: dict[int, list[int]] = {}
+    heads_by_layer: dict[int, list[int]] = {}
     for _, layer, head in ranked:
-        if sum(map(len, chosen.values())) == count:
+        if sum(map(len, heads_by_layer.values())) == count:
             break
-        if len(chosen.get(layer, ())) < len(importance[layer]) - 1:
-            chosen.setdefault(layer, []).append(head)
-    return {layer: tuple(sorted(heads)) for layer, heads in sorted(chosen.items())}
+        if len(heads_by_layer.get(layer, ())) < len(importance[layer]) - 1:
+            heads_by_layer.setdefault(layer, []).append(head)
+    return {layer: tuple(sorted(heads)) for layer, heads in sorted(heads_by_layer.items())}
 
 
 def normalised(importance: Tensor) -> Tensor:
@@ -359,8 +359,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def _checked(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
     loss = loss_of(batch)
     if loss.numel() != 1 or not math.isfinite(loss.item()):
-        given = f"shape {tuple(loss.shape)}" if loss.numel() != 1 else f"the value {loss.item()}"
-        raise UsageError(f"Given a loss of {given}. Give a finite scalar, the mean over the examples.")
+        description = f"shape {tuple(loss.shape)}" if loss.numel() != 1 else f"the value {loss.item()}"
+        raise UsageError(f"Given a loss of {description}. Give a finite scalar, the mean over the examples.")
     return loss.reshape(())
 
 
@@ -369,18 +369,18 @@ def _projections(
 ) -> list[tuple[str, nn.Module, int]]:
     """Return name, module and number of heads of each output projection, in depth order."""
     if projections == "auto":
-        found: list[tuple[str, nn.Module, int]] = [
+        out_projections: list[tuple[str, nn.Module, int]] = [
             (f"{name}.out_proj".lstrip("."), module.out_proj, num_heads or module.num_heads)
             for name, module in model.named_modules()
             if isinstance(module, nn.MultiheadAttention)
         ]
-        if not found:
+        if not out_projections:
             raise AttachError(
                 f"{type(model).__name__} has no nn.MultiheadAttention. Give names or patterns of the "
                 "projections behind its attention, and num_heads: "
                 'projections=["*.out_proj"], num_heads=8.'
             )
-        return found
+        return out_projections
     if isinstance(projections, str):
         raise AttachError(f'projections="{projections}" is a single text. Give a list: ["{projections}"].')
     if num_heads is None:

@@ -170,9 +170,9 @@ class ScalableSoftmax(LearnedTemperature):
             attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
             is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         """
-        seen = visible_keys(q_len, k_len, attn_mask, is_causal, device=self.log_scale.device)
+        num_keys = visible_keys(q_len, k_len, attn_mask, is_causal, device=self.log_scale.device)
         log_scale_H11 = _per_head(self.log_scale)
-        log_keys = seen.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(log_scale_H11.dtype).log()
+        log_keys = num_keys.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(log_scale_H11.dtype).log()
         if self.log_level is None:
             return log_scale_H11.exp() * log_keys
         return log_scale_H11.exp() * (log_keys - math.log(FEWEST_KEYS)) + _per_head(self.log_level).exp()
@@ -265,14 +265,14 @@ def parameter_groups(
             "The model has no learned temperature. Put a module of tempopt.attention into it, as "
             "HeadTemperature, or give model.parameters() to the optimizer."
         )
-    learned: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
+    learned_parameters: list[nn.Parameter] = []
+    other_parameters: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        (learned if name in names else rest).append(parameter)
-    temperatures: dict[str, Any] = {"params": learned, "weight_decay": 0.0}
+        (learned_parameters if name in names else other_parameters).append(parameter)
+    temperature_group: dict[str, Any] = {"params": learned_parameters, "weight_decay": 0.0}
     if temperature_lr is not None:
-        temperatures["lr"] = temperature_lr
-    return [{"params": rest, "weight_decay": weight_decay}, temperatures]
+        temperature_group["lr"] = temperature_lr
+    return [{"params": other_parameters, "weight_decay": weight_decay}, temperature_group]
 
 
 def check_scale(name: str, value: object) -> None:
@@ -286,24 +286,26 @@ def check_scale(name: str, value: object) -> None:
         raise SpecError(f"{name}={value!r} is out of range. Give a number from {LOWEST:g} to {HIGHEST:g}.")
 
 
-def check_count(name: str, value: object, *, least: int = 1) -> None:
+def check_count(name: str, value: object, *, min_value: int = 1) -> None:
     """Refuse what is not a number of things.
 
     Raises:
-        SpecError: if the value is not a whole number of at least ``least``.
+        SpecError: if the value is not a whole number of at least ``min_value``.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least {least}.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < min_value:
+        raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least {min_value}.")
 
 
 def _logs(name: str, value: float | Sequence[float], num_heads: int) -> Tensor:
     check_count("num_heads", num_heads)
-    values = list(value) if isinstance(value, Sequence) else [value] * num_heads
-    if len(values) != num_heads:
-        raise SpecError(f"{name} has {len(values)} numbers for {num_heads} heads. Give one, or one per head.")
-    for each in values:
-        check_scale(name, each)
-    return torch.tensor([math.log(each) for each in values], dtype=torch.float32)
+    numbers = list(value) if isinstance(value, Sequence) else [value] * num_heads
+    if len(numbers) != num_heads:
+        raise SpecError(
+            f"{name} has {len(numbers)} numbers for {num_heads} heads. Give one, or one per head."
+        )
+    for number in numbers:
+        check_scale(name, number)
+    return torch.tensor([math.log(number) for number in numbers], dtype=torch.float32)
 
 
 def _per_head(x_H: Tensor) -> Tensor:

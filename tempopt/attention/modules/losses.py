@@ -1,9 +1,9 @@
 """Losses with an output temperature: what divides the logits of a loss, not those of attention.
 
-None of them knows Lightning; whoever trains moves an :class:`OutputTemperature` along with the progress.
+None of them knows Lightning; the training code moves an :class:`OutputTemperature` with the progress.
 
 A temperature T changes the gradient's size with its shape: that of cross-entropy of z / T is (p - y) / T, so
-whoever anneals T anneals the learning rate too. ``keep_gradient`` multiplies the loss by T, so that the
+annealing T anneals the learning rate too. ``keep_gradient`` multiplies the loss by T, so that the
 gradient is p - y at every temperature. The value of the loss is then T times the cross-entropy: compare
 losses of different temperatures by an untempered metric, never by themselves.
 
@@ -156,11 +156,11 @@ def tempered_cross_entropy(
         UsageError: if one given as a tensor has more than one element.
     """
     _check_temperature(temperature)
-    tempered = _tempered(logits, temperature)
+    tempered_logits = _tempered(logits, temperature)
     loss = F.cross_entropy(
-        tempered,
+        tempered_logits,
         target,
-        weight=None if weight is None else weight.to(tempered.dtype),
+        weight=None if weight is None else weight.to(tempered_logits.dtype),
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
         reduction=reduction,
@@ -201,9 +201,9 @@ def distillation_loss(
     classes = 0 if student.ndim == 1 else 1
     log_student = _tempered(student, temperature).log_softmax(dim=classes)
     log_teacher = _tempered(teacher.detach(), temperature).log_softmax(dim=classes)
-    each = F.kl_div(log_student, log_teacher, reduction="none", log_target=True)
+    pointwise_kl = F.kl_div(log_student, log_teacher, reduction="none", log_target=True)
     # 0 ln 0 is 0
-    divergence = each.masked_fill(log_teacher == -math.inf, 0.0).sum(dim=classes)
+    divergence = pointwise_kl.masked_fill(log_teacher == -math.inf, 0.0).sum(dim=classes)
     soft = _REDUCTIONS[reduction](divergence) * _constant(temperature) ** 2
     if target is None:
         return soft
@@ -237,7 +237,7 @@ def contrastive_loss(
             f"a has shape {tuple(a_NE.shape)} and b {tuple(b_NE.shape)}; allowed are two matrices of one "
             "shape, (pairs, features). Pair them up and flatten what else there is."
         )
-    a_NE, b_NE = (F.normalize(widened(each), dim=-1) for each in (a_NE, b_NE))
+    a_NE, b_NE = (F.normalize(widened(features_NE), dim=-1) for features_NE in (a_NE, b_NE))
     with torch.autocast(a_NE.device.type, enabled=False):
         logits_NN = _tempered(a_NE @ b_NE.T, temperature)
     own_N = torch.arange(len(logits_NN), device=logits_NN.device)
@@ -274,14 +274,14 @@ def calibrated_temperature(logits_NC: Tensor, target_N: Tensor) -> float:
 
     low, high = math.log(LOWEST), math.log(HIGHEST)
     if slope(low) <= 0.0 or slope(high) >= 0.0:
-        why = (
+        reason = (
             "the logits tell nothing of the classes, or the contrary"
             if slope(high) >= 0.0
             else "every example is classified rightly, so the colder the better"
         )
         raise UsageError(
             f"No temperature from {LOWEST:g} to {HIGHEST:g} makes these {len(logits)} examples most likely: "
-            f"{why}. Give more examples, ones that were not trained on."
+            f"{reason}. Give more examples, ones that were not trained on."
         )
     return math.exp(float(brentq(slope, low, high, xtol=1e-13)))
 
