@@ -77,7 +77,7 @@ class StudyRunner:
     def carry_out(self) -> StudyResult:
         """Return the study's result when there is nothing left to do, or it was told to rest."""
         self.work()
-        return load(self._store, self._spec.study.name, whole=True)
+        return load(self._store, self._spec.study.name, needs_measurements=True)
 
     def work(self) -> None:
         """Work until nothing is left to do, the study was told to rest, or its turn is over."""

@@ -129,7 +129,7 @@ def _launched(
 
     def look_on(observer: Observer) -> StudyResult:
         if over:
-            return load(store, name, whole=True)
+            return load(store, name, needs_measurements=True)
         for note in notes:
             observer.note(note)
         with terminable():

@@ -87,4 +87,6 @@ def _is_free(path: Path) -> bool:
 
 def _page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
     with Store.open(url, create=False) as store:
-        return render_report(load(store, name, whole=True), plotlyjs=plotlyjs, storage=store.url_shown)
+        return render_report(
+            load(store, name, needs_measurements=True), plotlyjs=plotlyjs, storage=store.url_shown
+        )

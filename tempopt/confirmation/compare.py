@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _ABSENT = object()
 Outcome = Literal["better", "not_shown", "worse"]
-"""What a comparison comes to: some variant is better; none is, and some is worse; or neither is shown.
+"""Outcome of a comparison: some variant is better; none is, and some is worse; or neither is shown.
 
 Where each two sets are compared: ``better`` where some set is shown to beat another, else ``not_shown``."""
 
@@ -160,35 +160,37 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """What it comes to."""
+        """Outcome of the comparison."""
         if self.pairs:
             return "better" if any(pair.winner for pair in self.pairs) else "not_shown"
         if self.best is not None:
             return "better"
-        return "worse" if any(each.worse for each in self.variants) else "not_shown"
+        return "worse" if any(variant.worse for variant in self.variants) else "not_shown"
 
     @property
     def best(self) -> Variant | None:
         """Of the variants that are better and keep the guards, the one with the largest gain; None: none."""
-        shown = [
-            (each.answer.paired.gain, each)
-            for each in self.variants
-            if each.answer and each.better and each.keeps_guards
+        candidates = [
+            (variant.answer.paired.gain, variant)
+            for variant in self.variants
+            if variant.answer and variant.better and variant.keeps_guards
         ]
-        return max(shown, key=lambda each: each[0])[1] if shown else None
+        return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
 
     @property
     def unbeaten(self) -> list[str]:
         """Of compared pairs, the sets that none is shown to beat, in the order in which they were given."""
-        beaten = {
+        beaten_names = {
             pair.reference if pair.winner == pair.name else pair.name for pair in self.pairs if pair.winner
         }
-        return [name for name in self.params_by_name if name not in beaten]
+        return [name for name in self.params_by_name if name not in beaten_names]
 
     @property
     def params_by_name(self) -> dict[str, Parameters]:
         """The whole parameter set of each set, in the order in which they were given."""
-        return {self.reference: self.reference_params} | {each.name: each.params for each in self.variants}
+        return {self.reference: self.reference_params} | {
+            variant.name: variant.params for variant in self.variants
+        }
 
     @property
     def taken(self) -> str | None:
@@ -207,11 +209,11 @@ class Comparison:
     @property
     def max_loss(self) -> float:
         """What the best set may gain over the one to take, at most: the highest upper end of intervals."""
-        taken = self.taken
+        set_name = self.taken
         ends = [
-            pair.upper_gain_over(taken)
+            pair.upper_gain_over(set_name)
             for pair in self.pairs
-            if taken is not None and taken in (pair.name, pair.reference)
+            if set_name is not None and set_name in (pair.name, pair.reference)
         ]
         return max(0.0, *ends) if ends else math.inf
 
@@ -230,13 +232,13 @@ def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
         ``confirm`` tickets of the current round, pair by pair; none if nothing more is needed.
     """
     assert spec.compare is not None
-    now = current_round(tickets)
-    done = pairs_of(of_kind(tickets, "confirm", of_round=now))
-    sets = _undecided(tickets, spec, now) if done else spec.compare
+    this_round = current_round(tickets)
+    num_pairs = pairs_of(of_kind(tickets, "confirm", of_round=this_round))
+    sets = _undecided(tickets, spec, this_round) if num_pairs else spec.compare
     if not sets:
         return []
-    upto = next(look for look in spec.study.seeds.confirm.looks if look > done)
-    return _pairs(tickets, spec, sets, range(done, upto), now)
+    upto = next(look for look in spec.study.seeds.confirm.looks if look > num_pairs)
+    return _pairs(tickets, spec, sets, range(num_pairs, upto), this_round)
 
 
 def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
@@ -247,26 +249,26 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
         spec: The study's spec.
         count: Number of pairs, >= 1.
     """
-    now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
-    if not confirm or not finished(confirm) or _undecided(tickets, spec, now):
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    if not confirm or not finished(confirm) or _undecided(tickets, spec, this_round):
         return []
     assert spec.compare is not None
-    return _pairs(tickets, spec, spec.compare, range(count), now + 1)
+    return _pairs(tickets, spec, spec.compare, range(count), this_round + 1)
 
 
 def compare_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many tickets the current round will still get beside those there are, at most."""
-    now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
-    done = pairs_of(confirm)
-    if added_pairs(tickets, now):
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    num_pairs = pairs_of(confirm)
+    if added_pairs(tickets, this_round):
         return 0
     if confirm and finished(confirm):
-        sets = len(_undecided(tickets, spec, now))
+        sets = len(_undecided(tickets, spec, this_round))
     else:
-        sets = sum(ticket.pair == done - 1 for ticket in confirm)
-    return sets * (spec.study.seeds.confirm.max - done)
+        sets = sum(ticket.pair == num_pairs - 1 for ticket in confirm)
+    return sets * (spec.study.seeds.confirm.max - num_pairs)
 
 
 def _pairs(
@@ -274,20 +276,20 @@ def _pairs(
 ) -> list[NewTicket]:
     assert spec.compare is not None
     # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
-    which = digest(spec.compare, names=False)
-    seeds = {pair: derive(spec.study.seed, "compare", which, pair, of_round) for pair in pairs}
-    plan = [(pair, each) for pair in pairs for each in sets]
+    sets_digest = digest(spec.compare, names=False)
+    seeds = {pair: derive(spec.study.seed, "compare", sets_digest, pair, of_round) for pair in pairs}
+    plan = [(pair, compared_set) for pair in pairs for compared_set in sets]
     return [
         NewTicket(
             kind="confirm",
-            arm=each.name,
+            arm=compared_set.name,
             number=number,
             seed=seeds[pair],
             pair=pair,
-            parameters=spec.parameters("search", each.parameters),
+            parameters=spec.parameters("search", compared_set.parameters),
             round=of_round,
         )
-        for number, (pair, each) in enumerate(plan, next_number(tickets, "confirm"))
+        for number, (pair, compared_set) in enumerate(plan, next_number(tickets, "confirm"))
     ]
 
 
@@ -304,8 +306,8 @@ def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     sets are compared, all of them get more until each comparison is decided.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
-    done = pairs_of(confirm)
-    if added_pairs(tickets, of_round) or done >= spec.study.seeds.confirm.max:
+    num_pairs = pairs_of(confirm)
+    if added_pairs(tickets, of_round) or num_pairs >= spec.study.seeds.confirm.max:
         return []
     reference, variants = _sets(spec)
     if spec.study.all_pairs:
@@ -314,7 +316,7 @@ def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     undecided = []
     for variant in variants:
         # one that has fewer pairs than others was decided at an earlier look
-        if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == done:
+        if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == num_pairs:
             answer = _answer(tickets, spec, of_round, variant.name)
             if answer is None or not (answer.significant or answer.worse):
                 undecided.append(variant)
@@ -364,17 +366,17 @@ def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict
     """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
     assert spec.compare is not None
     rounds = rounds_behind(tickets, of_round)
-    values: dict[str, list[float]] = {each.name: [] for each in spec.compare}
+    values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compare}
     for ticket in of_kind(tickets, "confirm"):
         if ticket.round in rounds and usable(ticket) and ticket.value is not None:
             values[ticket.arm].append(ticket.value)
-    return {name: fmean(reached) for name, reached in values.items() if reached}
+    return {name: fmean(set_values) for name, set_values in values.items() if set_values}
 
 
 def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
     """Return each two sets, the later one against the earlier: all of them have runs on the same seeds."""
     assert spec.compare is not None
-    names = [each.name for each in spec.compare]
+    names = [compared_set.name for compared_set in spec.compare]
     evidence = Evidence(tickets, spec, of_round, share=1.0 / math.comb(len(names), 2))
     return tuple(
         SetPair(
@@ -395,13 +397,17 @@ def _variant(
     of_reference: Mapping[str, Answer | None],
 ) -> Variant:
     evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
-    own = [t for of in evidence.rounds for t in evidence.tickets("confirm", name, of)]
+    variant_tickets = [
+        ticket
+        for round_number in evidence.rounds
+        for ticket in evidence.tickets("confirm", name, round_number)
+    ]
     failures = paired_failures(evidence.runs(name), evidence.runs(reference), alpha=evidence.alpha)
     return Variant(
         name=name,
-        params=parameters_of(own, name) or {},
+        params=parameters_of(variant_tickets, name) or {},
         answer=of_reference[name] if of_reference else _answer(tickets, spec, of_round, name),
-        runs=len(own),
+        runs=len(variant_tickets),
         failures=failures,
         # it is tested once, on all pairs
         fails_more=failures is not None
@@ -416,9 +422,13 @@ def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, vari
     """Return the pairs of a variant, and of the reference those beside it, with the variant's share."""
     reference, variants = _sets(spec)
     confirm = of_kind(tickets, "confirm")
-    places = {(ticket.round, ticket.pair) for ticket in confirm if ticket.arm == variant}
-    own = [t for t in confirm if t.arm in (reference.name, variant) and (t.round, t.pair) in places]
-    return Evidence(own, spec, of_round, share=1.0 / len(variants))
+    pair_keys = {(ticket.round, ticket.pair) for ticket in confirm if ticket.arm == variant}
+    pair_tickets = [
+        ticket
+        for ticket in confirm
+        if ticket.arm in (reference.name, variant) and (ticket.round, ticket.pair) in pair_keys
+    ]
+    return Evidence(pair_tickets, spec, of_round, share=1.0 / len(variants))
 
 
 def _answer(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Answer | None:
@@ -433,16 +443,16 @@ def set_gains(
 
     More is better, whatever the direction; pairs of which a run was lost are left out.
     """
-    found, before = [], 0
-    for each in rounds_behind(tickets, of_round):
-        confirm = of_kind(tickets, "confirm", of_round=each)
-        own = [ticket for ticket in confirm if ticket.arm == name]
-        there = {ticket.pair for ticket in own}
-        beside = [t for t in confirm if t.arm == reference and t.pair in there]
-        gains = gains_of(Runs.of(own), Runs.of(beside), spec)
-        found += [(before + pair, gain) for pair, gain in gains.items()]
-        before += pairs_of(confirm)
-    return found
+    numbered_gains, pair_offset = [], 0
+    for round_number in rounds_behind(tickets, of_round):
+        confirm = of_kind(tickets, "confirm", of_round=round_number)
+        set_tickets = [ticket for ticket in confirm if ticket.arm == name]
+        set_pairs = {ticket.pair for ticket in set_tickets}
+        reference_tickets = [t for t in confirm if t.arm == reference and t.pair in set_pairs]
+        gains = gains_of(Runs.of(set_tickets), Runs.of(reference_tickets), spec)
+        numbered_gains += [(pair_offset + pair, gain) for pair, gain in gains.items()]
+        pair_offset += pairs_of(confirm)
+    return numbered_gains
 
 
 # ---- what is refused
@@ -460,16 +470,16 @@ def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
         UsageError: It may take more runs than that.
     """
     assert spec.compare is not None
-    seen: dict[str, str] = {}
+    name_by_key: dict[str, str] = {}
     lines = []
-    for each in spec.compare:
-        key = _training(spec, each)
-        if key in seen:
+    for compared_set in spec.compare:
+        key = _training(spec, compared_set)
+        if key in name_by_key:
             lines.append(
-                f"{each.name} trains the same as {seen[key]}, so there is nothing to compare. Give it other "
-                "values, or take it out."
+                f"{compared_set.name} trains the same as {name_by_key[key]}, so there is nothing to compare. "
+                "Give it other values, or take it out."
             )
-        seen.setdefault(key, each.name)
+        name_by_key.setdefault(key, compared_set.name)
     if lines:
         raise SpecError("\n".join(lines))
     _check_runs(spec, max_runs)
@@ -480,27 +490,27 @@ def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
     sets, pairs = len(spec.compare), spec.study.seeds.confirm.max
     if max_runs is None or sets * pairs <= max_runs:
         return
-    fit = max_runs // sets
-    fewest = fewest_pairs(Pairs(min=2, max=2), spec.study, sets)
-    most = "up to " if spec.study.seeds.confirm.min < pairs else ""
-    remedy = f"{fit} pairs fit: --pairs {fit}."
-    if fit < fewest:
+    max_pairs = max_runs // sets
+    min_pairs = fewest_pairs(Pairs(min=2, max=2), spec.study, sets)
+    prefix = "up to " if spec.study.seeds.confirm.min < pairs else ""
+    remedy = f"{max_pairs} pairs fit: --pairs {max_pairs}."
+    if max_pairs < min_pairs:
         remedy = (
-            f"Fewer than {fewest} pairs can show nothing with test: {spec.study.test}: allow at least "
-            f"{sets * fewest} runs."
+            f"Fewer than {min_pairs} pairs can show nothing with test: {spec.study.test}: allow at least "
+            f"{sets * min_pairs} runs."
         )
     raise UsageError(
-        f"At most {max_runs} runs are allowed, and this comparison takes {most}{sets} sets × {pairs} pairs = "
-        f"{sets * pairs} runs. {remedy}"
+        f"At most {max_runs} runs are allowed, and this comparison takes {prefix}{sets} sets × {pairs} pairs "
+        f"= {sets * pairs} runs. {remedy}"
     )
 
 
-def _training(spec: StudySpec, given: ComparedSet) -> str:
+def _training(spec: StudySpec, compared_set: ComparedSet) -> str:
     """Return a text that is equal for sets that train the same, as far as the spec alone tells."""
-    whole = {**_as_given(spec), **spec.parameters("search", given.parameters)}
-    plan = {name: value for name, value in whole.items() if name in TEMPERATURE_PARAMETERS}
-    rest = {name: _number(value) for name, value in whole.items() if name not in plan}
-    return json.dumps([training_key(plan), rest], sort_keys=True)
+    parameters = {**_as_given(spec), **spec.parameters("search", compared_set.parameters)}
+    plan = {name: value for name, value in parameters.items() if name in TEMPERATURE_PARAMETERS}
+    other_params = {name: _number(value) for name, value in parameters.items() if name not in plan}
+    return json.dumps([training_key(plan), other_params], sort_keys=True)
 
 
 def _as_given(spec: StudySpec) -> dict[str, Any]:
@@ -511,31 +521,31 @@ def _as_given(spec: StudySpec) -> dict[str, Any]:
         "data": (spec.data or {}).get("init_args", {}),
         "trainer": spec.trainer,
     }
-    found: dict[str, Any] = {}
-    for name in sorted({name for each in spec.compare for name in each.parameters}):
-        prefix, _, rest = name.partition(".")
-        inside = bool(rest) and prefix in sections
-        place, path = (sections[prefix], rest) if inside else (spec.model["init_args"], name)
-        value = _below(place, path.split("."))
+    values: dict[str, Any] = {}
+    for name in sorted({name for compared_set in spec.compare for name in compared_set.parameters}):
+        prefix, _, subpath = name.partition(".")
+        is_in_section = bool(subpath) and prefix in sections
+        section, path = (sections[prefix], subpath) if is_in_section else (spec.model["init_args"], name)
+        value = _below(section, path.split("."))
         if value is not _ABSENT and name not in TEMPERATURE_PARAMETERS:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
-def _below(place: Any, path: Sequence[str]) -> Any:
+def _below(config: Any, path: Sequence[str]) -> Any:
     for segment in path:
-        if isinstance(place, Mapping) and "class_path" in place:
-            place = place.get("init_args") or {}
-        if not isinstance(place, Mapping) or segment not in place:
+        if isinstance(config, Mapping) and "class_path" in config:
+            config = config.get("init_args") or {}
+        if not isinstance(config, Mapping) or segment not in config:
             return _ABSENT
-        place = place[segment]
-    return place
+        config = config[segment]
+    return config
 
 
 def _number(value: Any) -> Any:
     """Return the value with whole numbers as those that they are equal to."""
     if isinstance(value, list):
-        return [_number(each) for each in value]
+        return [_number(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {key: _number(each) for key, each in value.items()}
+        return {key: _number(entry) for key, entry in value.items()}
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -95,26 +95,26 @@ def cautious(answers: Sequence[Answer | None]) -> Answer | None:
     the gain is the smallest, the interval goes from the lowest end to the highest, and p is the largest, or 1
     where the signs differ.
     """
-    found = [answer for answer in answers if answer is not None]
-    lost = len(answers) - len(found)
-    if len(found) < 2:
-        return (replace(found[0], lost=lost) if lost else found[0]) if found else None
-    tests = [answer.paired for answer in found]
-    least = min(found, key=lambda answer: answer.paired.gain)
+    valid_answers = [answer for answer in answers if answer is not None]
+    lost = len(answers) - len(valid_answers)
+    if len(valid_answers) < 2:
+        return (replace(valid_answers[0], lost=lost) if lost else valid_answers[0]) if valid_answers else None
+    tests = [answer.paired for answer in valid_answers]
+    min_answer = min(valid_answers, key=lambda answer: answer.paired.gain)
     one_sign = len({test.gain > 0 for test in tests}) == 1
     return Answer(
         paired=PairedTest(
-            gain=least.paired.gain,
+            gain=min_answer.paired.gain,
             ci_low=min(test.ci_low for test in tests),
             ci_high=max(test.ci_high for test in tests),
             p_value=max(test.p_value for test in tests) if one_sign else 1.0,
             n_pairs=min(test.n_pairs for test in tests),
-            alpha=least.paired.alpha,
+            alpha=min_answer.paired.alpha,
         ),
-        dropped=max(answer.dropped for answer in found),
-        diverged=least.diverged,
-        reference_diverged=least.reference_diverged,
-        each=tuple(found),
+        dropped=max(answer.dropped for answer in valid_answers),
+        diverged=min_answer.diverged,
+        reference_diverged=min_answer.reference_diverged,
+        each=tuple(valid_answers),
         lost=lost,
     )
 
@@ -177,7 +177,7 @@ class Evidence:
 
     def runs(self, arm: str, kind: Kind = "confirm") -> list[Runs]:
         """Return the runs of an arm, round by round."""
-        return [Runs.of(self.tickets(kind, arm, each)) for each in self.rounds]
+        return [Runs.of(self.tickets(kind, arm, of_round)) for of_round in self.rounds]
 
     def compare(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> Answer | None:
         """Return the comparison over the pairs of which neither run was lost; None if there is none.
@@ -190,14 +190,16 @@ class Evidence:
         test = self.tested(differences, self.spec.study.direction)
         if test is None:
             return None
-        counted = [pair for found in differences for pair in found]
-        planned = sum(map(self.planned, self.rounds))
+        counted_pairs = [pair for round_differences in differences for pair in round_differences]
+        num_planned = sum(map(self.planned, self.rounds))
         return Answer(
             paired=test,
-            dropped=planned - len(counted),
+            dropped=num_planned - len(counted_pairs),
             diverged=_common(arm, differences),
             reference_diverged=_common(reference, differences),
-            skewness=skewness([value for found in differences for value in found.values()]),
+            skewness=skewness(
+                [value for round_differences in differences for value in round_differences.values()]
+            ),
         )
 
     def tested(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
@@ -210,13 +212,13 @@ class Evidence:
         stages = self._stages(differences)
         if not stages:
             return None
-        *earlier, last = stages
+        *earlier, last_stage = stages
         return paired(
-            last.differences,
+            last_stage.differences,
             test=self.spec.study.test,
             direction=direction,
             alpha=self.alpha,
-            looks=last.looks,
+            looks=last_stage.looks,
             earlier=earlier,
         )
 
@@ -227,15 +229,18 @@ class Evidence:
     def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[Stage]:
         return [
             Stage(
-                differences=tuple(found.values()),
-                looks=self._looks(found.keys(), of_round),
+                differences=tuple(round_differences.values()),
+                looks=self._looks(round_differences.keys(), of_round),
             )
-            for found, of_round in zip(differences, self.rounds, strict=True)
-            if found
+            for round_differences, of_round in zip(differences, self.rounds, strict=True)
+            if round_differences
         ]
 
     def _differences(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[dict[int, float]]:
-        return [_differences(one, other, self.spec) for one, other in zip(arm, reference, strict=True)]
+        return [
+            _differences(arm_runs, reference_runs, self.spec)
+            for arm_runs, reference_runs in zip(arm, reference, strict=True)
+        ]
 
     @property
     def has_all_pairs(self) -> bool:
@@ -250,12 +255,12 @@ class Evidence:
     def _looks(self, pairs: Iterable[int], of_round: int) -> tuple[Look, ...] | None:
         """Return after how many usable pairs a round was looked at, None if once."""
         confirm, pairs = self.spec.study.seeds.confirm, sorted(pairs)
-        done = pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
+        num_pairs = pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
         if added_pairs(self._tickets, of_round) or confirm.min == confirm.max:
             return None
         looks: dict[int, float] = {}
         for look in confirm.looks:
-            if look <= done and (usable_pairs := sum(pair < look for pair in pairs)) > 1:
+            if look <= num_pairs and (usable_pairs := sum(pair < look for pair in pairs)) > 1:
                 looks[usable_pairs] = spent(look, confirm.max)
         return tuple(looks.items()) or None
 
@@ -263,8 +268,8 @@ class Evidence:
         """Return what an arm gains over its reference on each pair that counts, more being better."""
         return [
             oriented(difference, self.spec.study.direction)
-            for found in self._differences(arm, reference)
-            for difference in found.values()
+            for round_differences in self._differences(arm, reference)
+            for difference in round_differences.values()
         ]
 
 
@@ -283,32 +288,36 @@ def keeps(
         baseline: Those of what both are compared with.
     """
     share = evidence.spec.study.keep_share
-    pick: Callable[..., float] = min if evidence.spec.study.direction == "maximize" else max
-    between = []
+    worst_of: Callable[..., float] = min if evidence.spec.study.direction == "maximize" else max
+    thresholds = []
     for runs in zip(simple, winner, baseline, strict=True):
-        worst = pick((value for each in runs for value in each.values.values()), default=0.0)
-        _, best, least = runs
-        between.append(
+        worst = worst_of((value for arm_runs in runs for value in arm_runs.values.values()), default=0.0)
+        _, winner_runs, baseline_runs = runs
+        thresholds.append(
             Runs(
                 values={
-                    pair: share * best.values.get(pair, worst) + (1 - share) * least.values.get(pair, worst)
-                    for pair in best.pairs & least.pairs
+                    pair: share * winner_runs.values.get(pair, worst)
+                    + (1 - share) * baseline_runs.values.get(pair, worst)
+                    for pair in winner_runs.pairs & baseline_runs.pairs
                 }
             )
         )
-    return evidence.compare(simple, between)
+    return evidence.compare(simple, thresholds)
 
 
 def _common(runs: Sequence[Runs], differences: Sequence[Mapping[int, float]]) -> int:
-    return sum(len(each.diverged & found.keys()) for each, found in zip(runs, differences, strict=True))
+    return sum(
+        len(arm_runs.diverged & round_differences.keys())
+        for arm_runs, round_differences in zip(runs, differences, strict=True)
+    )
 
 
 def _differences(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
     """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
-    reached = [*arm.values.values(), *reference.values.values()]
+    values = [*arm.values.values(), *reference.values.values()]
     pick: Callable[..., float] = min if spec.study.direction == "maximize" else max
     # Without any value at all every difference is 0: two arms that always diverge are equally bad.
-    worst = pick(reached, default=0.0)
+    worst = pick(values, default=0.0)
     return {
         pair: arm.values.get(pair, worst) - reference.values.get(pair, worst)
         for pair in sorted(arm.pairs & reference.pairs)
@@ -327,8 +336,10 @@ def gains_by_pair(
     More is better, whatever the direction; pairs of which a run was lost are left out.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
-    own, other = (Runs.of(of_kind(confirm, "confirm", each)) for each in (arm, reference))
-    return gains_of(own, other, spec)
+    arm_runs, reference_runs = (
+        Runs.of(of_kind(confirm, "confirm", arm_name)) for arm_name in (arm, reference)
+    )
+    return gains_of(arm_runs, reference_runs, spec)
 
 
 def gains_of(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
@@ -357,11 +368,11 @@ def paired_failures(
         has_failed: Returns whether a run that ends with this value counts as failed, too; None: none does.
     """
     failed: list[list[bool]] = [[], []]
-    for both in zip(arm, reference, strict=True):
-        for pair in sorted(both[0].pairs & both[1].pairs):
-            for found, runs in zip(failed, both, strict=True):
+    for round_runs in zip(arm, reference, strict=True):
+        for pair in sorted(round_runs[0].pairs & round_runs[1].pairs):
+            for flags, runs in zip(failed, round_runs, strict=True):
                 value = runs.values.get(pair)
-                found.append(value is None or (has_failed is not None and has_failed(value)))
+                flags.append(value is None or (has_failed is not None and has_failed(value)))
     if not any(map(any, failed)):
         return None
     return failure_rates(*failed, alpha=alpha)
@@ -373,7 +384,7 @@ def gain(evidence: Evidence) -> Answer | None:
     If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
     """
     winner = evidence.runs("search")
-    return cautious([evidence.compare(winner, each) for each in at_one(evidence)])
+    return cautious([evidence.compare(winner, reference) for reference in at_one(evidence)])
 
 
 def at_one(evidence: Evidence) -> list[list[Runs]]:

@@ -68,11 +68,11 @@ class ConstantPlan:
     @classmethod
     def of(cls, plan: str) -> Self | None:
         """Return it from the name of a plan; None: it is no constant."""
-        before, equals, rest = plan.partition("=")
-        temperature, _, kind = before.rpartition(".")
-        if not equals or kind != _CONSTANT:
+        prefix, separator, level_text = plan.partition("=")
+        temperature, _, kind = prefix.rpartition(".")
+        if not separator or kind != _CONSTANT:
             return None
-        tau, _, scaling = rest.partition(_SCALED)
+        tau, _, scaling = level_text.partition(_SCALED)
         return cls(temperature=temperature, tau=float(tau), length_scaling=scaling or "none")
 
 
@@ -84,8 +84,8 @@ def dataloader(kind: Kind, spec: StudySpec) -> On:
 
 def counted(kind: Kind, spec: StudySpec) -> str:
     """Return the name of the measurement whose value becomes the value of a ticket of this kind."""
-    on = dataloader(kind, spec)
-    return on if spec.study.validate_at == "final" else f"{on}_current"
+    split = dataloader(kind, spec)
+    return split if spec.study.validate_at == "final" else f"{split}_current"
 
 
 def value_of(kind: Kind, spec: StudySpec, measured: Mapping[str, float]) -> float:
@@ -103,24 +103,24 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
         spec: The study's spec.
         temperature: Which temperature: attention's, the empty text, or the name of another.
     """
-    found = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
-    low, high = (each / found for each in _searched(spec, temperature))
-    first, last = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
-    first, last = min(first, 0.0), max(last, 0.0)
-    step = max(_FINEST, math.ceil((last - first) / _PLANS / _FINEST) * _FINEST)
-    powers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
-    return [found * 2.0 ** (power * step) for power in powers if power]
+    baseline_tau = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
+    low, high = (bound / baseline_tau for bound in _searched(spec, temperature))
+    first_power, last_power = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
+    first_power, last_power = min(first_power, 0.0), max(last_power, 0.0)
+    step = max(_FINEST, math.ceil((last_power - first_power) / _PLANS / _FINEST) * _FINEST)
+    powers = range(math.ceil(first_power / step - 1e-9), math.floor(last_power / step + 1e-9) + 1)
+    return [baseline_tau * 2.0 ** (power * step) for power in powers if power]
 
 
 def _searched(spec: StudySpec, temperature: str) -> tuple[float, float]:
-    found: list[float] = []
+    levels: list[float] = []
     for name in GROUPS["level"]:
         match spec.search.get(join_name(temperature, name)):
             case Range(low=low, high=high):
-                found += [float(low), float(high)]
+                levels += [float(low), float(high)]
             case Choices(choices=choices):
-                found += [float(each) for each in choices if isinstance(each, int | float)]
-    return (min(found), max(found)) if found else _RANGE
+                levels += [float(choice) for choice in choices if isinstance(choice, int | float)]
+    return (min(levels), max(levels)) if levels else _RANGE
 
 
 def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -131,18 +131,18 @@ def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dic
         winner: The winner's parameters; what its length scaling and its final temperatures are. One whose
             temperatures follow a target of the entropy has no plan of inference.
     """
-    own: dict[str, Any] = {}
+    winner_plan: dict[str, Any] = {}
     plans: dict[str, dict[str, Any]] = {}
     # what attention's temperature is at the end of a controlled training, no parameter says
     if spec.attends and not is_controlled(winner):
-        own |= {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
+        winner_plan |= {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
     if spec.attends:
         plans |= _of_attention(spec, winner)
     for name in filter(None, spec.evaluated):
-        own |= {join_name(name, bare): value for bare, value in _final(winner, name).items()}
+        winner_plan |= {join_name(name, bare): value for bare, value in _final(winner, name).items()}
         for tau in inference_constants(spec, name):
             plans[f"{name}.{_CONSTANT}={tau:.4g}"] = {join_name(name, "temperature_init"): tau}
-    return {**({WINNER: own} if own else {}), **plans}
+    return {**({WINNER: winner_plan} if winner_plan else {}), **plans}
 
 
 def _of_attention(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -164,19 +164,23 @@ def _final(winner: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return length scalings by label: none, the winner's, or the plain ones that were searched."""
-    found: dict[str, dict[str, Any]] = {"": {}}
+    scalings: dict[str, dict[str, Any]] = {"": {}}
     if winner.get("length_scaling", "none") != "none":
         names = GROUPS["length_scaling"]
-        own = {name: value for name, value in winner.items() if name in names}
-        found[f"{_SCALED}{winner['length_scaling']}"] = own
-    elif isinstance(searched := spec.search.get("length_scaling"), Choices):
-        plain = [each for each in _PLAIN_SCALINGS if each in searched.choices]
-        found |= {f"{_SCALED}{each}": {"length_scaling": each} for each in plain[:1]}
-    return found
+        winner_scaling = {name: value for name, value in winner.items() if name in names}
+        scalings[f"{_SCALED}{winner['length_scaling']}"] = winner_scaling
+    elif isinstance(domain := spec.search.get("length_scaling"), Choices):
+        plain_scalings = [scaling for scaling in _PLAIN_SCALINGS if scaling in domain.choices]
+        scalings |= {f"{_SCALED}{scaling}": {"length_scaling": scaling} for scaling in plain_scalings[:1]}
+    return scalings
 
 
 def evaluations(
-    kind: Kind, arms: tuple[str, ...], spec: StudySpec, winner: Mapping[str, Any], own: Mapping[str, Any]
+    kind: Kind,
+    arms: tuple[str, ...],
+    spec: StudySpec,
+    winner: Mapping[str, Any],
+    parameters: Mapping[str, Any],
 ) -> list[Evaluation]:
     """Return what is measured at the end of a run.
 
@@ -191,14 +195,16 @@ def evaluations(
         arms: Arms of the ticket.
         spec: The study's spec.
         winner: Parameters of the search arm's choice; read for confirm runs only.
-        own: Parameters of the ticket, whose normaliser stays at inference.
+        parameters: Those of the ticket, whose normaliser stays at inference.
     """
-    on = dataloader(kind, spec)
+    split = dataloader(kind, spec)
     guards = spec.study.guarded_metrics if kind in (*SAMPLED, "confirm", "ablation") else []
-    plain, current = (guards if counted(kind, spec) == name else [] for name in (on, f"{on}_current"))
-    measured = [
-        Evaluation(name=on, on=on, guards=plain),
-        Evaluation(name=f"{on}_current", on=on, at="current", guards=current),
+    end_guards, current_guards = (
+        guards if counted(kind, spec) == name else [] for name in (split, f"{split}_current")
+    )
+    base_evaluations = [
+        Evaluation(name=split, on=split, guards=end_guards),
+        Evaluation(name=f"{split}_current", on=split, at="current", guards=current_guards),
     ]
     if (
         spec.compare is not None
@@ -206,22 +212,22 @@ def evaluations(
         or kind != "confirm"
         or not set(arms) & set(INFERENCE_ARMS)
     ):
-        return measured
-    loaders: list[On] = ["validate"] if on == "validate" else ["validate", "test"]
-    if on == "test":
-        measured.append(Evaluation(name="validate", on="validate"))
+        return base_evaluations
+    loaders: list[On] = ["validate"] if split == "validate" else ["validate", "test"]
+    if split == "test":
+        base_evaluations.append(Evaluation(name="validate", on="validate"))
     plans = inference_plans(spec, winner)
-    if is_neutral(own):
+    if is_neutral(parameters):
         # as it was trained
         plans.pop(_AT_ONE, None)
-    kept = {name: value for name, value in own.items() if name in NORMALISATION}
-    return measured + [
+    normalisation = {name: value for name, value in parameters.items() if name in NORMALISATION}
+    return base_evaluations + [
         # under some normalisers there is no temperature to speak of
         Evaluation(
             name=f"{loader}:{name}",
             on=loader,
-            temperature=effective({**plan, **kept} if _of_attentions(plan) else plan),
-            guards=guards if loader == on and "baseline" in arms else [],
+            temperature=effective({**plan, **normalisation} if _of_attentions(plan) else plan),
+            guards=guards if loader == split and "baseline" in arms else [],
         )
         for loader in loaders
         for name, plan in plans.items()

@@ -79,23 +79,23 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
         arms: What is confirmed.
     """
     winner = arms["search"]
-    found = {part: without(winner, part) for part in active_groups(winner)}
-    moving = [part for part in found if part.rpartition(".")[2] in _MOVING]
-    if len(moving) == 1:
+    ablations = {part: without(winner, part) for part in active_groups(winner)}
+    moving_parts = [part for part in ablations if part.rpartition(".")[2] in _MOVING]
+    if len(moving_parts) == 1:
         constant = arms.get("constant_twin") or arms.get("constant")
-        found[moving[0]] = constant or found[moving[0]]
+        ablations[moving_parts[0]] = constant or ablations[moving_parts[0]]
     for name in spec.method_names:
         if name == "window":
             # the width of what local_share makes: no part by itself
             continue
-        given = spec.search[name].baseline
-        value = NEUTRAL[name] if name in NORMALISATION else given
+        baseline = spec.search[name].baseline
+        value = NEUTRAL[name] if name in NORMALISATION else baseline
         if value != UNSET and winner.get(name, value) != value:
-            found[name] = effective({**winner, name: value})
-    drawn = {name: NEUTRAL[name] for name in GENERATION if name in spec.search and name in winner}
-    if any(winner[name] != value for name, value in drawn.items()):
-        found["generation"] = effective({**winner, **drawn})
-    return found
+            ablations[name] = effective({**winner, name: value})
+    generation_params = {name: NEUTRAL[name] for name in GENERATION if name in spec.search and name in winner}
+    if any(winner[name] != value for name, value in generation_params.items()):
+        ablations["generation"] = effective({**winner, **generation_params})
+    return ablations
 
 
 def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
@@ -103,23 +103,25 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
     winner = arms["search"]
     parts = active_groups(winner)
     constant = arms.get("constant_twin", {})
-    known = {training_key(winner), training_key(arms.get("twin", winner))}
-    found = []
-    kept = [(part,) for part in parts] + [tuple(p for p in parts if p != part) for part in parts]
-    for keep in sorted(set(kept), key=lambda keep: (len(keep), [parts.index(part) for part in keep])):
+    known_keys = {training_key(winner), training_key(arms.get("twin", winner))}
+    plans = []
+    part_choices = [(part,) for part in parts] + [tuple(p for p in parts if p != part) for part in parts]
+    for part_set in sorted(
+        set(part_choices), key=lambda part_set: (len(part_set), [parts.index(part) for part in part_set])
+    ):
         parameters = winner
         for part in parts:
             name, _, group = part.rpartition(".")
             level = constant.get(join_name(name, "temperature_init"))
-            if group in _MOVING and part not in keep and level is not None:
+            if group in _MOVING and part not in part_set and level is not None:
                 parameters = at_constant(parameters, level, name)
         for part in parts:
-            if part not in keep:
+            if part not in part_set:
                 parameters = without(parameters, part)
-        if (text := training_key(parameters)) not in known:
-            known.add(text)
-            found.append(Simpler(parts=keep, parameters=parameters))
-    return found
+        if (key := training_key(parameters)) not in known_keys:
+            known_keys.add(key)
+            plans.append(Simpler(parts=part_set, parameters=parameters))
+    return plans
 
 
 def explanation_tickets(
@@ -132,29 +134,31 @@ def explanation_tickets(
         spec: The study's spec.
         is_requested: Whether an explanation is wanted whatever the spec says.
     """
-    now = current_round(tickets)
-    arms = confirmed_arms(of_kind(tickets, "confirm", of_round=now))
-    if not {"search", "baseline", "twin"} <= arms.keys() or not is_decided(tickets, spec, now):
+    this_round = current_round(tickets)
+    arms = confirmed_arms(of_kind(tickets, "confirm", of_round=this_round))
+    if not {"search", "baseline", "twin"} <= arms.keys() or not is_decided(tickets, spec, this_round):
         return []
-    if not (is_requested or spec.study.explain or _has_begun(tickets, now)):
+    if not (is_requested or spec.study.explain or _has_begun(tickets, this_round)):
         return []
     if training_key(arms["search"]) == training_key(arms["twin"]):
         return []
-    if explained_round(tickets, now) is not None:
+    if explained_round(tickets, this_round) is not None:
         return []
-    return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, now)
+    return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, this_round)
 
 
 def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
     """Return in which of the rounds that a verdict rests on the winner was explained; None: in none."""
     rounds = (
-        behind for behind in rounds_behind(tickets, of_round) if of_kind(tickets, "ablation", of_round=behind)
+        round_number
+        for round_number in rounds_behind(tickets, of_round)
+        if of_kind(tickets, "ablation", of_round=round_number)
     )
     return max(rounds, default=None)
 
 
-def _has_begun(tickets: Sequence[TicketRow], now: int) -> bool:
-    return bool(of_kind(tickets, "choose", _SIMPLER, of_round=now))
+def _has_begun(tickets: Sequence[TicketRow], this_round: int) -> bool:
+    return bool(of_kind(tickets, "choose", _SIMPLER, of_round=this_round))
 
 
 def _choosing_tickets(
@@ -170,15 +174,17 @@ def _choosing_tickets(
 
 def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Parameters]:
     """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
-    of = spec.study.learned
-    return [learning(arms["baseline"], ratio, learns=of) for ratio in LR_RATIOS] if spec.learns else []
+    learned_spec = spec.study.learned
+    return (
+        [learning(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS] if spec.learns else []
+    )
 
 
 def _best_learned(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], now: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
 ) -> Parameters | None:
     """Return the better of the learned sets on the choosing seeds; the first where none has a mean."""
-    mean_of = means_of(tickets, spec, now)
+    mean_of = means_of(tickets, spec, this_round)
     sets = _learned_sets(spec, arms)
     return max(sets, key=lambda learned: mean_of.get(training_key(learned), -math.inf), default=None)
 
@@ -199,28 +205,34 @@ def simplest(
     winner, baseline = mean_of(arms["search"]), mean_of(arms["baseline"])
     if winner is None or baseline is None or winner <= baseline:
         return None
-    enough = baseline + (1 + spec.study.keep_share) / 2 * (winner - baseline)
-    fit = [
+    min_mean = baseline + (1 + spec.study.keep_share) / 2 * (winner - baseline)
+    candidates = [
         (len(plan.parts), -mean, plan)
         for plan in simpler_plans(arms)
-        if (mean := mean_of(plan.parameters)) is not None and mean >= enough
+        if (mean := mean_of(plan.parameters)) is not None and mean >= min_mean
     ]
-    return min(fit, key=lambda each: each[:2])[2] if fit else None
+    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
 def _confirming_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], now: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
 ) -> list[NewTicket]:
     """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
-    named = {arm_without(part): parameters for part, parameters in ablated(spec, arms).items()}
-    if plan := simplest(tickets, spec, arms, now):
-        named[SIMPLEST] = plan.parameters
-    if (learned := _best_learned(tickets, spec, arms, now)) is not None:
-        named[LEARNED_ARM] = learned
+    params_by_arm = {arm_without(part): parameters for part, parameters in ablated(spec, arms).items()}
+    if plan := simplest(tickets, spec, arms, this_round):
+        params_by_arm[SIMPLEST] = plan.parameters
+    if (learned := _best_learned(tickets, spec, arms, this_round)) is not None:
+        params_by_arm[LEARNED_ARM] = learned
     confirmed = {training_key(parameters) for parameters in arms.values()}
-    new = joined({arm: each for arm, each in named.items() if training_key(each) not in confirmed})
-    pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=now) if t.pair is not None}
-    runs = [(pair, seed, *each) for pair, seed in sorted(pairs.items()) for each in new.items()]
+    new_arms = joined(
+        {
+            arm: parameters
+            for arm, parameters in params_by_arm.items()
+            if training_key(parameters) not in confirmed
+        }
+    )
+    pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=this_round) if t.pair is not None}
+    runs = [(pair, seed, *entry) for pair, seed in sorted(pairs.items()) for entry in new_arms.items()]
     return [
         NewTicket(
             kind="ablation",
@@ -229,7 +241,7 @@ def _confirming_tickets(
             seed=seed,
             pair=pair,
             parameters=parameters,
-            round=now,
+            round=this_round,
         )
         for number, (pair, seed, arm, parameters) in enumerate(runs, next_number(tickets, "ablation"))
     ]

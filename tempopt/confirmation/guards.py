@@ -95,13 +95,13 @@ def judged_guards(
         kind: Kind of its runs.
         reference: Arm that it is compared with.
     """
-    named = _by_name(measurements)
-    found = []
+    values_by_name = _by_name(measurements)
+    guards = []
     for spec in evidence.spec.study.guarded:
-        own = named.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
-        runs = _measured(evidence, arm, own, kind), _measured(evidence, reference, own)
-        found.append(_judged(spec, evidence, *runs))
-    return tuple(found)
+        values = values_by_name.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
+        runs = _measured(evidence, arm, values, kind), _measured(evidence, reference, values)
+        guards.append(_judged(spec, evidence, *runs))
+    return tuple(guards)
 
 
 def guards_at_inference(
@@ -116,41 +116,41 @@ def guards_at_inference(
         measurements: What confirm runs measured at their end.
         plan: Name of the plan.
     """
-    named, on = _by_name(measurements), evidence.spec.study.confirm_on
-    found = []
+    values_by_name, split = _by_name(measurements), evidence.spec.study.confirm_on
+    guards = []
     for spec in evidence.spec.study.guarded:
-        names = f"{on}:{plan}", counted("confirm", evidence.spec)
-        values = [named.get(guard_name(name, spec.name), {}) for name in names]
+        names = f"{split}:{plan}", counted("confirm", evidence.spec)
+        values = [values_by_name.get(guard_name(name, spec.name), {}) for name in names]
         if not values[0]:
-            found.append(_not_measured(spec, NOT_THERE))
+            guards.append(_not_measured(spec, NOT_THERE))
             continue
-        runs = [counting(_measured(evidence, "baseline", each), on) for each in values]
-        found.append(_judged(spec, evidence, *runs))
-    return tuple(found)
+        runs = [counting(_measured(evidence, "baseline", metric_values), split) for metric_values in values]
+        guards.append(_judged(spec, evidence, *runs))
+    return tuple(guards)
 
 
 def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]:
-    named: dict[str, dict[int, float]] = {}
-    for each in measurements:
-        named.setdefault(each.name, {})[each.ticket_id] = each.value
-    return named
+    values_by_name: dict[str, dict[int, float]] = {}
+    for measurement in measurements:
+        values_by_name.setdefault(measurement.name, {})[measurement.ticket_id] = measurement.value
+    return values_by_name
 
 
 def _measured(
     evidence: Evidence, arm: str, values: Mapping[int, float], kind: Kind = "confirm"
 ) -> list[Runs]:
     """Return what the runs of an arm came to in a metric, round by round."""
-    found = []
+    runs_by_round = []
     for of_round in evidence.rounds:
         runs = evidence.tickets(kind, arm, of_round)
-        reached = {
+        pair_values = {
             t.pair: values[t.id]
             for t in runs
             if t.pair is not None and usable(t) and math.isfinite(values.get(t.id, math.nan))
         }
-        ended = {t.pair for t in runs if t.pair is not None and t.outcome in ("complete", "diverged")}
-        found.append(Runs(values=reached, diverged=frozenset(ended - reached.keys())))
-    return found
+        ended_pairs = {t.pair for t in runs if t.pair is not None and t.outcome in ("complete", "diverged")}
+        runs_by_round.append(Runs(values=pair_values, diverged=frozenset(ended_pairs - pair_values.keys())))
+    return runs_by_round
 
 
 def _not_measured(spec: GuardSpec, why: str) -> Guard:
@@ -167,21 +167,33 @@ def _judged(
     winner: Sequence[Runs],
     baseline: Sequence[Runs],
 ) -> Guard:
-    pairs = [sorted(one.pairs & other.pairs) for one, other in zip(winner, baseline, strict=True)]
-    reached = [value for each in (*winner, *baseline) for value in each.values.values()]
-    if not any(pairs) or not reached:
+    pairs = [
+        sorted(arm_runs.pairs & reference_runs.pairs)
+        for arm_runs, reference_runs in zip(winner, baseline, strict=True)
+    ]
+    values = [value for round_runs in (*winner, *baseline) for value in round_runs.values.values()]
+    if not any(pairs) or not values:
         return _not_measured(spec, NO_VALUE)
-    worst = max(reached) if spec.side == "most" else min(reached)
+    worst = max(values) if spec.side == "most" else min(values)
     of_winner, of_baseline = (
-        [each.values.get(pair, worst) for each, of_round in zip(arm, pairs, strict=True) for pair in of_round]
+        [
+            round_runs.values.get(pair, worst)
+            for round_runs, round_pairs in zip(arm, pairs, strict=True)
+            for pair in round_pairs
+        ]
         for arm in (winner, baseline)
     )
-    left = headroom(of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative)
-    each_left = iter(left)
-    answer = evidence.tested([{pair: next(each_left) for pair in of_round} for of_round in pairs], "maximize")
+    headrooms = headroom(of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative)
+    headroom_iterator = iter(headrooms)
+    answer = evidence.tested(
+        [{pair: next(headroom_iterator) for pair in round_pairs} for round_pairs in pairs], "maximize"
+    )
     assert answer is not None
     diverged, reference_diverged = (
-        sum(len(each.diverged.intersection(of_round)) for each, of_round in zip(arm, pairs, strict=True))
+        sum(
+            len(round_runs.diverged.intersection(round_pairs))
+            for round_runs, round_pairs in zip(arm, pairs, strict=True)
+        )
         for arm in (winner, baseline)
     )
     mean = fmean(of_baseline)

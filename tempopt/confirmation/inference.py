@@ -89,19 +89,19 @@ def inference_only(
     if not evidence.spec.evaluated:
         # what is evaluated does not read a temperature of the loss
         return None
-    measured: dict[int, dict[str, float]] = {}
-    for each in measurements:
-        if math.isfinite(each.value):
-            measured.setdefault(each.ticket_id, {})[each.name] = each.value
-    tuned = {arm: _tuned(evidence, arm, measured) for arm in ("baseline", "twin", "search")}
-    if tuned["baseline"] is None:
+    ticket_values: dict[int, dict[str, float]] = {}
+    for measurement in measurements:
+        if math.isfinite(measurement.value):
+            ticket_values.setdefault(measurement.ticket_id, {})[measurement.name] = measurement.value
+    tuned_by_arm = {arm: _tuned(evidence, arm, ticket_values) for arm in ("baseline", "twin", "search")}
+    if tuned_by_arm["baseline"] is None:
         return None
-    baseline, runs_of_baseline = tuned["baseline"]
-    winner, twin = tuned["search"], tuned["twin"]
+    baseline, runs_of_baseline = tuned_by_arm["baseline"]
+    winner, twin = tuned_by_arm["search"], tuned_by_arm["twin"]
     difference = None if winner is None else evidence.compare(winner[1], runs_of_baseline)
-    kept = None
+    kept_answer = None
     if winner is not None:
-        kept = keeps(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
+        kept_answer = keeps(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
     share = None
     if total.significant and twin is not None:
         share = share_of(evidence, twin[1], evidence.runs("twin"))
@@ -111,7 +111,7 @@ def inference_only(
         winner=None if winner is None else winner[0],
         share=share,
         difference=difference,
-        kept=kept,
+        kept=kept_answer,
     )
 
 
@@ -119,7 +119,8 @@ def share_of(evidence: Evidence, simpler: Sequence[Runs], twin: Sequence[Runs]) 
     """Return what something gains over the twin as a share of what the winner gains over it."""
     winner = evidence.runs("search")
     pairs = [
-        one.pairs & two.pairs & three.pairs for one, two, three in zip(simpler, twin, winner, strict=True)
+        simpler_runs.pairs & twin_runs.pairs & winner_runs.pairs
+        for simpler_runs, twin_runs, winner_runs in zip(simpler, twin, winner, strict=True)
     ]
     if not any(pairs):
         return None
@@ -134,86 +135,100 @@ def share_of(evidence: Evidence, simpler: Sequence[Runs], twin: Sequence[Runs]) 
 def _only(runs: Sequence[Runs], pairs: Sequence[frozenset[int]]) -> list[Runs]:
     return [
         Runs(
-            values={pair: value for pair, value in each.values.items() if pair in wanted},
-            diverged=each.diverged & wanted,
+            values={pair: value for pair, value in round_runs.values.items() if pair in round_pairs},
+            diverged=round_runs.diverged & round_pairs,
         )
-        for each, wanted in zip(runs, pairs, strict=True)
+        for round_runs, round_pairs in zip(runs, pairs, strict=True)
     ]
 
 
 def _tuned(
-    evidence: Evidence, arm: str, measured: Mapping[int, Mapping[str, float]]
+    evidence: Evidence, arm: str, ticket_values: Mapping[int, Mapping[str, float]]
 ) -> tuple[Tuned, list[Runs]] | None:
     """Return an arm at the plans that were picked for it, with the runs that they make of it."""
-    own, on = counted("confirm", evidence.spec), evidence.spec.study.confirm_on
-    found: dict[str, dict[_Pair, float]] = {}
-    picked: dict[str, dict[_Pair, float]] = {}
+    metric_name, split = counted("confirm", evidence.spec), evidence.spec.study.confirm_on
+    plan_values: dict[str, dict[_Pair, float]] = {}
+    validation_values: dict[str, dict[_Pair, float]] = {}
     pairs = set()
     for of_round in evidence.rounds:
         for ticket in evidence.tickets("confirm", arm, of_round):
             if not usable(ticket) or ticket.pair is None:
                 continue
             pairs.add((of_round, ticket.pair))
-            for name, value in measured.get(ticket.id, {}).items():
+            for name, value in ticket_values.get(ticket.id, {}).items():
                 if GUARD in name:
                     continue
                 loader, colon, plan = name.partition(":")
                 plan = plan if colon else AS_TRAINED
                 if loader == "validate" and (colon or name == "validate"):
-                    picked.setdefault(plan, {})[of_round, ticket.pair] = value
-                if (loader == on) if colon else (name == own):
-                    found.setdefault(plan, {})[of_round, ticket.pair] = value
-    plans = [p for p in found if found[p].keys() >= pairs and picked.get(p, {}).keys() >= pairs]
+                    validation_values.setdefault(plan, {})[of_round, ticket.pair] = value
+                if (loader == split) if colon else (name == metric_name):
+                    plan_values.setdefault(plan, {})[of_round, ticket.pair] = value
+    plans = [
+        p
+        for p in plan_values
+        if plan_values[p].keys() >= pairs and validation_values.get(p, {}).keys() >= pairs
+    ]
     if not pairs or AS_TRAINED not in plans:
         return None
-    picking, counting = _divided(pairs, on)
-    if not picking or not counting:
+    picking_pairs, counting_pairs = _divided(pairs, split)
+    if not picking_pairs or not counting_pairs:
         return None
-    plan = _best(evidence, picked, plans, picking)
+    plan = _best(evidence, validation_values, plans, picking_pairs)
     runs = evidence.runs(arm)
-    tuned = [
+    tuned_runs = [
         Runs(
-            values={pair: found[plan][of, pair] for of, pair in counting if of == of_round},
-            diverged=frozenset(pair for pair in each.diverged if _counts(pair, on)),
+            values={
+                pair: plan_values[plan][round_number, pair]
+                for round_number, pair in counting_pairs
+                if round_number == of_round
+            },
+            diverged=frozenset(pair for pair in round_runs.diverged if _counts(pair, split)),
         )
-        for of_round, each in zip(evidence.rounds, runs, strict=True)
+        for of_round, round_runs in zip(evidence.rounds, runs, strict=True)
     ]
-    answer = evidence.compare(tuned, runs)
+    answer = evidence.compare(tuned_runs, runs)
     if answer is None:
         return None
-    picked_on = sum(not _counts(pair, on) for of in evidence.rounds for pair in range(evidence.planned(of)))
+    picked_on = sum(
+        not _counts(pair, split)
+        for round_number in evidence.rounds
+        for pair in range(evidence.planned(round_number))
+    )
     answer = dataclasses.replace(answer, dropped=answer.dropped - picked_on)
-    curve = {each: fmean(picked[each][pair] for pair in pairs) for each in plans}
-    return Tuned(plan=plan, answer=answer, curve=curve), tuned
+    curve = {candidate: fmean(validation_values[candidate][pair] for pair in pairs) for candidate in plans}
+    return Tuned(plan=plan, answer=answer, curve=curve), tuned_runs
 
 
-def _divided(pairs: set[_Pair], on: str) -> tuple[set[_Pair], set[_Pair]]:
+def _divided(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
     """Return the pairs on which a plan is picked, and those on which it is counted.
 
     With test data they are all pairs, for both: picking looks at the validation data alone. Without, every
     other pair is for picking. Picking for each pair on all others would use each pair many times, so that the
     differences were not independent: a "96 % interval" of that kind holds the truth in 80 %.
     """
-    if on == "test":
+    if split == "test":
         return pairs, pairs
-    counting = {pair for pair in pairs if _counts(pair[1], on)}
-    return pairs - counting, counting
+    counting_pairs = {pair for pair in pairs if _counts(pair[1], split)}
+    return pairs - counting_pairs, counting_pairs
 
 
-def counting(runs: Sequence[Runs], on: str) -> list[Runs]:
+def counting(runs: Sequence[Runs], split: str) -> list[Runs]:
     """Return the runs on which a plan of inference is counted, round by round."""
-    return _only(runs, [frozenset(pair for pair in each.pairs if _counts(pair, on)) for each in runs])
+    return _only(
+        runs, [frozenset(pair for pair in round_runs.pairs if _counts(pair, split)) for round_runs in runs]
+    )
 
 
-def _counts(pair: int, on: str) -> bool:
-    return on == "test" or pair % 2 == 1
+def _counts(pair: int, split: str) -> bool:
+    return split == "test" or pair % 2 == 1
 
 
-def _best(evidence: Evidence, picked: _Values, plans: Sequence[str], pairs: set[_Pair]) -> str:
+def _best(evidence: Evidence, validation_values: _Values, plans: Sequence[str], pairs: set[_Pair]) -> str:
     """Return the plan with the best mean on the validation data; a model's own unless another is better."""
 
     def mean(plan: str) -> tuple[float, bool]:
-        value = fmean(picked[plan][pair] for pair in sorted(pairs))
+        value = fmean(validation_values[plan][pair] for pair in sorted(pairs))
         return oriented(value, evidence.spec.study.direction), plan == AS_TRAINED
 
     return max(plans, key=mean)

@@ -30,12 +30,14 @@ def measured_ends(
         curve: What the names of the measurements begin with.
         kind: Kind of the runs.
     """
-    wanted = {
+    ticket_ids = {
         ticket.id
         for of_round in evidence.rounds
         for ticket in evidence.tickets(kind, arm, of_round)
         if usable(ticket)
     }
-    last = last_values((each for each in measurements if each.ticket_id in wanted), curve)
-    taus = {name: list(own.values()) for name, own in last.items()}
-    return {name: (geometric_mean(each), min(each), max(each)) for name, each in taus.items()}
+    last_taus = last_values(
+        (measurement for measurement in measurements if measurement.ticket_id in ticket_ids), curve
+    )
+    taus = {name: list(values.values()) for name, values in last_taus.items()}
+    return {name: (geometric_mean(values), min(values), max(values)) for name, values in taus.items()}

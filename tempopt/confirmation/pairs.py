@@ -40,15 +40,15 @@ def choices(
     Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
     could be compared with but itself.
     """
-    found = winner(tickets, spec, recommend)
-    if found is None:
+    winner_params = winner(tickets, spec, recommend)
+    if winner_params is None:
         return {}
-    if is_neutral(found):
-        return {"search": found, "baseline": found, "twin": found}
+    if is_neutral(winner_params):
+        return {"search": winner_params, "baseline": winner_params, "twin": winner_params}
     arms: dict[Arm, Parameters | None] = {
-        "search": found,
-        "baseline": baseline_of(tickets, spec, found, recommend),
-        "twin": neutral(found),
+        "search": winner_params,
+        "baseline": baseline_of(tickets, spec, winner_params, recommend),
+        "twin": neutral(winner_params),
     }
     return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
 
@@ -67,16 +67,16 @@ def confirm_tickets(
         ``confirm`` tickets of the current round pair by pair; none if no search run was complete, or all
         pairs that are needed were trained.
     """
-    now = current_round(tickets)
-    before = of_kind(tickets, "confirm", of_round=now)
-    done, looks = pairs_of(before), spec.study.seeds.confirm.looks
-    if before and is_decided(tickets, spec, now):
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    num_pairs, looks = pairs_of(confirm), spec.study.seeds.confirm.looks
+    if confirm and is_decided(tickets, spec, this_round):
         return []
-    upto = next(look for look in looks if look > done)
-    arms = deciding_arms(before) if before else choices(tickets, spec, recommend)
+    end = next(look for look in looks if look > num_pairs)
+    arms = deciding_arms(confirm) if confirm else choices(tickets, spec, recommend)
     if not {"baseline", "search"} <= arms.keys():
         return []
-    return _pair_tickets(tickets, spec, arms, range(done, upto), now)
+    return _pair_tickets(tickets, spec, arms, range(num_pairs, end), this_round)
 
 
 def constant_tickets(
@@ -91,27 +91,27 @@ def constant_tickets(
         spec: The study's spec.
         recommend: As for :data:`tempopt.confirmation.selection.Recommend`.
     """
-    now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
     arms = confirmed_arms(confirm)
     if not confirm or {"constant", "constant_twin"} & arms.keys():
         return []
-    answer = gain(Evidence(tickets, spec, now))
+    answer = gain(Evidence(tickets, spec, this_round))
     if answer is None or not answer.significant:
         return []
-    trained = {training_key(parameters) for parameters in arms.values()}
+    trained_keys = {training_key(parameters) for parameters in arms.values()}
     constants = {
         arm: parameters
         for arm, parameters in constants_to_train(tickets, spec, arms["search"], recommend).items()
-        if training_key(parameters) not in trained
+        if training_key(parameters) not in trained_keys
     }
-    return _pair_tickets(tickets, spec, constants, range(pairs_of(confirm)), now)
+    return _pair_tickets(tickets, spec, constants, range(pairs_of(confirm)), this_round)
 
 
 def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
     """Return the parameter set of each arm that tickets confirm."""
-    found = {arm: parameters_of(confirm, arm) for arm in ARMS}
-    return {arm: parameters for arm, parameters in found.items() if parameters is not None}
+    params_by_arm = {arm: parameters_of(confirm, arm) for arm in ARMS}
+    return {arm: parameters for arm, parameters in params_by_arm.items() if parameters is not None}
 
 
 def deciding_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
@@ -155,11 +155,11 @@ def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> lis
         spec: The study's spec.
         count: Number of pairs, >= 1.
     """
-    now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
-    if not confirm or not finished(confirm) or not is_decided(tickets, spec, now):
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    if not confirm or not finished(confirm) or not is_decided(tickets, spec, this_round):
         return []
-    return _pair_tickets(tickets, spec, deciding_arms(confirm), range(count), now + 1)
+    return _pair_tickets(tickets, spec, deciding_arms(confirm), range(count), this_round + 1)
 
 
 def winner_of(
@@ -172,10 +172,10 @@ def winner_of(
         spec: The study's spec.
         of_round: The round whose choice is asked for; None for the current one.
     """
-    now = current_round(tickets)
-    confirmed = of_kind(tickets, "confirm", "search", of_round=now if of_round is None else of_round)
+    this_round = current_round(tickets)
+    confirmed = of_kind(tickets, "confirm", "search", of_round=this_round if of_round is None else of_round)
     if confirmed:
         return confirmed[0].parameters
-    if of_round in (None, now) and of_kind(tickets, "choose", "search", of_round=now):
+    if of_round in (None, this_round) and of_kind(tickets, "choose", "search", of_round=this_round):
         return winner(tickets, spec)
     return None

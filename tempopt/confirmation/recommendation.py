@@ -155,9 +155,11 @@ class _Option:
         """Whether its gain is shown and worth having, and it is better than the winner or keeps enough."""
         if self.beats_winner:
             return self.gains(min_gain)
-        over = self.winner
-        behind = over is not None and over.significant and over.paired.gain >= min_gain
-        return self.gains(min_gain) and self.kept and not behind
+        winner_answer = self.winner
+        is_behind = (
+            winner_answer is not None and winner_answer.significant and winner_answer.paired.gain >= min_gain
+        )
+        return self.gains(min_gain) and self.kept and not is_behind
 
     @property
     def in_the_way(self) -> tuple[Guard, ...]:
@@ -181,19 +183,19 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     if verdict.total.paired.gain < min_gain:
         return _change_nothing(verdict, min_gain)
     options = [*_inference(verdict), *sorted(_other_trainings(verdict, evidence), key=_parts)]
-    options.sort(key=lambda each: not each.beats_winner)
-    found, passed_over = _picked(verdict, options, min_gain)
-    if found is None:
+    options.sort(key=lambda option: not option.beats_winner)
+    option, passed_over = _picked(verdict, options, min_gain)
+    if option is None:
         return _change_nothing(verdict, min_gain, passed_over=passed_over)
-    widen = () if found.action == "inference_only" else tuple(at_ends(found.parameters, evidence.spec))
+    widen = () if option.action == "inference_only" else tuple(at_ends(option.parameters, evidence.spec))
     return Recommendation(
-        action="widen_range" if widen else found.action,
-        now=found.action,
-        parameters=found.parameters,
-        at_inference=_at_inference(found.plan, verdict, evidence.spec),
-        plan=found.plan,
-        gain=found.gain,
-        winner=found.winner,
+        action="widen_range" if widen else option.action,
+        now=option.action,
+        parameters=option.parameters,
+        at_inference=_at_inference(option.plan, verdict, evidence.spec),
+        plan=option.plan,
+        gain=option.gain,
+        winner=option.winner,
         reason="gain",
         min_gain=min_gain,
         widen=widen,
@@ -206,16 +208,16 @@ def _picked(
 ) -> tuple[_Option | None, tuple[PassedOver, ...]]:
     """Return what to do where a gain is shown, and what guards are in the way of; None: change nothing."""
     if verdict.guards_kept:
-        fit = [each for each in options if each.replaces_winner(min_gain)]
+        candidates = [option for option in options if option.replaces_winner(min_gain)]
     else:
         # the winner is out, and what it would be better by does not count: what keeps enough of it goes first
-        gaining = [each for each in options if each.gains(min_gain)]
-        fit = sorted(gaining, key=lambda each: not each.kept)
+        gaining_options = [option for option in options if option.gains(min_gain)]
+        candidates = sorted(gaining_options, key=lambda option: not option.kept)
     passed_over: list[PassedOver] = []
-    for option in fit:
-        if not (broken := option.in_the_way):
+    for option in candidates:
+        if not (broken_guards := option.in_the_way):
             return option, tuple(passed_over)
-        passed_over.append(option.passed_over(broken))
+        passed_over.append(option.passed_over(broken_guards))
     if not verdict.guards_kept:
         return None, tuple(passed_over)
     winner = _Option(
@@ -244,10 +246,12 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
     for option in _inference(verdict):
         assert option.gain is not None
         test = option.gain.paired
-        alone = option.gain.significant and test.p_value < ALONE_SHARE * test.alpha and test.gain >= min_gain
-        if alone and option.in_the_way:
+        is_enough_alone = (
+            option.gain.significant and test.p_value < ALONE_SHARE * test.alpha and test.gain >= min_gain
+        )
+        if is_enough_alone and option.in_the_way:
             passed_over.append(option.passed_over(option.in_the_way))
-        elif alone:
+        elif is_enough_alone:
             return Recommendation(
                 action="inference_only",
                 now="inference_only",
@@ -292,21 +296,21 @@ def _excluded(verdict: Verdict) -> float | None:
     total = verdict.total
     # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
     bounded = not any(answer.reference_diverged for answer in total.each or (total,))
-    above = max(total.paired.ci_high, 0.0)
-    return above if bounded and not total.lost and math.isfinite(above) else None
+    upper_bound = max(total.paired.ci_high, 0.0)
+    return upper_bound if bounded and not total.lost and math.isfinite(upper_bound) else None
 
 
 def _inference(verdict: Verdict) -> Iterator[_Option]:
-    found = verdict.inference_only
-    if found is None or found.plan == AS_TRAINED:
+    inference = verdict.inference_only
+    if inference is None or inference.plan == AS_TRAINED:
         return
     yield _Option(
         action="inference_only",
         parameters=verdict.baseline_params,
-        gain=found.answer,
-        kept=found.kept is not None and found.kept.significant,
-        winner=found.difference,
-        plan=found.plan,
+        gain=inference.answer,
+        kept=inference.kept is not None and inference.kept.significant,
+        winner=inference.difference,
+        plan=inference.plan,
         guards=verdict.guards_of.get("inference_only", ()),
     )
 
@@ -314,10 +318,10 @@ def _inference(verdict: Verdict) -> Iterator[_Option]:
 def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
     """Return the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
     winner, baseline, references = evidence.runs("search"), evidence.runs("baseline"), at_one(evidence)
-    known = {training_key(verdict.params)}
+    known_keys = {training_key(verdict.params)}
     simplest = verdict.simplest
-    if simplest is not None and training_key(simplest.parameters) not in known:
-        known.add(training_key(simplest.parameters))
+    if simplest is not None and training_key(simplest.parameters) not in known_keys:
+        known_keys.add(training_key(simplest.parameters))
         yield _Option(
             action=_training(simplest.parameters),
             parameters=simplest.parameters,
@@ -327,22 +331,22 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             guards=verdict.guards_of.get("simplest", ()),
         )
     constants = {"constant_twin": verdict.constant_twin_params, "constant": verdict.constant_params}
-    over = {"constant_twin": verdict.over_constant_twin, "constant": verdict.over_constant}
+    answers = {"constant_twin": verdict.over_constant_twin, "constant": verdict.over_constant}
     for arm in _CONSTANTS:
         parameters = constants[arm]
-        if parameters is None or training_key(parameters) in known:
+        if parameters is None or training_key(parameters) in known_keys:
             continue
-        answer = over[arm]
+        answer = answers[arm]
         if not _simpler(parameters, verdict.params) and (answer is None or not answer.worse):
             continue
-        known.add(training_key(parameters))
+        known_keys.add(training_key(parameters))
         runs = evidence.runs(arm)
-        kept = keeps(evidence, runs, winner, baseline)
+        kept_answer = keeps(evidence, runs, winner, baseline)
         yield _Option(
             action="train_at_constant",
             parameters=parameters,
-            gain=cautious([evidence.compare(runs, each) for each in references]),
-            kept=kept is not None and kept.significant,
+            gain=cautious([evidence.compare(runs, reference) for reference in references]),
+            kept=kept_answer is not None and kept_answer.significant,
             winner=answer,
             guards=verdict.guards_of.get(arm, ()),
         )
@@ -366,8 +370,8 @@ def _training(parameters: Mapping[str, Any]) -> Action:
 
 def _winners_plan(verdict: Verdict, min_gain: float) -> str | None:
     """Return the plan of inference that is shown to gain for the winner's own models, if there is one."""
-    found = verdict.inference_only
-    tuned = None if found is None else found.winner
+    inference = verdict.inference_only
+    tuned = None if inference is None else inference.winner
     # the guards were tested at the temperature of the training
     if verdict.guards or tuned is None or tuned.plan == AS_TRAINED or not tuned.answer.significant:
         return None
@@ -404,18 +408,21 @@ def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
 
 
 def _priced(evidence: Evidence, pairs: int) -> MorePairs:
-    done = sum(map(evidence.planned, evidence.rounds))
+    num_done = sum(map(evidence.planned, evidence.rounds))
     tickets = {
         ticket.id: ticket
         for of_round in evidence.rounds
         for arm in DECIDING_ARMS
         for ticket in evidence.tickets("confirm", arm, of_round)
     }.values()
-    runs = len(tickets) / max(1, done)
-    trained = [ticket for ticket in tickets if usable(ticket)]
-    each = fmean(ticket.seconds for ticket in trained) if trained else 0.0
-    cards = fmean(ticket.gpu_seconds for ticket in trained) if trained else 0.0
+    runs = len(tickets) / max(1, num_done)
+    trained_tickets = [ticket for ticket in tickets if usable(ticket)]
+    mean_seconds = fmean(ticket.seconds for ticket in trained_tickets) if trained_tickets else 0.0
+    mean_gpu_seconds = fmean(ticket.gpu_seconds for ticket in trained_tickets) if trained_tickets else 0.0
     total = math.ceil(runs * pairs)
     return MorePairs(
-        pairs=pairs, runs=total, seconds=each * total, gpu_seconds=cards * total if cards else None
+        pairs=pairs,
+        runs=total,
+        seconds=mean_seconds * total,
+        gpu_seconds=mean_gpu_seconds * total if mean_gpu_seconds else None,
     )

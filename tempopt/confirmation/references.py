@@ -64,27 +64,29 @@ def winner(
 
     Of both sets the better on the choosing seeds is the winner.
     """
-    first = first_winner(tickets, spec, recommend)
-    baseline = None if first is None else baseline_of(tickets, spec, first, recommend)
-    if first is None or baseline is None:
-        return first
-    mean_of, exchanged = means(tickets, spec, current_round(tickets)), exchange(spec, first, baseline)
-    mean, exchanged_mean = mean_of.get(training_key(first)), mean_of.get(training_key(exchanged))
+    winner_params = first_winner(tickets, spec, recommend)
+    baseline = None if winner_params is None else baseline_of(tickets, spec, winner_params, recommend)
+    if winner_params is None or baseline is None:
+        return winner_params
+    mean_of, exchanged = means(tickets, spec, current_round(tickets)), exchange(spec, winner_params, baseline)
+    mean, exchanged_mean = mean_of.get(training_key(winner_params)), mean_of.get(training_key(exchanged))
     is_better = mean is not None and exchanged_mean is not None and exchanged_mean > mean
-    return exchanged if is_better else first
+    return exchanged if is_better else winner_params
 
 
 def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
     """Return parameters with the other parameters of the baseline."""
-    others = {name: baseline[name] for name in spec.other_names if name in baseline}
-    return counted(spec.search, {**parameters, **others})
+    other_params = {name: baseline[name] for name in spec.other_names if name in baseline}
+    return counted(spec.search, {**parameters, **other_params})
 
 
 def baseline_of(
-    tickets: Sequence[TicketRow], spec: StudySpec, first: Parameters, recommend: Recommend
+    tickets: Sequence[TicketRow], spec: StudySpec, winner_params: Parameters, recommend: Recommend
 ) -> Parameters | None:
     """Return the best that is known at τ = 1, None while it is not chosen."""
-    return chosen("baseline", tickets, spec, lambda: _baseline_candidates(tickets, spec, first, recommend))
+    return chosen(
+        "baseline", tickets, spec, lambda: _baseline_candidates(tickets, spec, winner_params, recommend)
+    )
 
 
 def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
@@ -96,19 +98,19 @@ def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
     """
-    now = current_round(tickets)
-    if not any(map(usable, of_kind(tickets, "search"))) or has_tuned(tickets, spec, now):
+    this_round = current_round(tickets)
+    if not any(map(usable, of_kind(tickets, "search"))) or has_tuned(tickets, spec, this_round):
         return []
-    first = next_number(tickets, "baseline")
+    first_number = next_number(tickets, "baseline")
     return [
         NewTicket(
             kind="baseline",
             arm="baseline",
             number=number,
             seed=search_seed(spec, "baseline", number),
-            round=now,
+            round=this_round,
         )
-        for number in range(first, first + spec.num_tuning)
+        for number in range(first_number, first_number + spec.num_tuning)
     ]
 
 
@@ -134,35 +136,35 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
         spec: The study's spec.
         recommend: Names the candidates.
     """
-    first = first_winner(tickets, spec, recommend)
-    if first is None or is_neutral(first) or not spec.other_names:
+    winner_params = first_winner(tickets, spec, recommend)
+    if winner_params is None or is_neutral(winner_params) or not spec.other_names:
         return []
-    candidates = {"baseline": lambda: _baseline_candidates(tickets, spec, first, recommend)}
-    if new := choose_tickets(tickets, spec, candidates):
-        return new
-    baseline = baseline_of(tickets, spec, first, recommend)
+    candidates = {"baseline": lambda: _baseline_candidates(tickets, spec, winner_params, recommend)}
+    if new_tickets := choose_tickets(tickets, spec, candidates):
+        return new_tickets
+    baseline = baseline_of(tickets, spec, winner_params, recommend)
     if baseline is None:
         return []
-    exchanged = exchange(spec, first, baseline)
-    if same_training(exchanged, first):
+    exchanged = exchange(spec, winner_params, baseline)
+    if same_training(exchanged, winner_params):
         return []
-    return list_missing_on_choosing_seeds(tickets, spec, [first, exchanged], "exchange")
+    return list_missing_on_choosing_seeds(tickets, spec, [winner_params, exchanged], "exchange")
 
 
 def _baseline_candidates(
-    tickets: Sequence[TicketRow], spec: StudySpec, first: Parameters, recommend: Recommend
+    tickets: Sequence[TicketRow], spec: StudySpec, winner_params: Parameters, recommend: Recommend
 ) -> list[Parameters]:
     """Return the candidates at τ = 1, at least one: the best that are known, and the winner's twin.
 
     τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
     other parameters are what is left to measure it with, which are known to train at another temperature.
     """
-    if is_neutral(first):
-        return [first]
-    named = searched("baseline", tickets, spec, recommend)
-    if not named or not spec.other_names:
-        return named[:1] or [neutral(first)]
-    distinct = {training_key(parameters): parameters for parameters in (*named, neutral(first))}
+    if is_neutral(winner_params):
+        return [winner_params]
+    candidates = searched("baseline", tickets, spec, recommend)
+    if not candidates or not spec.other_names:
+        return candidates[:1] or [neutral(winner_params)]
+    distinct = {training_key(parameters): parameters for parameters in (*candidates, neutral(winner_params))}
     return list(distinct.values())
 
 

@@ -32,15 +32,17 @@ def retried(tickets: Sequence[TicketRow], spec: StudySpec) -> tuple[list[TicketR
         tickets: All tickets of the study.
         spec: The study's spec.
     """
-    now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
-    seen = _seen(tickets, spec)
-    waiting = [
-        each for each in tickets if each.state == "failed" and _counts(each, tickets, spec, confirm, seen)
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    has_verdict = _seen(tickets, spec)
+    waiting_tickets = [
+        ticket
+        for ticket in tickets
+        if ticket.state == "failed" and _counts(ticket, tickets, spec, confirm, has_verdict)
     ]
-    lost = _lost_pairs(tickets, now) if seen else 0
+    lost = _lost_pairs(tickets, this_round) if has_verdict else 0
     count = max(_FEWEST, lost) if lost > 0 else 0
-    return waiting, further_pairs(tickets, spec, count) if count else []
+    return waiting_tickets, further_pairs(tickets, spec, count) if count else []
 
 
 def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
@@ -69,25 +71,27 @@ def _counts(
     tickets: Sequence[TicketRow],
     spec: StudySpec,
     confirm: Sequence[TicketRow],
-    seen: bool,
+    has_verdict: bool,
 ) -> bool:
-    now = current_round(tickets)
+    this_round = current_round(tickets)
     if ticket.kind in SEARCHING:
         return True
-    if ticket.round != now:
+    if ticket.round != this_round:
         return False
     if ticket.kind == "confirm":
         # earlier looks were taken without them
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
-        return not seen and (ticket.pair or 0) >= max(looks, default=0)
+        return not has_verdict and (ticket.pair or 0) >= max(looks, default=0)
     # what was chosen is chosen once its confirmation has begun
     return ticket.kind == "choose" and not confirm
 
 
-def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:
+def _lost_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
     """Return how many pairs the verdict of a round lacks, less those that were added since."""
-    first, *added = rounds_behind(tickets, now)
-    behind = [each for each in of_kind(tickets, "confirm") if each.round in (first, *added)]
-    lost = {(each.round, each.pair) for each in behind if each.state == "failed"}
-    given = {(each.round, each.pair) for each in behind if each.round in added}
-    return len(lost) - len(given)
+    first_round, *added_rounds = rounds_behind(tickets, this_round)
+    confirm_tickets = [
+        ticket for ticket in of_kind(tickets, "confirm") if ticket.round in (first_round, *added_rounds)
+    ]
+    lost_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.state == "failed"}
+    added_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.round in added_rounds}
+    return len(lost_pairs) - len(added_pairs)

@@ -66,38 +66,38 @@ def searched(
 ) -> list[Parameters]:
     """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
     runs = of_kind(tickets, arm)  # type: ignore[arg-type]
-    most = spec.study.candidates
-    return recommend(arm, most) or candidates(runs, most, spec.study.direction)
+    max_candidates = spec.study.candidates
+    return recommend(arm, max_candidates) or candidates(runs, max_candidates, spec.study.direction)
 
 
 def choose_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, found: Mapping[str, Callable[[], list[Parameters]]]
+    tickets: Sequence[TicketRow], spec: StudySpec, finders: Mapping[str, Callable[[], list[Parameters]]]
 ) -> list[NewTicket]:
     """Return the tickets that choose each arm's candidate, on fresh seeds that all candidates share.
 
     Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing
     has seeds of its own. An arm with a single candidate has nothing to choose and gets no ticket, and
-    whoever is out of the race gets no more (:mod:`tempopt.records.racing`).
+    a candidate that is out of the race gets no more (:mod:`tempopt.records.racing`).
 
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
-        found: Arm to what returns its candidates, asked if the arm has no ticket yet in this round.
+        finders: Arm to what returns its candidates, asked if the arm has no ticket yet in this round.
 
     Returns:
         The next tickets of the current round; none if these arms have nothing to choose any more.
     """
-    now = current_round(tickets)
-    tried = {arm: of_kind(tickets, "choose", arm, of_round=now) for arm in found}
-    done = max(map(pairs_of, tried.values()), default=0)
-    if done:
-        racing = {arm: _racing(tried[arm], spec) for arm in found}
+    this_round = current_round(tickets)
+    tickets_by_arm = {arm: of_kind(tickets, "choose", arm, of_round=this_round) for arm in finders}
+    num_pairs = max(map(pairs_of, tickets_by_arm.values()), default=0)
+    if num_pairs:
+        racing = {arm: _racing(tickets_by_arm[arm], spec) for arm in finders}
     else:
-        fresh = {arm: candidates_of() for arm, candidates_of in found.items()}
-        racing = {arm: dict(enumerate(sets)) for arm, sets in fresh.items() if len(sets) > 1}
+        new_candidates = {arm: candidates_of() for arm, candidates_of in finders.items()}
+        racing = {arm: dict(enumerate(sets)) for arm, sets in new_candidates.items() if len(sets) > 1}
     plan = [
         (pair, arm, rank, parameters)
-        for pair in next_pairs(done, spec.study.seeds.choose)
+        for pair in next_pairs(num_pairs, spec.study.seeds.choose)
         for arm, candidates_of_arm in racing.items()
         for rank, parameters in candidates_of_arm.items()
     ]
@@ -108,43 +108,51 @@ def _tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, plan: Sequence[tuple[int, str, int, Parameters]]
 ) -> list[NewTicket]:
     """Return the tickets for runs that choose: pair, arm, number of the candidate and what it trains."""
-    now = current_round(tickets)
+    this_round = current_round(tickets)
     return [
         NewTicket(
             kind="choose",
             arm=arm,
             number=number,
-            seed=fresh_seed(spec.study.seed, "choose", pair, now),
+            seed=fresh_seed(spec.study.seed, "choose", pair, this_round),
             candidate=rank,
             pair=pair,
             parameters=parameters,
-            round=now,
+            round=this_round,
         )
         for number, (pair, arm, rank, parameters) in enumerate(plan, next_number(tickets, "choose"))
     ]
 
 
-def _racing(tried: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
+def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
     """Return the candidates of an arm that need more seeds, by number; none: the arm has its choice."""
-    if not 0 < pairs_of(tried) < spec.study.seeds.choose:
+    if not 0 < pairs_of(arm_tickets) < spec.study.seeds.choose:
         return {}
-    left = in_race(tried, spec.study.direction)
-    return {candidate: candidate_parameters(tried, candidate) for candidate in left} if len(left) > 1 else {}
+    numbers = in_race(arm_tickets, spec.study.direction)
+    return (
+        {candidate: candidate_parameters(arm_tickets, candidate) for candidate in numbers}
+        if len(numbers) > 1
+        else {}
+    )
 
 
 def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec, arms: Iterable[str]) -> int:
     """Return how many more tickets choosing among these arms will have at most, once it has some."""
-    found = 0
+    count = 0
     for arm in arms:
-        tried = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
-        pairs = pairs_of(tried)
-        racing = _racing(tried, spec) if finished(tried) else [t for t in tried if t.pair == pairs - 1]
-        found += len(racing) * max(0, spec.study.seeds.choose - pairs)
-    return found
+        arm_tickets = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
+        pairs = pairs_of(arm_tickets)
+        racing = (
+            _racing(arm_tickets, spec)
+            if finished(arm_tickets)
+            else [t for t in arm_tickets if t.pair == pairs - 1]
+        )
+        count += len(racing) * max(0, spec.study.seeds.choose - pairs)
+    return count
 
 
 def chosen(
-    arm: str, tickets: Sequence[TicketRow], spec: StudySpec, found: Callable[[], list[Parameters]]
+    arm: str, tickets: Sequence[TicketRow], spec: StudySpec, find_candidates: Callable[[], list[Parameters]]
 ) -> Parameters | None:
     """Return the parameter set that represents an arm in this round; None: there is none, or none yet.
 
@@ -155,13 +163,13 @@ def chosen(
         arm: The arm.
         tickets: All tickets of the study.
         spec: The study's spec.
-        found: Returns the arm's candidates, asked if it has no ticket for choosing.
+        find_candidates: Returns the arm's candidates, asked if it has no ticket for choosing.
     """
-    tried = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
-    if tried:
-        decided = finished(tried) and not _racing(tried, spec)
-        return best_parameters(tried, spec.study.direction) if decided else None
-    sets = found()
+    arm_tickets = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
+    if arm_tickets:
+        is_decided = finished(arm_tickets) and not _racing(arm_tickets, spec)
+        return best_parameters(arm_tickets, spec.study.direction) if is_decided else None
+    sets = find_candidates()
     return sets[0] if len(sets) == 1 else None
 
 
@@ -176,17 +184,17 @@ def list_missing_on_choosing_seeds(
         sets: What is compared; what was trained on a seed, for whatever arm, is not trained again.
         arm: Arm of the new tickets.
     """
-    now = current_round(tickets)
-    trained = {
+    this_round = current_round(tickets)
+    trained_keys = {
         (training_key(t.parameters), t.pair)
-        for t in of_kind(tickets, "choose", of_round=now)
+        for t in of_kind(tickets, "choose", of_round=this_round)
         if t.parameters is not None
     }
     plan = [
         (pair, arm, rank, parameters)
         for pair in range(spec.study.seeds.choose)
         for rank, parameters in enumerate(sets)
-        if (training_key(parameters), pair) not in trained
+        if (training_key(parameters), pair) not in trained_keys
     ]
     return _tickets(tickets, spec, plan)
 
@@ -197,10 +205,17 @@ def means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[
     By ``training_key``; what diverged or was lost on one of them has none.
     """
     values: dict[str, dict[int, float]] = {}
-    for t in of_kind(tickets, "choose", of_round=of_round):
-        if usable(t) and t.parameters is not None and t.value is not None and t.pair is not None:
-            found = values.setdefault(training_key(t.parameters), {})
-            found[t.pair] = oriented(t.value, spec.study.direction)
+    for ticket in of_kind(tickets, "choose", of_round=of_round):
+        if (
+            usable(ticket)
+            and ticket.parameters is not None
+            and ticket.value is not None
+            and ticket.pair is not None
+        ):
+            pair_values = values.setdefault(training_key(ticket.parameters), {})
+            pair_values[ticket.pair] = oriented(ticket.value, spec.study.direction)
     return {
-        text: fmean(found.values()) for text, found in values.items() if len(found) >= spec.study.seeds.choose
+        key: fmean(pair_values.values())
+        for key, pair_values in values.items()
+        if len(pair_values) >= spec.study.seeds.choose
     }

@@ -64,8 +64,8 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
 
 def proving(tickets: Sequence[TicketRow]) -> bool:
     """Return whether what the current round has found is being proved, or was."""
-    now = current_round(tickets)
-    return any(ticket.kind in PROVING and ticket.round == now for ticket in tickets)
+    this_round = current_round(tickets)
+    return any(ticket.kind in PROVING and ticket.round == this_round for ticket in tickets)
 
 
 def more_tickets(
@@ -82,8 +82,10 @@ def more_tickets(
         count: How many in all, >= ``len(enqueued)``.
         enqueued: Values of the search space that a person wants tried; the first of the tickets get them.
     """
-    first = next_number(tickets, "search")
-    return _search(spec, range(first, first + count), current_round(tickets) + proving(tickets), enqueued)
+    first_number = next_number(tickets, "search")
+    return _search(
+        spec, range(first_number, first_number + count), current_round(tickets) + proving(tickets), enqueued
+    )
 
 
 def _search(
@@ -97,9 +99,9 @@ def _search(
             number=number,
             seed=search_seed(spec, "search", number),
             round=of_round,
-            sampled=dict(enqueued[place]) if place < len(enqueued) else None,
+            sampled=dict(enqueued[index]) if index < len(enqueued) else None,
         )
-        for place, number in enumerate(numbers)
+        for index, number in enumerate(numbers)
     ]
 
 
@@ -137,31 +139,31 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """
     if spec.compare is not None:
         return compare_to_come(tickets, spec)
-    now = current_round(tickets)
-    if added_pairs(tickets, now):
+    this_round = current_round(tickets)
+    if added_pairs(tickets, this_round):
         return 0
     pairs, tunes = spec.study.seeds.confirm.max, bool(spec.other_names)
-    if confirm := of_kind(tickets, "confirm", of_round=now):
+    if confirm := of_kind(tickets, "confirm", of_round=this_round):
         num_arms = len(joined(deciding_arms(confirm)))
-        is_over = finished(confirm) and is_decided(tickets, spec, now)
+        is_over = finished(confirm) and is_decided(tickets, spec, this_round)
         return 0 if is_over else num_arms * (pairs - pairs_of(confirm))
     num_arms = 2 + (tunes or bool(spec.method_names))
-    num_tuning = 0 if has_tuned(tickets, spec, now) else spec.num_tuning
-    return num_tuning + _to_choose(tickets, spec, now) + num_arms * pairs
+    num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning
+    return num_tuning + _to_choose(tickets, spec, this_round) + num_arms * pairs
 
 
-def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
+def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -> int:
     """Return how many tickets of choosing a round will still get, at most."""
-    seeds, choose = spec.study.seeds.choose, of_kind(tickets, "choose", of_round=now)
+    seeds, choose = spec.study.seeds.choose, of_kind(tickets, "choose", of_round=this_round)
     # the baseline's candidates with the winner's twin, and the winner with the baseline's other parameters
     at_most = {"baseline": spec.study.candidates + 1, "exchange": 2} if spec.other_names else {}
     if not choose:
         count = candidates_at_most(spec, _num_asked(tickets, "search"))
         return seeds * ((count if count > 1 else 0) + sum(at_most.values()))
-    begun = {arm for ticket in choose for arm in arms_of(ticket)}
-    if "exchange" in begun:
+    arms = {arm for ticket in choose for arm in arms_of(ticket)}
+    if "exchange" in arms:
         at_most = {}
-    elif "baseline" in begun:
+    elif "baseline" in arms:
         at_most.pop("baseline")
     return most_to_choose(tickets, spec, ("search", "baseline")) + seeds * sum(at_most.values())
 
@@ -171,9 +173,9 @@ def candidates_at_most(spec: StudySpec, num_runs: int) -> int:
 
     tempopt's sampler names sets that no run has tried, too.
     """
-    most = spec.study.candidates
-    names = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= FEWEST
-    return most if names else min(num_runs, most)
+    max_candidates = spec.study.candidates
+    has_model = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= FEWEST
+    return max_candidates if has_model else min(num_runs, max_candidates)
 
 
 def _num_asked(tickets: Sequence[TicketRow], kind: Kind) -> int:

@@ -177,7 +177,7 @@ class Verdict:
     def untrained(self) -> bool:
         """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
         answers = self.total.each or (self.total,)
-        return any(each.reference_diverged == each.paired.n_pairs for each in answers)
+        return any(answer.reference_diverged == answer.paired.n_pairs for answer in answers)
 
     @property
     def guards_kept(self) -> bool:
@@ -220,11 +220,13 @@ def earlier_verdicts(
         latest: What :func:`conclude` returns.
     """
     measurements = list(measurements)
-    found = (
-        _conclude_round(of_round, [each for each in tickets if each.round <= of_round], measurements, spec)
+    verdicts = (
+        _conclude_round(
+            of_round, [ticket for ticket in tickets if ticket.round <= of_round], measurements, spec
+        )
         for of_round in range(latest.round)
     )
-    return tuple(verdict for verdict in found if verdict is not None)
+    return tuple(verdict for verdict in verdicts if verdict is not None)
 
 
 def standing(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
@@ -239,8 +241,12 @@ def standing(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
     if latest.recommendation is None or latest.recommendation.now != "change_nothing":
         return None
     for verdict in reversed(earlier):
-        found = verdict.recommendation
-        if found is not None and found.now != "change_nothing" and not _taken_back(verdict, latest):
+        recommendation = verdict.recommendation
+        if (
+            recommendation is not None
+            and recommendation.now != "change_nothing"
+            and not _taken_back(verdict, latest)
+        ):
             return verdict
     return None
 
@@ -251,19 +257,19 @@ def _taken_back(earlier: Verdict, latest: Verdict) -> bool:
     It does if it is about the same parameters, and shows that they are worse, that they gain less than
     ``study.min_gain``, or that they break a guard.
     """
-    before, now = earlier.recommendation, latest.recommendation
-    assert before is not None and now is not None
-    if before.now == "inference_only":
-        found = latest.inference_only
-        if found is None or found.plan != before.plan:
+    earlier_advice, latest_advice = earlier.recommendation, latest.recommendation
+    assert earlier_advice is not None and latest_advice is not None
+    if earlier_advice.now == "inference_only":
+        inference = latest.inference_only
+        if inference is None or inference.plan != earlier_advice.plan:
             return False
-        answer, guards = found.answer, latest.guards_of.get("inference_only", ())
+        answer, guards = inference.answer, latest.guards_of.get("inference_only", ())
     else:
         if training_key(earlier.params) != training_key(latest.params):
             return False
         answer, guards = latest.total, latest.guards
-    too_small = answer.significant and answer.paired.gain < now.min_gain
-    return answer.worse or too_small or any(guard.state == "broken" for guard in guards)
+    is_too_small = answer.significant and answer.paired.gain < latest_advice.min_gain
+    return answer.worse or is_too_small or any(guard.state == "broken" for guard in guards)
 
 
 def _conclude_round(
@@ -279,12 +285,12 @@ def _conclude_round(
         return None
     winner = evidence.runs("search")
     over_baseline = evidence.compare(winner, evidence.runs("baseline"))
-    apart = _apart(tickets, evidence)
+    ablation = _apart(tickets, evidence)
     inference = inference_only(evidence, measurements, total)
-    simplest_plan = None if apart is None or not total.significant else _simplest(apart, arms, tickets)
-    over = _over_constants(evidence, arms)
+    simplest_plan = None if ablation is None or not total.significant else _simplest(ablation, arms, tickets)
+    constant_answers = _over_constants(evidence, arms)
     # arms with equal parameters share their runs, and are one reference
-    constants = {training_key(arms[arm]): answer for arm, answer in over.items()}
+    constants = {training_key(arms[arm]): answer for arm, answer in constant_answers.items()}
     verdict = Verdict(
         total=total,
         over_baseline=over_baseline,
@@ -296,18 +302,18 @@ def _conclude_round(
         test=spec.study.test,
         confirmed_on=spec.study.confirm_on,
         against_constant=cautious(list(constants.values())) if constants else None,
-        over_constant=over.get("constant"),
-        over_constant_twin=over.get("constant_twin"),
+        over_constant=constant_answers.get("constant"),
+        over_constant_twin=constant_answers.get("constant_twin"),
         constant_params=arms.get("constant"),
         constant_twin_params=arms.get("constant_twin"),
         inference_only=inference,
         learned=learned(evidence, measurements, total),
-        parts=() if apart is None else _parts(apart, arms),
+        parts=() if ablation is None else _parts(ablation, arms),
         simplest=simplest_plan,
         failures=_failures(evidence),
         has_all_pairs=evidence.has_all_pairs,
         guards=_guards(evidence, arms, measurements),
-        guards_of=_guards_of(evidence, apart, arms, measurements, inference, simplest_plan),
+        guards_of=_guards_of(evidence, ablation, arms, measurements, inference, simplest_plan),
         round=of_round,
         looks=evidence.verdict,
         alpha=evidence.alpha,
@@ -321,8 +327,8 @@ def _mean_at_one(evidence: Evidence) -> float | None:
     """Return the mean at τ = 1: of baseline and twin, that over which the winner gains least."""
     winner = evidence.runs("search")
     answers = [(evidence.compare(winner, runs), runs) for runs in at_one(evidence)]
-    compared = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
-    runs = min(compared, key=lambda pair: pair[0])[1] if compared else []
+    compared_runs = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
+    runs = min(compared_runs, key=lambda pair: pair[0])[1] if compared_runs else []
     values = [value for of_round in runs for value in of_round.values.values()]
     return fmean(values) if values else None
 
@@ -338,13 +344,13 @@ def _runs_with(
     evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
 ) -> list[Runs]:
     """Return runs of these parameters: a confirmed arm's that has the same, else those of the ablation."""
-    same = _arm_of(arms, parameters)
-    return evidence.runs(same) if same is not None else evidence.runs(arm, "ablation")
+    confirmed_arm = _arm_of(arms, parameters)
+    return evidence.runs(confirmed_arm) if confirmed_arm is not None else evidence.runs(arm, "ablation")
 
 
 def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
     text = training_key(parameters)
-    return next((each for each in arms if training_key(arms[each]) == text), None)
+    return next((arm for arm in arms if training_key(arms[arm]) == text), None)
 
 
 def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
@@ -356,13 +362,13 @@ def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
 
 
 def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[Part, ...]:
-    found = []
+    parts = []
     for name, parameters in ablated(evidence.spec, arms).items():
         runs = _runs_with(evidence, arms, parameters, arm_without(name))
         answer = evidence.compare(evidence.runs("search"), runs)
         if answer is not None:
-            found.append(Part(name=name, parameters=parameters, answer=answer))
-    return tuple(found)
+            parts.append(Part(name=name, parameters=parameters, answer=answer))
+    return tuple(parts)
 
 
 def _simplest(
@@ -374,27 +380,31 @@ def _simplest(
         return None
     runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
     winner, baseline = evidence.runs("search"), evidence.runs("baseline")
-    gained, lost = evidence.compare(runs, baseline), evidence.compare(winner, runs)
+    gain_answer, loss_answer = evidence.compare(runs, baseline), evidence.compare(winner, runs)
     values = [
-        {pair: oriented(value, study.direction) for pair, value in each[0].values.items()}
-        for each in (runs, winner, baseline)
+        {pair: oriented(value, study.direction) for pair, value in arm_runs[0].values.items()}
+        for arm_runs in (runs, winner, baseline)
     ]
     pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
-    if gained is None or lost is None or not pairs:
+    if gain_answer is None or loss_answer is None or not pairs:
         return None
     # a run that diverged counts as it does in every comparison
-    worst = min((value for each in values for value in each.values()), default=0.0)
-    simple, whole, reference = ([each.get(pair, worst) for pair in pairs] for each in values)
-    kept = not_worse(
-        simple,
-        whole,
-        reference,
+    worst = min((value for arm_values in values for value in arm_values.values()), default=0.0)
+    simple_values, winner_values, baseline_values = (
+        [arm_values.get(pair, worst) for pair in pairs] for arm_values in values
+    )
+    kept_test = not_worse(
+        simple_values,
+        winner_values,
+        baseline_values,
         keep=study.keep_share,
         test=study.test,
         direction="maximize",
         alpha=evidence.alpha,
     )
-    return Simplest(parts=plan.parts, parameters=plan.parameters, gain=gained, lost=lost, kept=kept)
+    return Simplest(
+        parts=plan.parts, parameters=plan.parameters, gain=gain_answer, lost=loss_answer, kept=kept_test
+    )
 
 
 def _guards(
@@ -407,31 +417,31 @@ def _guards(
 
 def _guards_of(
     evidence: Evidence,
-    apart: Evidence | None,
+    ablation: Evidence | None,
     arms: dict[Arm, Parameters],
     measurements: Sequence[Measurement],
     inference: InferenceOnly | None,
     simplest: Simplest | None,
 ) -> dict[str, tuple[Guard, ...]]:
     """Return what is said of each guard for what is simpler than the winner."""
-    found: dict[str, tuple[Guard, ...]] = {}
+    guards_by_name: dict[str, tuple[Guard, ...]] = {}
     if not evidence.spec.study.guards:
-        return found
+        return guards_by_name
     if inference is not None:
-        found["inference_only"] = guards_at_inference(evidence, measurements, inference.plan)
+        guards_by_name["inference_only"] = guards_at_inference(evidence, measurements, inference.plan)
     constants: tuple[Arm, ...] = ("constant", "constant_twin")
     for arm in constants:
         if arm in arms:
-            found[arm] = judged_guards(evidence, measurements, arm=arm)
-    if simplest is not None and apart is not None:
-        same = _arm_of(arms, simplest.parameters)
-        found["simplest"] = judged_guards(
-            apart,
+            guards_by_name[arm] = judged_guards(evidence, measurements, arm=arm)
+    if simplest is not None and ablation is not None:
+        confirmed_arm = _arm_of(arms, simplest.parameters)
+        guards_by_name["simplest"] = judged_guards(
+            ablation,
             measurements,
-            arm=same or SIMPLEST,
-            kind="confirm" if same else "ablation",
+            arm=confirmed_arm or SIMPLEST,
+            kind="confirm" if confirmed_arm else "ablation",
         )
-    return found
+    return guards_by_name
 
 
 def _failures(evidence: Evidence) -> FailureRates | None:
@@ -446,7 +456,7 @@ def _failures(evidence: Evidence) -> FailureRates | None:
         paired_failures(winner, reference, alpha=evidence.alpha, has_failed=has_failed)
         for reference in at_one(evidence)
     ]
-    found = [rate for rate in rates if rate is not None]
-    if len(found) < len(rates):
-        return found[0] if found else None
-    return max(found, key=lambda rate: (rate.arm.failed - rate.reference.failed, rate.p_value))
+    valid_rates = [rate for rate in rates if rate is not None]
+    if len(valid_rates) < len(rates):
+        return valid_rates[0] if valid_rates else None
+    return max(valid_rates, key=lambda rate: (rate.arm.failed - rate.reference.failed, rate.p_value))

@@ -78,36 +78,42 @@ def _wider(name: str, domain: Range, value: float) -> tuple[float, float] | None
     None: the value lies at neither end, or that end is the last value that is allowed.
     """
     log = domain.log and domain.low > 0 and value > 0
-    low, high, at = (math.log(each) if log else each for each in (domain.low, domain.high, value))
-    near = _END * (high - low)
-    if at <= low + near:
+    low, high, position = (math.log(bound) if log else bound for bound in (domain.low, domain.high, value))
+    margin = _END * (high - low)
+    if position <= low + margin:
         to_low = _beyond(name, domain, domain.low, domain.high)
         return None if to_low >= domain.low else (to_low, float(domain.high))
-    if at >= high - near:
+    if position >= high - margin:
         to_high = _beyond(name, domain, domain.high, domain.low)
         return None if to_high <= domain.high else (float(domain.low), to_high)
     return None
 
 
-def _beyond(name: str, domain: Range, end: float, other: float) -> float:
+def _beyond(name: str, domain: Range, end: float, opposite_end: float) -> float:
     """Return where a range ends that is half as wide again at an end, or the last value that is allowed."""
-    ratio = math.sqrt(end / other) if domain.low > 0 else 1.0
-    least = domain.step or isinstance(domain.low, int)
-    further = end + math.copysign(max(abs(end - other) / 2, least), end - other)
-    wanted = end * ratio if domain.log else further
+    ratio = math.sqrt(end / opposite_end) if domain.low > 0 else 1.0
+    min_step = domain.step or isinstance(domain.low, int)
+    linear_end = end + math.copysign(max(abs(end - opposite_end) / 2, min_step), end - opposite_end)
+    target = end * ratio if domain.log else linear_end
     allowed = RANGES.get(split_name(name)[1])
-    if allowed is None or allowed.accepts(_number(wanted, domain)):
-        return _number(wanted, domain)
+    if allowed is None or allowed.accepts(_number(target, domain)):
+        return _number(target, domain)
     if allowed.accepts(_number(end * ratio, domain)) and not allowed.accepts(0.0):
         # what has to be above 0 goes half as far again in ratio
         return _number(end * ratio, domain)
-    inside, outside = float(end), wanted
+    allowed_end, refused_end = float(end), target
     for _ in range(_HALVINGS):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if allowed.accepts(middle) else (inside, middle)
-    plain = (0.0, _number(inside, domain), _inward(inside, end, domain))
-    between = sorted((inside - _ROUNDING, end)) if inside < end else sorted((end, inside + _ROUNDING))
-    return next((each for each in plain if allowed.accepts(each) and between[0] <= each <= between[1]), end)
+        middle = (allowed_end + refused_end) / 2
+        allowed_end, refused_end = (middle, refused_end) if allowed.accepts(middle) else (allowed_end, middle)
+    rounded_ends = (0.0, _number(allowed_end, domain), _inward(allowed_end, end, domain))
+    bounds = (
+        sorted((allowed_end - _ROUNDING, end))
+        if allowed_end < end
+        else sorted((end, allowed_end + _ROUNDING))
+    )
+    return next(
+        (value for value in rounded_ends if allowed.accepts(value) and bounds[0] <= value <= bounds[1]), end
+    )
 
 
 def _number(value: float, domain: Range) -> float:

@@ -98,9 +98,9 @@ class Detectable:
         """The gain in standard deviations between seeds: the least and the most that it may be."""
         return self.effect * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), self.effect * math.sqrt(2.0)
 
-    def range(self, known: Known) -> tuple[float, float]:
+    def range(self, noise: Known) -> tuple[float, float]:
         """Return the range of the gain in units of the metric."""
-        low, high = known.difference
+        low, high = noise.difference
         return self.effect * low, self.effect * high
 
 
@@ -112,12 +112,12 @@ def detectable(spec: StudySpec) -> Detectable:
     """
     comparisons = 2 if spec.other_names or spec.method_names else 1
     alpha = level(1)
-    each = 1 - (1 - POWER) / comparisons
+    single_power = 1 - (1 - POWER) / comparisons
     confirm = spec.study.seeds.confirm
     if confirm.min == confirm.max:
-        effect = detectable_effect(confirm.max, alpha=alpha, power=each)
+        effect = detectable_effect(confirm.max, alpha=alpha, power=single_power)
     else:
-        effect, _ = _sequential_effect(confirm.min, confirm.max, alpha, each)
+        effect, _ = _sequential_effect(confirm.min, confirm.max, alpha, single_power)
     return Detectable(
         pairs=confirm.max,
         alpha=alpha,
@@ -140,19 +140,19 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
     confirm = spec.study.seeds.confirm
     if gain and confirm.min < confirm.max:
         return _simulated(confirm.min, confirm.max, level(1)).outcome(LARGE_GAIN)[1]
-    steps = [after - before for before, after in pairwise((0, *confirm.looks))]
+    steps = [end - start for start, end in pairwise((0, *confirm.looks))]
     chances = (math.comb(2 * look, look) / float(4**look) for look in range(len(steps)))
     return math.fsum(step * chance for step, chance in zip(steps, chances, strict=True))
 
 
 @lru_cache(maxsize=16)
-def _sequential_effect(first: int, most: int, alpha: float, power: float) -> tuple[float, float]:
+def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> tuple[float, float]:
     """Return the effect that looks on the way show with a chance, and the mean number of pairs to that end.
 
     By simulated confirmations.
     """
     low, high = 0.0, 1.0
-    simulated = _simulated(first, most, alpha)
+    simulated = _simulated(first_look, max_pairs, alpha)
     while simulated.outcome(high)[0] < power:
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
@@ -165,11 +165,11 @@ def _sequential_effect(first: int, most: int, alpha: float, power: float) -> tup
 
 
 @lru_cache(maxsize=4)
-def _simulated(first: int, most: int, alpha: float) -> Simulated:
-    """Return simulated confirmations with looks after every ``first`` pairs, ``most`` at most."""
-    looks = Pairs(min=first, max=most).looks
-    limits = boundaries(tuple((look, spent(look, most)) for look in looks), alpha)
-    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, most))
+def _simulated(first_look: int, max_pairs: int, alpha: float) -> Simulated:
+    """Return simulated confirmations with looks after every ``first_look`` pairs, ``max_pairs`` at most."""
+    looks = Pairs(min=first_look, max=max_pairs).looks
+    limits = boundaries(tuple((look, spent(look, max_pairs)) for look in looks), alpha)
+    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, max_pairs))
     return Simulated(drawn_SN, looks, limits)
 
 
@@ -185,12 +185,12 @@ class Simulated:
     def __init__(self, drawn_SN: np.ndarray, looks: Sequence[int], limits: Sequence[float]) -> None:
         from scipy.special import stdtrit
 
-        some = [drawn_SN[:, :look] for look in looks]
+        samples = [drawn_SN[:, :look] for look in looks]
         self._looks = looks
-        self._means = [each.mean(axis=1) for each in some]
+        self._means = [sample.mean(axis=1) for sample in samples]
         self._margins = [
-            each.std(axis=1, ddof=1) / math.sqrt(look) * float(stdtrit(look - 1, 1 - limit / 2))
-            for each, look, limit in zip(some, looks, limits, strict=True)
+            sample.std(axis=1, ddof=1) / math.sqrt(look) * float(stdtrit(look - 1, 1 - limit / 2))
+            for sample, look, limit in zip(samples, looks, limits, strict=True)
         ]
 
     def outcome(self, effect: float) -> tuple[float, float]:
@@ -215,8 +215,8 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
         rows: The study's tickets.
         spec: Its spec.
     """
-    found = _confirmed(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
-    return found if found is not None and found.deviation > 0 else None
+    noise = _confirmed(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
+    return noise if noise is not None and noise.deviation > 0 else None
 
 
 def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
@@ -226,10 +226,10 @@ def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
             list(gains_by_pair(rows, spec, of_round, reference).values())
             for reference in ("baseline", "twin")
         ]
-        known = [each for each in differences if len(each) > _FEWEST and stdev(each) > 0]
-        if known:
+        varied_gains = [gains for gains in differences if len(gains) > _FEWEST and stdev(gains) > 0]
+        if varied_gains:
             # a gain has to hold over both, and the noisier one decides
-            widest = max(known, key=stdev)
+            widest = max(varied_gains, key=stdev)
             return Known(
                 source="confirm", runs=2 * len(widest), deviation=stdev(widest), freedom=len(widest) - 1
             )
@@ -244,17 +244,17 @@ def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None
         for row in rows:
             if (row.kind, row.round) == ("choose", of_round) and usable(row) and row.pair is not None:
                 assert row.value is not None
-                own = values.setdefault(training_key(row.parameters or {}), {})
-                own[row.pair] = oriented(row.value, spec.study.direction)
+                pair_values = values.setdefault(training_key(row.parameters or {}), {})
+                pair_values[row.pair] = oriented(row.value, spec.study.direction)
         tables = [
             np.array(
                 [
-                    [own[pair] for pair in range(pairs)]
-                    for own in values.values()
-                    if own.keys() >= set(range(pairs))
+                    [pair_values[pair] for pair in range(pairs)]
+                    for pair_values in values.values()
+                    if pair_values.keys() >= set(range(pairs))
                 ]
             )
-            for pairs in range(2, 1 + max((len(own) for own in values.values()), default=0))
+            for pairs in range(2, 1 + max((len(pair_values) for pair_values in values.values()), default=0))
         ]
         tables = [table for table in tables if len(table) > 1]
         if tables:
@@ -277,14 +277,14 @@ def _single(rows: Iterable[TicketRow]) -> Known | None:
     for row in rows:
         if row.kind == "baseline" and usable(row) and row.value is not None:
             values.setdefault(training_key(row.parameters or {}), []).append(row.value)
-    several = [each for each in values.values() if len(each) > 1]
-    freedom = sum(len(each) - 1 for each in several)
+    repeated_values = [run_values for run_values in values.values() if len(run_values) > 1]
+    freedom = sum(len(run_values) - 1 for run_values in repeated_values)
     if freedom < _FEWEST:
         return None
-    squares = sum((len(each) - 1) * variance(each) for each in several)
+    squares = sum((len(run_values) - 1) * variance(run_values) for run_values in repeated_values)
     return Known(
         source="baseline",
-        runs=sum(map(len, several)),
+        runs=sum(map(len, repeated_values)),
         deviation=math.sqrt(squares / freedom),
         freedom=freedom,
     )

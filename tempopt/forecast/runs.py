@@ -78,8 +78,8 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     candidates = candidates_at_most(spec, study.trials)
     choose = _NONE
     if candidates > 1:
-        few = 0 if not _is_continuous(spec) else candidates * seeds
-        choose += Span(min=few, typical=candidates * seeds, max=candidates * seeds)
+        min_choices = 0 if not _is_continuous(spec) else candidates * seeds
+        choose += Span(min=min_choices, typical=candidates * seeds, max=candidates * seeds)
     if tunes:
         # the baseline's candidates, the winner's twin, and the winner with the baseline's other parameters
         untried = study.candidates + 1
@@ -102,9 +102,11 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
         # beside the plans the winner and the baseline, where they are not on the choosing seeds already
         sets = plans + learned + 2 * (plans + learned > 0)
         methods = len(spec.method_names) + any(name in GENERATION for name in spec.search)
-        named = parts + methods + (plans > 0) + (learned > 0)
+        num_ablations = parts + methods + (plans > 0) + (learned > 0)
         counts["choose"] += Span(min=0, typical=seeds * sets / 2, max=seeds * sets)
-        counts["ablation"] = Span(min=0, typical=pairs.typical * named / 2, max=pairs.max * named)
+        counts["ablation"] = Span(
+            min=0, typical=pairs.typical * num_ablations / 2, max=pairs.max * num_ablations
+        )
     return {kind: counts[kind] for kind in KINDS if kind in counts and counts[kind].max}
 
 

@@ -45,27 +45,28 @@ def runs_text(runs: PlannedRuns) -> str:
     return f"{with_gain}, {no_gain.typical:.0f} without a gain; at most {runs.most():.0f}"
 
 
-def effect_text(found: Detectable) -> str:
+def effect_text(detectable: Detectable) -> str:
     """Return the gain that can be shown while no run is known."""
-    low, high = found.in_seeds
+    low, high = detectable.in_seeds
     return (
-        f"gains of {found.effect:.2g} standard deviations of a pair's difference ({low:.2g} to {high:.2g} "
-        f"standard deviations between seeds)"
+        f"gains of {detectable.effect:.2g} standard deviations of a pair's difference "
+        f"({low:.2g} to {high:.2g} standard deviations between seeds)"
     )
 
 
-def gain_text(found: Detectable, known: Known, metric: str, baseline: str) -> str:
+def gain_text(detectable: Detectable, noise: Known, metric: str, baseline: str) -> str:
     """Return the range of the smallest gain that can be shown.
 
     Args:
-        found: What can be shown.
-        known: The runs that tell of the noise.
+        detectable: What can be shown.
+        noise: The runs that tell of the noise.
         metric: Name of the metric.
         baseline: What the baseline is called, as in ``τ = 1``.
     """
-    low, high = found.range(known)
-    source = f"runs at {baseline}" if known.source == "baseline" else _SOURCES[known.source]
+    low, high = detectable.range(noise)
+    source = f"runs at {baseline}" if noise.source == "baseline" else _SOURCES[noise.source]
     return (
-        f"the smallest gain in {metric} that {found.pairs} pairs show with {percent(found.power)} power is "
-        f"between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, from {known.runs} {source})"
+        f"the smallest gain in {metric} that {detectable.pairs} pairs show with {percent(detectable.power)} "
+        f"power is between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, "
+        f"from {noise.runs} {source})"
     )

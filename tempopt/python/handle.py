@@ -111,7 +111,7 @@ class StudyHandle:
                 f'Waiting was interrupted; the study "{self.name}" goes on. result() waits again, pause() '
                 "has it rest."
             ) from None
-        return load(self._store, self.name, whole=True)
+        return load(self._store, self.name, needs_measurements=True)
 
     def pause(self) -> None:
         """Have every agent of the study save its runs and leave; returns once the handle's own has left.

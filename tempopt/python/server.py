@@ -62,7 +62,7 @@ class Server:
         Raises:
             StudyNotFound: There is no study of that name.
         """
-        return load(self._store, name, whole=True)
+        return load(self._store, name, needs_measurements=True)
 
     def search(
         self,
@@ -190,7 +190,7 @@ class Server:
 
     def _result(self, name: str, workers: Workers | None, seen: Observer, *, wait: bool) -> StudyResult:
         if not wait:
-            return load(self._store, name, whole=True)
+            return load(self._store, name, needs_measurements=True)
         return remote.carried_out(self._store, name, workers=workers, observer=seen)
 
     @contextmanager

@@ -159,15 +159,15 @@ def publish(
     stamp = _stamp(summary)
     if study.user_attrs.get(STAMP) == stamp:
         return False
-    result = load(store, name, whole=True)
+    result = load(store, name, needs_measurements=True)
     for key in plot_keys(result):
         try:
             figure = PLOTS[key](result)
         except NothingToPlot:
             continue
         save_plotly_graph_object(study, _titled(figure, PLOTS[key].title), graph_object_id=f"tempopt-{key}")
-    note, before = render_note(result), get_note(study)
-    if note != before and (not before.strip() or belongs_to_tempopt(before)):
+    note, old_note = render_note(result), get_note(study)
+    if note != old_note and (not old_note.strip() or belongs_to_tempopt(old_note)):
         save_note(study, note)
     if result.state == "done":
         _upload(study, artifacts, result)

@@ -70,29 +70,31 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
 
 
 def terms(result: StudyResult) -> list[str]:
-    """Return what the words of a verdict mean, a sentence each, for somebody who has read nothing else."""
-    told = []
+    """Return what the words of a verdict mean, a sentence each, for a reader of nothing else."""
+    sentences = []
     if result.spec.attends:
-        told.append(
+        sentences.append(
             "τ is the temperature of attention, softmax(q·k / (√d · τ)): 1 is usual, below 1 attention is "
             "sharper, above 1 softer."
         )
-    for name, each in result.spec.temperatures.items():
-        found = "" if each.as_found is None else f"; the module has {each.as_found:.4g}"
-        told.append(f"{name} is the temperature at {each.value or registered_path(name)}{found}.")
+    for name, temperature in result.spec.temperatures.items():
+        suffix = "" if temperature.as_found is None else f"; the module has {temperature.as_found:.4g}"
+        sentences.append(
+            f"{name} is the temperature at {temperature.value or registered_path(name)}{suffix}."
+        )
     if result.verdict is None:
-        return told
+        return sentences
     advice = result.recommendation
-    shown = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
-    if any(each.get("length_scaling", "none") != "none" for each in shown):
-        told.append(
+    param_sets = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
+    if any(params.get("length_scaling", "none") != "none" for params in param_sets):
+        sentences.append(
             "Length scaling changes 1/τ with n, the number of keys that a query sees; log_n multiplies it by "
             "ln n / ln n0, so n0 is the number of keys at which nothing changes."
         )
-    told.append(
+    sentences.append(
         "Fresh seeds neither searched nor chose, so the luck of the search is not in the gain. Each makes a "
         f"pair: it is trained with the winner and at {baseline_name(result.spec)}, from the same initial "
         "weights, in the same order of data. A gain with + is better, also where less of the metric is. p is "
         "how likely a difference this large is if there is none."
     )
-    return told
+    return sentences

@@ -75,22 +75,28 @@ def _parts(result: StudyResult) -> Iterator[str]:
 
 def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
     """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
-    found = result.recommendation
-    if found is None:
-        best = result.best.params if result.best else {}
-        return ("The winner, not confirmed", result.winner) if result.winner else ("The best so far", best)
-    at_inference = {f"{name} at inference": value for name, value in (found.at_inference or {}).items()}
+    recommendation = result.recommendation
+    if recommendation is None:
+        best_params = result.best.params if result.best else {}
+        return (
+            ("The winner, not confirmed", result.winner)
+            if result.winner
+            else ("The best so far", best_params)
+        )
+    at_inference = {
+        f"{name} at inference": value for name, value in (recommendation.at_inference or {}).items()
+    }
     at_baseline = f"The configuration at {baseline_name(result.spec)}"
-    title = at_baseline if found.now == "change_nothing" else "What is recommended"
-    return title, {**found.parameters, **at_inference}
+    title = at_baseline if recommendation.now == "change_nothing" else "What is recommended"
+    return title, {**recommendation.parameters, **at_inference}
 
 
 def _progress(result: StudyResult) -> Iterator[tuple[Any, ...]]:
     for kind in KINDS:
         count = result.tickets[kind]
         if count.requested != 0:
-            asked = "" if count.requested is None else f" of {count.requested}"
-            yield kind, f"{count.done}{asked}", count.running, count.failed
+            requested_text = "" if count.requested is None else f" of {count.requested}"
+            yield kind, f"{count.done}{requested_text}", count.running, count.failed
 
 
 def _values(parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -140,6 +146,6 @@ def _code(text: str) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def _fence(text: str, least: int) -> str:
+def _fence(text: str, min_length: int) -> str:
     """Return more backticks than there are in a row within a text."""
-    return "`" * max(least, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return "`" * max(min_length, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

@@ -41,15 +41,15 @@ def study_answer(result: StudyResult) -> StudyAnswer:
     """Return what a study has found."""
     findings = find(result)
     decision = decide(result)
-    found = None if result.verdict is None else result.to_json()["verdict"]["recommendation"]
-    params = None if found is None else found["params"]
-    if (sets := result.comparison) is not None and sets.taken is not None:
-        params = sets.params_by_name[sets.taken]
+    recommendation = None if result.verdict is None else result.to_json()["verdict"]["recommendation"]
+    params = None if recommendation is None else recommendation["params"]
+    if (comparison := result.comparison) is not None and comparison.taken is not None:
+        params = comparison.params_by_name[comparison.taken]
     return StudyAnswer(
         answer=_kind(result),
         headline=findings[0].text if decision is None else decision.headline,
-        recommendation=found and found["why"],
-        action=found and found["action"],
+        recommendation=recommendation and recommendation["why"],
+        action=recommendation and recommendation["action"],
         params=params,
         words=render_lines(findings),
         not_shown=not_shown(result),
@@ -69,15 +69,15 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
 
 def _kind(result: StudyResult) -> AnswerKind:
     """Return what was found: a gain counts only where every guard is kept."""
-    shown: bool | None = None
+    is_shown: bool | None = None
     if result.spec.compare is not None:
-        sets = result.comparison
-        if sets is not None and any(each.answer for each in sets.variants):
-            shown = sets.outcome == "better"
+        comparison = result.comparison
+        if comparison is not None and any(variant.answer for variant in comparison.variants):
+            is_shown = comparison.outcome == "better"
     elif result.verdict is not None:
-        found = result.recommendation
-        alone = found is not None and found.now == "inference_only"
-        shown = alone or (result.verdict.total.significant and result.verdict.guards_kept)
-    if shown is None:
+        recommendation = result.recommendation
+        is_inference_only = recommendation is not None and recommendation.now == "inference_only"
+        is_shown = is_inference_only or (result.verdict.total.significant and result.verdict.guards_kept)
+    if is_shown is None:
         return "no_verdict" if result.state == "done" else "none_yet"
-    return "gain_shown" if shown else "not_shown"
+    return "gain_shown" if is_shown else "not_shown"

@@ -16,10 +16,10 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "outcome": comparison.outcome,
         "best": best and best.name,
-        "better": [each.name for each in comparison.variants if each.better],
-        "worse": [each.name for each in comparison.variants if each.worse],
+        "better": [variant.name for variant in comparison.variants if variant.better],
+        "worse": [variant.name for variant in comparison.variants if variant.worse],
         "reference": {"name": comparison.reference, "params": comparison.reference_params},
-        "variants": [_variant_json(each) for each in comparison.variants],
+        "variants": [_variant_json(variant) for variant in comparison.variants],
         "means": dict(comparison.means),
         "all_pairs": _all_pairs_json(comparison) if comparison.pairs else None,
         "test": comparison.test,
@@ -31,7 +31,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _variant_json(variant: Variant) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "name": variant.name,
         "params": variant.params,
         "significant": variant.better,
@@ -41,7 +41,7 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "guards": [guard_json(guard) for guard in variant.guards],
         "guards_kept": variant.keeps_guards,
     }
-    return found | _answer_json(variant.answer)
+    return data | _answer_json(variant.answer)
 
 
 def _all_pairs_json(comparison: Comparison) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _answer_json(answer: Answer | None) -> dict[str, Any]:
     counts = ("dropped", "diverged", "reference_diverged")
     if answer is None:
         return dict.fromkeys((*numbers, *counts))
-    found: dict[str, Any] = {name: _finite(getattr(answer.paired, name)) for name in numbers}
-    return found | {name: getattr(answer, name) for name in counts}
+    test_values: dict[str, Any] = {name: _finite(getattr(answer.paired, name)) for name in numbers}
+    return test_values | {name: getattr(answer, name) for name in counts}
 
 
 def _finite(value: float) -> float | None:

@@ -24,142 +24,161 @@ if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
 
 DIFFER, ALIKE = "Difference shown", "No difference shown"
-"""What a comparison of each two sets comes to, in a few words."""
+"""Outcome of a comparison of each two sets, in a few words."""
 
 
 def comparison_findings(result: StudyResult) -> list[Finding]:
     """Return what a comparison found, the decision first."""
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         return [Finding(kind="decision", text=line) for line in _open_lines(result)]
     decision = Finding(kind="decision", text=comparison_headline(result))
-    if found.pairs:
-        return [decision, *_findings_of_pairs(result, found)]
-    several = len(found.variants) > 1
-    reference = _called(result, 0, found.reference, ", the reference")
-    findings = [decision, Finding(kind="reference", text=reference, params=found.reference_params)]
-    for place, variant in enumerate(found.variants, start=1):
-        text = _called(result, place, variant.name)
+    if comparison.pairs:
+        return [decision, *_findings_of_pairs(result, comparison)]
+    has_several = len(comparison.variants) > 1
+    reference = _called(result, 0, comparison.reference, ", the reference")
+    findings = [decision, Finding(kind="reference", text=reference, params=comparison.reference_params)]
+    for index, variant in enumerate(comparison.variants, start=1):
+        text = _called(result, index, variant.name)
         findings.append(
             Finding(
                 kind="variant",
-                text=f"{text}: {_of_variant(variant)}." if several else text,
+                text=f"{text}: {_of_variant(variant)}." if has_several else text,
                 state="fact" if variant.answer is None else state_of(variant.answer),
                 answer=variant.answer,
                 params=variant.params,
             )
         )
-    findings += [Finding(kind="note", text=line) for line in _notes(found)]
-    for variant in found.variants:
-        findings += [Finding(kind="caveat", text=line) for line in _caveats(variant, found.reference)]
-        findings += [Finding(kind="guard", text=line) for line in _of_guards(variant, found)]
+    findings += [Finding(kind="note", text=line) for line in _notes(comparison)]
+    for variant in comparison.variants:
+        findings += [Finding(kind="caveat", text=line) for line in _caveats(variant, comparison.reference)]
+        findings += [Finding(kind="guard", text=line) for line in _of_guards(variant, comparison)]
     return findings
 
 
 def comparison_headline(result: StudyResult) -> str:
     """Return what a comparison found in one line."""
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         return f"{result.metric}: nothing is compared yet."
-    if found.pairs:
-        return _headline_of_pairs(result, found)
-    if len(found.variants) == 1:
-        return _headline_of_one(result, found, found.variants[0])
-    where = f"({DATA[found.confirmed_on]} data, {TESTS[found.test]})"
-    better = [each.name for each in found.variants if each.better]
+    if comparison.pairs:
+        return _headline_of_pairs(result, comparison)
+    if len(comparison.variants) == 1:
+        return _headline_of_one(result, comparison, comparison.variants[0])
+    basis = f"({DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]})"
+    better = [variant.name for variant in comparison.variants if variant.better]
     worse = [
-        each.name for each in found.variants if each.answer and each.answer.worse and not each.fails_more
+        variant.name
+        for variant in comparison.variants
+        if variant.answer and variant.answer.worse and not variant.fails_more
     ]
-    failing = [_failing(each, found.reference) for each in found.variants if each.fails_more]
+    failing = [
+        _failing(variant, comparison.reference) for variant in comparison.variants if variant.fails_more
+    ]
     if better:
-        text = f"Gain shown: in {result.metric} {_are(better)} better than {found.reference}"
+        text = f"Gain shown: in {result.metric} {_are(better)} better than {comparison.reference}"
     else:
-        names = ", ".join(each.name for each in found.variants)
+        names = ", ".join(variant.name for variant in comparison.variants)
         text = (
-            f"No gain shown: in {result.metric} none of {names} is shown to be better than {found.reference}"
+            f"No gain shown: in {result.metric} none of {names} is shown to be better than "
+            f"{comparison.reference}"
         )
-    also = [f"{_are(worse)} worse", *failing] if worse else failing
-    return f"{'; '.join([text, *also])} {where}."
+    outcomes = [f"{_are(worse)} worse", *failing] if worse else failing
+    return f"{'; '.join([text, *outcomes])} {basis}."
 
 
-def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -> str:
+def _headline_of_one(result: StudyResult, comparison: Comparison, variant: Variant) -> str:
     if variant.answer is None:
-        why = f": {_failing(variant, found.reference)}" if variant.fails_more else ""
-        return f"No verdict: no pair of runs of {variant.name} and {found.reference} could be compared{why}."
+        reason = f": {_failing(variant, comparison.reference)}" if variant.fails_more else ""
+        sets = f"{variant.name} and {comparison.reference}"
+        return f"No verdict: no pair of runs of {sets} could be compared{reason}."
     test = variant.answer.paired
-    where = f"{test.n_pairs} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]}"
-    told = f"({numbers(test)}; {where})"
+    basis = f"{test.n_pairs} fresh seeds, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]}"
+    details = f"({numbers(test)}; {basis})"
     if variant.fails_more:
-        return f"No gain shown: {_failing(variant, found.reference)} {told}."
+        return f"No gain shown: {_failing(variant, comparison.reference)} {details}."
     if variant.better or variant.answer.worse:
         higher = variant.better == (result.direction == "maximize")
         change = f"{result.metric} is {'higher' if higher else 'lower'} by {size(test)}"
         verdict = "Gain shown" if variant.better else f"No gain shown: {variant.name} is worse"
         return (
-            f"{verdict}: {change} with {variant.name} than with {found.reference} ({numbers_of_size(test)}; "
-            f"{where})."
+            f"{verdict}: {change} with {variant.name} than with {comparison.reference} "
+            f"({numbers_of_size(test)}; {basis})."
         )
-    change = f"the gain of {variant.name} over {found.reference} in {result.metric} is {signed(test)}"
-    return f"No gain shown: {change} {told}."
+    change = f"the gain of {variant.name} over {comparison.reference} in {result.metric} is {signed(test)}"
+    return f"No gain shown: {change} {details}."
 
 
-def _headline_of_pairs(result: StudyResult, found: Comparison) -> str:
-    if found.taken is None:
+def _headline_of_pairs(result: StudyResult, comparison: Comparison) -> str:
+    if comparison.taken is None:
         return "No verdict: no pair of runs of any two sets could be compared."
-    seeds = max(pair.answer.paired.n_pairs for pair in found.pairs if pair.answer is not None)
-    where = f"({seeds} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]})"
-    is_first = found.taken == found.unbeaten[0]
+    seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
+    basis = f"({seeds} fresh seeds, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]})"
+    is_first = comparison.taken == comparison.unbeaten[0]
     fewest = "" if is_first else " of those that diverge on the fewest seeds"
-    which = "the only set" if len(found.unbeaten) == 1 else f"the first set{fewest}"
+    set_rank = "the only set" if len(comparison.unbeaten) == 1 else f"the first set{fewest}"
     return (
-        f"{pairs_answer(found)}: take {found.taken}, {which} that none is shown to beat in {result.metric} "
-        f"{where}."
+        f"{pairs_answer(comparison)}: take {comparison.taken}, {set_rank} that none is shown to beat in "
+        f"{result.metric} {basis}."
     )
 
 
-def pairs_answer(found: Comparison) -> str:
+def pairs_answer(comparison: Comparison) -> str:
     """Return in a few words what a comparison of each two sets found."""
-    return DIFFER if found.outcome == "better" else ALIKE
+    return DIFFER if comparison.outcome == "better" else ALIKE
 
 
-def loss_line(result: StudyResult, found: Comparison) -> str:
+def loss_line(result: StudyResult, comparison: Comparison) -> str:
     """Return what may be lost by taking the set that a comparison of each two names."""
-    sure = f"{100 * (1 - found.alpha):.4g} % confidence, upper end of the simultaneous intervals"
-    if math.isinf(found.max_loss):
-        is_equal = any(pair.answer.paired.is_equal for pair in found.pairs if pair.answer is not None)
-        why = "differences are equal" if is_equal else "too few seeds"
-        return f"what {found.taken} may lose against the best set is not bounded: {why} (add --pairs)."
-    if not found.max_loss:
-        return f"nothing is lost by taking {found.taken}: it is shown to be the best of the sets ({sure})."
+    confidence_text = (
+        f"{100 * (1 - comparison.alpha):.4g} % confidence, upper end of the simultaneous intervals"
+    )
+    if math.isinf(comparison.max_loss):
+        is_equal = any(pair.answer.paired.is_equal for pair in comparison.pairs if pair.answer is not None)
+        reason = "differences are equal" if is_equal else "too few seeds"
+        return (
+            f"what {comparison.taken} may lose against the best set is not bounded: {reason} (add --pairs)."
+        )
+    if not comparison.max_loss:
+        return (
+            f"nothing is lost by taking {comparison.taken}: it is shown to be the best of the sets "
+            f"({confidence_text})."
+        )
     return (
-        f"against the best set {found.taken} loses at most {found.max_loss:.3g} in {result.metric} ({sure})."
+        f"against the best set {comparison.taken} loses at most {comparison.max_loss:.3g} in {result.metric} "
+        f"({confidence_text})."
     )
 
 
-def _findings_of_pairs(result: StudyResult, found: Comparison) -> list[Finding]:
-    lines = [loss_line(result, found)] if found.taken is not None else []
-    failed = {found.reference: found.variants[0].reference_failed}
-    failed |= {variant.name: variant.failed for variant in found.variants}
-    for place, name in enumerate(found.params_by_name):
-        mean = f"mean {found.means[name]:.5g}" if name in found.means else "no complete run"
-        fails = f"; diverged on {failed[name]} of {found.variants[0].runs} seeds" if failed[name] else ""
-        beaten = "" if name in found.unbeaten else "; another set is shown to beat it"
-        text = _set_text(result, place)
-        called = name if _names_itself(name, text) else f"{name} ({text})"
-        lines.append(f"{called}: {mean}{fails}{beaten}.")
+def _findings_of_pairs(result: StudyResult, comparison: Comparison) -> list[Finding]:
+    lines = [loss_line(result, comparison)] if comparison.taken is not None else []
+    failed = {comparison.reference: comparison.variants[0].reference_failed}
+    failed |= {variant.name: variant.failed for variant in comparison.variants}
+    for index, name in enumerate(comparison.params_by_name):
+        mean = f"mean {comparison.means[name]:.5g}" if name in comparison.means else "no complete run"
+        failures = (
+            f"; diverged on {failed[name]} of {comparison.variants[0].runs} seeds" if failed[name] else ""
+        )
+        beaten_note = "" if name in comparison.unbeaten else "; another set is shown to beat it"
+        text = _set_text(result, index)
+        label = name if _names_itself(name, text) else f"{name} ({text})"
+        lines.append(f"{label}: {mean}{failures}{beaten_note}.")
     if result.direction == "minimize":
         lines.append(f"a gain with + is better: a lower {result.metric}.")
     findings = [Finding(kind="note", text=line) for line in lines]
-    findings += [_finding_of_pair(pair) for pair in found.pairs]
+    findings += [_finding_of_pair(pair) for pair in comparison.pairs]
     lines = []
-    if len(found.pairs) > 1:
-        of_one, together = (f"{100 * (1 - a):.4g} %" for a in (found.alpha / len(found.pairs), found.alpha))
-        lines.append(
-            f"the {len(found.pairs)} comparisons share the level {100 * found.alpha:.3g} %: p has to be "
-            f"below {found.alpha / len(found.pairs):.3g}; each interval covers {of_one}, all of them "
-            f"together {together}."
+    if len(comparison.pairs) > 1:
+        pair_confidence, joint_confidence = (
+            f"{100 * (1 - alpha):.4g} %"
+            for alpha in (comparison.alpha / len(comparison.pairs), comparison.alpha)
         )
-    return [*findings, *(Finding(kind="note", text=line) for line in (*lines, *_notes_on_looks(found)))]
+        lines.append(
+            f"the {len(comparison.pairs)} comparisons share the level {100 * comparison.alpha:.3g} %: p has "
+            f"to be below {comparison.alpha / len(comparison.pairs):.3g}; each interval covers "
+            f"{pair_confidence}, all of them together {joint_confidence}."
+        )
+    return [*findings, *(Finding(kind="note", text=line) for line in (*lines, *_notes_on_looks(comparison)))]
 
 
 def _finding_of_pair(pair: SetPair) -> Finding:
@@ -167,7 +186,7 @@ def _finding_of_pair(pair: SetPair) -> Finding:
     if answer is None:
         return Finding(kind="pair", text=f"{names}: no pair of runs could be compared.")
     test = answer.paired
-    shown = (
+    outcome = (
         "no difference shown" if pair.winner is None else "better" if pair.winner == pair.name else "worse"
     )
     details = []
@@ -180,7 +199,7 @@ def _finding_of_pair(pair: SetPair) -> Finding:
         details.append(f"seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
     return Finding(
         kind="pair",
-        text=f"{names}: {signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}.",
+        text=f"{names}: {signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {outcome}.",
         details=tuple(details),
         state=state_of(answer),
         answer=answer,
@@ -191,9 +210,9 @@ def _of_variant(variant: Variant) -> str:
     if variant.answer is None:
         return f"no pair of runs could be compared{f'; {_fails(variant)}' if variant.fails_more else ''}"
     test = variant.answer.paired
-    shown = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
-    shown = _fails(variant) if variant.fails_more else shown
-    return f"{signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}"
+    outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
+    outcome = _fails(variant) if variant.fails_more else outcome
+    return f"{signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {outcome}"
 
 
 def _fails(variant: Variant) -> str:
@@ -205,38 +224,43 @@ def _failing(variant: Variant, reference: str) -> str:
     return f"{variant.name} {_fails(variant)}, {reference} on {variant.reference_failed}"
 
 
-def _of_guards(variant: Variant, found: Comparison) -> list[str]:
+def _of_guards(variant: Variant, comparison: Comparison) -> list[str]:
     """Return what is said of each guard for a variant, and whether it is to be taken."""
-    told = (guard_line(guard, variant.name, found.reference) for guard in variant.guards)
-    lines = [f"{variant.name}: {line}" for line in told]
+    guard_texts = (guard_line(guard, variant.name, comparison.reference) for guard in variant.guards)
+    lines = [f"{variant.name}: {line}" for line in guard_texts]
     if variant.better and not variant.keeps_guards:
         lines.append(f"{variant.name} is not to be taken: it {not_kept(variant.guards)}.")
     return lines
 
 
-def _notes(found: Comparison) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """Return what is to be said of the comparison as a whole."""
     lines = []
-    several = len(found.variants)
-    if several > 1:
-        each, together = (f"{100 * (1 - alpha):.4g} %" for alpha in (found.alpha / several, found.alpha))
-        lines.append(
-            f"the {several} variants share the level {100 * found.alpha:.3g} %: each interval covers {each}, "
-            f"all of them together {together}, and p has to be below {found.alpha / several:.3g}."
+    num_variants = len(comparison.variants)
+    if num_variants > 1:
+        interval_confidence, joint_confidence = (
+            f"{100 * (1 - alpha):.4g} %" for alpha in (comparison.alpha / num_variants, comparison.alpha)
         )
-    elif (answer := found.variants[0].answer) is not None and found.outcome == "not_shown":
+        lines.append(
+            f"the {num_variants} variants share the level {100 * comparison.alpha:.3g} %: each interval "
+            f"covers {interval_confidence}, all of them together {joint_confidence}, and p has to be below "
+            f"{comparison.alpha / num_variants:.3g}."
+        )
+    elif (answer := comparison.variants[0].answer) is not None and comparison.outcome == "not_shown":
         test = answer.paired
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
-            above = unsigned(max(test.ci_high, 0.0), test)
-            lines.append(f"a gain above {above} is excluded ({confidence(test)}).")
-    return [*lines, *_notes_on_looks(found)]
+            upper_bound = unsigned(max(test.ci_high, 0.0), test)
+            lines.append(f"a gain above {upper_bound} is excluded ({confidence(test)}).")
+    return [*lines, *_notes_on_looks(comparison)]
 
 
-def _notes_on_looks(found: Comparison) -> list[str]:
+def _notes_on_looks(comparison: Comparison) -> list[str]:
     lines = []
-    if found.looks > 1:
-        lines.append(f"verdict {found.looks} of this study: its level is {100 * found.alpha:.3g} %.")
-    if found.confirmed_on == "validate":
+    if comparison.looks > 1:
+        lines.append(
+            f"verdict {comparison.looks} of this study: its level is {100 * comparison.alpha:.3g} %."
+        )
+    if comparison.confirmed_on == "validate":
         lines.append("compared on the validation data.")
     return lines
 
@@ -254,16 +278,18 @@ def _caveats(variant: Variant, reference: str) -> list[str]:
             f"{answer.diverged} of {test.n_pairs} seeds, {reference} on {answer.reference_diverged} (counted "
             "with the worst value reached)"
         )
-        more = answer.diverged > answer.reference_diverged and test.significant
-        lines.append(f"{variant.name} diverged on {counts}{'; so its gain does not count' if more else ''}.")
+        diverges_more = answer.diverged > answer.reference_diverged and test.significant
+        lines.append(
+            f"{variant.name} diverged on {counts}{'; so its gain does not count' if diverges_more else ''}."
+        )
     if answer.dropped:
         lines.append(
             f"seeds of {variant.name} left out, a run of theirs having failed on every attempt: "
             f"{answer.dropped}."
         )
     if math.isinf(test.ci_low):
-        why = "the differences are equal" if test.is_equal else "too few seeds"
-        lines.append(f"{why}: no finite interval of {variant.name}; give more seeds (--pairs).")
+        reason = "the differences are equal" if test.is_equal else "too few seeds"
+        lines.append(f"{reason}: no finite interval of {variant.name}; give more seeds (--pairs).")
     return lines
 
 
@@ -271,8 +297,8 @@ def _open_lines(result: StudyResult) -> list[str]:
     if result.state == "done":
         return [f"No verdict: {result.name} is over, and nothing could be compared."]
     runs = result.tickets["confirm"]
-    over = f"{runs.done + runs.failed} of {runs.requested or 0} runs are over"
-    return [f"No verdict yet: the comparison on fresh seeds is not over ({over})."]
+    progress_text = f"{runs.done + runs.failed} of {runs.requested or 0} runs are over"
+    return [f"No verdict yet: the comparison on fresh seeds is not over ({progress_text})."]
 
 
 def cost_line(result: StudyResult) -> str:
@@ -289,20 +315,20 @@ def exported(result: StudyResult) -> str:
     Raises:
         StudyFailed: There is none.
     """
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         raise StudyFailed(
             f'The comparison "{result.name}" is not over, so there is nothing to export yet. Continue it: '
             f"tempopt resume {result.name}"
         )
-    if found.taken is None:
+    if comparison.taken is None:
         guards = " and to keep the guards" if result.spec.study.guards else ""
         raise StudyFailed(
             f'The comparison "{result.name}" has shown no parameter set to be better than '
-            f"{found.reference}{guards}, so there is nothing to export. Keep {found.reference}: "
+            f"{comparison.reference}{guards}, so there is nothing to export. Keep {comparison.reference}: "
             f"{_set_text(result, 0)}."
         )
-    return found.taken
+    return comparison.taken
 
 
 def export_header(result: StudyResult) -> list[str]:
@@ -313,16 +339,16 @@ def export_header(result: StudyResult) -> list[str]:
     ]
 
 
-def _set_text(result: StudyResult, place: int) -> str:
+def _set_text(result: StudyResult, index: int) -> str:
     """Return a set as it was given."""
     assert result.spec.compare is not None
-    given: dict[str, Any] = result.spec.compare[place].parameters
-    return parameters_text(given) if given else "the spec as it stands"
+    parameters: dict[str, Any] = result.spec.compare[index].parameters
+    return parameters_text(parameters) if parameters else "the spec as it stands"
 
 
-def _called(result: StudyResult, place: int, name: str, role: str = "") -> str:
+def _called(result: StudyResult, index: int, name: str, role: str = "") -> str:
     """Return a set's name, and its parameters unless the name has them."""
-    text = _set_text(result, place)
+    text = _set_text(result, index)
     return f"{name}{role}" if _names_itself(name, text) else f"{name}{role}: {text}"
 
 

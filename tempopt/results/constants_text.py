@@ -19,21 +19,21 @@ def constant_texts(verdict: Verdict) -> dict[str, str]:
         text = f"against the best constant temperature of the search ({constant})"
         texts["constant"] = f"{text}: {compared(verdict.over_constant)}."
     if verdict.over_constant_twin is not None and verdict.constant_twin_params is not None:
-        constant, moved = temperature_text(verdict.constant_twin_params), moved_text(verdict.params)
+        constant, moving_text = temperature_text(verdict.constant_twin_params), moved_text(verdict.params)
         is_begun = is_controlled(verdict.params)
         level = "the temperature that it begins with" if is_begun else "its geometric mean"
-        text = f"against itself with {level} in place of its {moved} ({constant})"
+        text = f"against itself with {level} in place of its {moving_text} ({constant})"
         texts["constant_twin"] = f"{text}: {compared(verdict.over_constant_twin)}."
     return texts
 
 
 def constants_conclusion(verdict: Verdict) -> str:
     """Return what the comparisons with constants say together; empty where there are none."""
-    answer, moved = verdict.against_constant, moved_text(verdict.params)
+    answer, moving_text = verdict.against_constant, moved_text(verdict.params)
     if answer is None:
         return ""
     if verdict.schedule_shown:
-        return f"the {moved} is worth more than one constant temperature."
+        return f"the {moving_text} is worth more than one constant temperature."
     if answer.worse:
         return "a constant temperature is better."
-    return f"the {moved} is not shown to be worth more than one constant temperature."
+    return f"the {moving_text} is not shown to be worth more than one constant temperature."

@@ -21,10 +21,10 @@ def shape(parameters: Mapping[str, Any], temperature: str = "") -> tuple[tuple[f
         parameters: A parameter set.
         temperature: Name of the temperature; empty for attention's.
     """
-    own = own_parameters(parameters, temperature)
-    if own.get("schedule") != Piecewise.name:
+    schedule_params = own_parameters(parameters, temperature)
+    if schedule_params.get("schedule") != Piecewise.name:
         return ()
-    schedule = TemperatureParameters.from_mapping(own).plan(1).schedule
+    schedule = TemperatureParameters.from_mapping(schedule_params).plan(1).schedule
     if not isinstance(schedule, Piecewise):
         return ()
     knots = list(schedule.knots)
@@ -33,15 +33,15 @@ def shape(parameters: Mapping[str, Any], temperature: str = "") -> tuple[tuple[f
         knots.insert(0, (0.0, knots[0][1]))
     if knots[-1][0] < 1.0:
         knots.append((1.0, knots[-1][1]))
-    found = [knots[0]]
+    points = [knots[0]]
     for knot, following in itertools.pairwise(knots[1:]):
-        if abs(_slope(found[-1], knot) - _slope(knot, following)) > _STRAIGHT:
-            found.append(knot)
-    return (*found, knots[-1]) if len(found) > 1 else ()
+        if abs(_slope(points[-1], knot) - _slope(knot, following)) > _STRAIGHT:
+            points.append(knot)
+    return (*points, knots[-1]) if len(points) > 1 else ()
 
 
-def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return math.log(other[1] / one[1]) / (other[0] - one[0])
+def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
+    return math.log(end[1] / start[1]) / (end[0] - start[0])
 
 
 def course_text(parameters: Mapping[str, Any], temperature: str = "") -> str:
@@ -51,23 +51,25 @@ def course_text(parameters: Mapping[str, Any], temperature: str = "") -> str:
     """
     knots = shape(parameters, temperature)
     parts: list[str] = []
-    place = 0
-    while place < len(knots):
-        (at, tau), last = knots[place], place
-        while last + 1 < len(knots) and knots[last + 1][1] == tau:
-            last += 1
-        parts.append(f"{tau:.4g} {_when(at, knots[last][0], first=not parts)}")
-        place = last + 1
+    index = 0
+    while index < len(knots):
+        (progress, tau), last_index = knots[index], index
+        while last_index + 1 < len(knots) and knots[last_index + 1][1] == tau:
+            last_index += 1
+        parts.append(f"{tau:.4g} {_when(progress, knots[last_index][0], first=not parts)}")
+        index = last_index + 1
     return ", ".join(parts)
 
 
-def _when(at: float, until: float, *, first: bool) -> str:
-    of = " of training" if first else ""
-    if at == until:
-        return "at first" if at == 0.0 else "at the end" if at == 1.0 else f"at {_percent(at)}{of}"
-    if at == 0.0:
-        return f"until {_percent(until)}{of}"
-    return f"from {_percent(at)} on" if until == 1.0 else f"from {_percent(at)} to {_percent(until)}"
+def _when(start: float, end: float, *, first: bool) -> str:
+    suffix = " of training" if first else ""
+    if start == end:
+        return (
+            "at first" if start == 0.0 else "at the end" if start == 1.0 else f"at {_percent(start)}{suffix}"
+        )
+    if start == 0.0:
+        return f"until {_percent(end)}{suffix}"
+    return f"from {_percent(start)} on" if end == 1.0 else f"from {_percent(start)} to {_percent(end)}"
 
 
 def _percent(progress: float) -> str:

@@ -121,22 +121,22 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
     verdict = result.verdict
     if verdict is None or verdict.recommendation is None:
         return None
-    standing = result.standing
-    if standing is not None:
-        verdict = standing
+    standing_verdict = result.standing
+    if standing_verdict is not None:
+        verdict = standing_verdict
     advice = verdict.recommendation
     assert advice is not None
     answer = advice.gain if advice.gain is not None else verdict.total
     test = answer.paired
     sign = 1.0 if result.direction == "maximize" else -1.0
     low, high = sorted((sign * test.ci_low, sign * test.ci_high))
-    before = verdict.mean_at_one
+    baseline_mean = verdict.mean_at_one
     baseline = baseline_name(result.spec)
     return Decision(
         outcome=_outcome(verdict),
         metric=result.metric,
-        before=before,
-        after=None if before is None else before + sign * test.gain,
+        before=baseline_mean,
+        after=None if baseline_mean is None else baseline_mean + sign * test.gain,
         change=sign * test.gain,
         low=low,
         high=high,
@@ -169,8 +169,8 @@ def _use(verdict: Verdict, baseline: str) -> str:
     assert advice is not None
     plan = "" if advice.plan is None else f", evaluated at {plan_text(advice.plan)}"
     if advice.now == "change_nothing":
-        others = others_text(advice)
-        return f"{baseline}, as now{',' if others else ''}{others}"
+        others_phrase = others_text(advice)
+        return f"{baseline}, as now{',' if others_phrase else ''}{others_phrase}"
     if advice.now == "inference_only":
         return f"{baseline}{others_text(advice)}{plan}"
     return f"{temperature_text(advice.parameters)}{plan}"
@@ -192,20 +192,24 @@ def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
     if total.significant:
         lines += _beside_constants(verdict)
         if advice.now == "change_nothing" and verdict.guards_kept:
-            least = f"{advice.min_gain:.3g}"
-            lines.append(f"the gain is shown, and smaller than is worth a change ({least}, study.min_gain)")
+            min_gain = f"{advice.min_gain:.3g}"
+            lines.append(
+                f"the gain is shown, and smaller than is worth a change ({min_gain}, study.min_gain)"
+            )
     elif not verdict.at_one:
-        tried = temperature_text(verdict.params)
-        lines.append(f"{tried} was the best of the search")
+        winner_text = temperature_text(verdict.params)
+        lines.append(f"{winner_text} was the best of the search")
         if advice.excluded is not None and not total.worse:
-            above = rounded_in(advice.excluded, total.paired.gain, total.paired.ci_low, total.paired.ci_high)
-            lines.append(f"a gain above {above.lstrip('+')} is excluded ({confidence(total.paired)})")
+            upper_bound = rounded_in(
+                advice.excluded, total.paired.gain, total.paired.ci_low, total.paired.ci_high
+            )
+            lines.append(f"a gain above {upper_bound.lstrip('+')} is excluded ({confidence(total.paired)})")
     if advice.widen:
         names = " and ".join(widening.name for widening in advice.widen)
         lines.append(f"{names} at the end of the searched range: `tempopt show --full` has how to widen it")
     if advice.pairs is not None:
-        where = f"{shlex.quote(result.name)}{storage}"
-        lines.append(f"more pairs may decide: tempopt resume {where} --pairs +{advice.pairs.pairs}")
+        study_args = f"{shlex.quote(result.name)}{storage}"
+        lines.append(f"more pairs may decide: tempopt resume {study_args} --pairs +{advice.pairs.pairs}")
     if total.is_skewed:
         lines.append("the differences are skewed: the error rate may be higher than stated")
     return lines
@@ -218,12 +222,12 @@ def _beside_constants(verdict: Verdict) -> list[str]:
     if advice.now == "inference_only":
         return ["training at another temperature is not shown to be worth more"]
     if advice.parameters != verdict.params and advice.winner is not None:
-        does = "is worse than" if advice.winner.worse else "is not shown to be better than"
-        return [f"the winner of the search ({temperature_text(verdict.params)}) {does} this"]
-    over = _least_shown_constant(verdict)
-    if over is None:
+        relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
+        return [f"the winner of the search ({temperature_text(verdict.params)}) {relation} this"]
+    constant = _least_shown_constant(verdict)
+    if constant is None:
         return []
-    params, answer = over
+    params, answer = constant
     test = answer.paired
     gain = rounded_in(test.gain, test.gain, test.ci_low, test.ci_high)
     worth = "worth" if verdict.schedule_shown else "not shown to be worth"
@@ -257,16 +261,16 @@ def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> li
     lines = [decision.headline, _labelled("use", decision.use)]
     if decision.is_change:
         lines.append(_labelled("now", decision.baseline))
-    for place, text in enumerate(decision.also):
-        lines.append(_labelled("" if place else "also", text))
+    for index, text in enumerate(decision.also):
+        lines.append(_labelled("" if index else "also", text))
     runs = sum(count.done + count.failed for count in result.tickets.values())
-    where = f"{shlex.quote(result.name)}{storage}"
-    more = [f"details: tempopt show {where} --full"]
+    study_args = f"{shlex.quote(result.name)}{storage}"
+    hints = [f"details: tempopt show {study_args} --full"]
     if decision.is_change:
-        more.append(f"as code: tempopt export {where}")
+        hints.append(f"as code: tempopt export {study_args}")
     if report:
-        more.append(f"report: {report}")
-    return [*lines, f"{runs} runs, {duration(result.cost.train_seconds)} of training; {'; '.join(more)}"]
+        hints.append(f"report: {report}")
+    return [*lines, f"{runs} runs, {duration(result.cost.train_seconds)} of training; {'; '.join(hints)}"]
 
 
 def _labelled(label: str, text: str) -> str:

@@ -93,28 +93,28 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    wanted = _wanted(result, winner=winner)
-    config, plan = _merged(result, wanted.parameters)
-    attaching = _attaching(result, plan, wanted.at_inference)
-    notes = [*wanted.header, *_left_out(result)]
-    if callbacks := _callbacks(result, wanted, attaching):
-        given = _listed(config["trainer"].get("callbacks"))
-        config["trainer"]["callbacks"] = [*given, *callbacks]
-    does = "training" if wanted.weights is None else "evaluating"
+    export = _wanted(result, winner=winner)
+    config, plan = _merged(result, export.parameters)
+    attaching = _attaching(result, plan, export.at_inference)
+    notes = [*export.header, *_left_out(result)]
+    if callbacks := _callbacks(result, export, attaching):
+        config_callbacks = _listed(config["trainer"].get("callbacks"))
+        config["trainer"]["callbacks"] = [*config_callbacks, *callbacks]
+    action = "training" if export.weights is None else "evaluating"
     if attaching is not None:
         notes += [
-            f"tempopt.AttachCallback sets the temperature, so {does} needs tempopt.",
+            f"tempopt.AttachCallback sets the temperature, so {action} needs tempopt.",
             *_saved(attaching, callbacks),
         ]
     if has(callbacks, VALUE):
-        notes.append(f"tempopt.ValueCallback sets a temperature of the module, so {does} needs tempopt.")
+        notes.append(f"tempopt.ValueCallback sets a temperature of the module, so {action} needs tempopt.")
         notes += constants(callbacks)
-    if wanted.weights is not None:
+    if export.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
-    if (own := _of_attention(wanted.at_inference)) is not None and attaching is None:
+    if (attention_params := _of_attention(export.at_inference)) is not None and attaching is None:
         notes += [
             "Once the model is trained, evaluate it at another temperature than it was trained with:",
-            f"  {parameters_text(own)}",
+            f"  {parameters_text(attention_params)}",
             "The Python script (--format python) does that, too.",
         ]
     text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
@@ -137,31 +137,31 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    wanted = _wanted(result, winner=winner)
-    config, plan = _merged(result, wanted.parameters)
-    attaching = _attaching(result, plan, wanted.at_inference)
+    export = _wanted(result, winner=winner)
+    config, plan = _merged(result, export.parameters)
+    attaching = _attaching(result, plan, export.at_inference)
     code = Code()
     body = [f"model = {code.made('model', config['model'])}"]
     trainer = dict(config.get("trainer", {}))
-    callbacks = _callbacks(result, wanted, attaching)
-    listed = [*_listed(trainer.pop("callbacks", None)), *callbacks]
-    if listed:
-        expressions = ", ".join(code.expression(callback) for callback in listed)
+    callbacks = _callbacks(result, export, attaching)
+    all_callbacks = [*_listed(trainer.pop("callbacks", None)), *callbacks]
+    if all_callbacks:
+        expressions = ", ".join(code.expression(callback) for callback in all_callbacks)
         trainer["callbacks"] = Verbatim(f"[{expressions}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
     if data is not None:
         body.append(f"data = {code.made('data', data)}")
-    given = f"model{', datamodule=data' if data is not None else ''}"
-    body.append(f"trainer.{'fit' if wanted.weights is None else 'validate'}({given})")
-    if wanted.at_inference is not None:
+    fit_args = f"model{', datamodule=data' if data is not None else ''}"
+    body.append(f"trainer.{'fit' if export.weights is None else 'validate'}({fit_args})")
+    if export.at_inference is not None:
         body.append("# evaluate, and serve, at another temperature than the model was trained with")
-        if attaching is None and (own := _of_attention(wanted.at_inference)) is not None:
+        if attaching is None and (attention_params := _of_attention(export.at_inference)) is not None:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
-            body.append(f"model.use({parameters}.from_mapping({own!r}))")
-        body.append(f"trainer.validate({given})")
+            body.append(f"model.use({parameters}.from_mapping({attention_params!r}))")
+        body.append(f"trainer.validate({fit_args})")
     body += _saving(attaching, callbacks)
-    notes = [*wanted.header, *_left_out(result), *constants(callbacks)]
+    notes = [*export.header, *_left_out(result), *constants(callbacks)]
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
 
 
@@ -169,13 +169,13 @@ def _attaching(
     result: StudyResult, plan: Mapping[str, Any], at_inference: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """Return the arguments of the callback that attaches, None if nothing is to be attached."""
-    how = result.spec.attach
+    attach = result.spec.attach
     at_inference = _of_attention(at_inference)
-    if how is None or not (plan or at_inference):
+    if attach is None or not (plan or at_inference):
         return None
-    given: dict[str, Any] = {"parameters": dict(plan), "layers": how.layers, "way": how.way}
-    given["validate_at"] = result.spec.study.validate_at
-    return given if at_inference is None else {**given, "at_inference": at_inference}
+    init_args: dict[str, Any] = {"parameters": dict(plan), "layers": attach.layers, "way": attach.way}
+    init_args["validate_at"] = result.spec.study.validate_at
+    return init_args if at_inference is None else {**init_args, "at_inference": at_inference}
 
 
 def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -184,17 +184,17 @@ def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | No
 
 
 def _callbacks(
-    result: StudyResult, wanted: _Wanted, attaching: Mapping[str, Any] | None
+    result: StudyResult, export: _Wanted, attaching: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Return the callbacks that load trained weights and set temperatures, as far as they are needed."""
-    found: list[dict[str, Any]] = []
-    if wanted.weights is not None:
-        found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
+    callbacks: list[dict[str, Any]] = []
+    if export.weights is not None:
+        callbacks.append({"class_path": _LOADING, "init_args": {"path": export.weights}})
     if attaching is not None:
-        found.append({"class_path": ATTACH, "init_args": dict(attaching)})
+        callbacks.append({"class_path": ATTACH, "init_args": dict(attaching)})
     for name, value in result.spec.temperatures.items():
-        schedule = schedule_of(wanted.parameters, name)
-        at_inference = groups_of(wanted.at_inference or {}).get(name)
+        schedule = schedule_of(export.parameters, name)
+        at_inference = groups_of(export.at_inference or {}).get(name)
         if not schedule and at_inference is None:
             # what changes nothing need not be set
             continue
@@ -206,16 +206,16 @@ def _callbacks(
         arguments["validate_at"] = result.spec.study.validate_at
         if at_inference is not None:
             arguments["at_inference"] = at_inference["temperature_init"]
-        found.append({"class_path": VALUE, "init_args": arguments})
-    return found
+        callbacks.append({"class_path": VALUE, "init_args": arguments})
+    return callbacks
 
 
 def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters with ``schedule_args.NAME`` in a mapping ``schedule_args``."""
-    found: dict[str, Any] = {}
+    nested_params: dict[str, Any] = {}
     for name, value in parameters.items():
-        _put(found, name, value)
-    return found
+        _put(nested_params, name, value)
+    return nested_params
 
 
 def _saving(attaching: Mapping[str, Any] | None, callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -229,46 +229,46 @@ def _saving(attaching: Mapping[str, Any] | None, callbacks: Sequence[Mapping[str
 def _beside(attaching: Mapping[str, Any]) -> list[str]:
     """Return what weights cannot hold of the temperature that a model is evaluated with."""
     evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
-    beside = ("head_pattern", "local_share", "length_scaling", "normaliser")
-    return [name for name in beside if evaluated[name] != NEUTRAL[name]]
+    names = ("head_pattern", "local_share", "length_scaling", "normaliser")
+    return [name for name in names if evaluated[name] != NEUTRAL[name]]
 
 
 def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is to be known of the checkpoints that the callbacks have written."""
-    if beside := _beside(attaching):
+    if names := _beside(attaching):
         return [
-            f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
+            f"Weights cannot hold {' and '.join(names)}, so checkpoints have the temperature beside them:",
             "load them with tempopt.load_checkpoint(model, path).",
         ]
     return [in_weights(callbacks)]
 
 
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
-    verdict, found = result.verdict, result.recommendation
+    verdict, recommendation = result.verdict, result.recommendation
     if result.spec.compare is not None:
         name, header = exported(result), export_header(result)
         assert result.comparison is not None
-        taken = result.comparison.params_by_name[name]
-        return _Wanted(parameters=effective(taken), at_inference=None, weights=None, header=header)
-    if verdict is None or found is None or winner:
+        set_params = result.comparison.params_by_name[name]
+        return _Wanted(parameters=effective(set_params), at_inference=None, weights=None, header=header)
+    if verdict is None or recommendation is None or winner:
         return _Wanted(
             parameters=_winner(result), at_inference=None, weights=None, header=_winners_header(result)
         )
     header = [f"What tempopt's study {result.name!r} recommends, as written by tempopt export."]
     header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result, as_code=False)}"]
-    if found.now != "inference_only":
+    if recommendation.now != "inference_only":
         return _Wanted(
-            parameters=effective(found.parameters),
-            at_inference=found.at_inference,
+            parameters=effective(recommendation.parameters),
+            at_inference=recommendation.at_inference,
             weights=None,
             header=header,
         )
-    assert found.at_inference is not None
-    others = {name: value for name, value in found.parameters.items() if name not in CREDITED}
-    trained = f"a model that was trained at {baseline_name(result.spec)}"
-    header.append(f"{_TRAINED} stands for your checkpoint of {trained}.")
+    assert recommendation.at_inference is not None
+    other_params = {name: value for name, value in recommendation.parameters.items() if name not in CREDITED}
+    baseline_model = f"a model that was trained at {baseline_name(result.spec)}"
+    header.append(f"{_TRAINED} stands for your checkpoint of {baseline_model}.")
     return _Wanted(
-        parameters=effective({**others, **found.at_inference}),
+        parameters=effective({**other_params, **recommendation.at_inference}),
         at_inference=None,
         weights=_TRAINED,
         header=header,
@@ -327,15 +327,15 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
     entropies = ENTROPY_PARAMETERS if by_interface else ()
     attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *entropies))
     for name, value in parameters.items():
-        section, dot, rest = name.partition(".")
+        section, dot, path = name.partition(".")
         if split_name(name)[0]:
             # a callback sets it
             continue
-        if "." in rest and section == "model":
-            _put(config["model"]["init_args"], rest, value)
+        if "." in path and section == "model":
+            _put(config["model"]["init_args"], path, value)
         elif dot and section in ("data", "trainer"):
             target = config["trainer"] if section == "trainer" else config["data"]["init_args"]
-            _put(target, rest, value)
+            _put(target, path, value)
         elif spec.attach is not None and name in attached:
             _put(plan, name, value)
         elif name in TEMPERATURE_PARAMETERS:
@@ -347,12 +347,12 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
 
 
 def _put(target: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
+    *parents, key = path.split(".")
     for parent in parents:
         target = target.setdefault(parent, {})
         if "class_path" in target:
             target = target.setdefault("init_args", {})
-    target[last] = value
+    target[key] = value
 
 
 def _listed(value: Any) -> list[Any]:

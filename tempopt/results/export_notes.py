@@ -26,7 +26,7 @@ _STORED: Mapping[str, Callable[[float], float]] = {
 
 def has(callbacks: Sequence[Mapping[str, Any]], class_path: str) -> bool:
     """Return whether a callback of that class is among them."""
-    return any(each["class_path"] == class_path for each in callbacks)
+    return any(callback["class_path"] == class_path for callback in callbacks)
 
 
 def in_weights(callbacks: Sequence[Mapping[str, Any]]) -> str:
@@ -43,17 +43,17 @@ def in_weights(callbacks: Sequence[Mapping[str, Any]]) -> str:
 
 def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for each number that stays constant, which the module can as well be made with."""
-    for each in callbacks:
-        given = each["init_args"]
-        if each["class_path"] != VALUE or "at_inference" in given:
+    for callback in callbacks:
+        init_args = callback["init_args"]
+        if callback["class_path"] != VALUE or "at_inference" in init_args:
             continue
-        schedule = TemperatureParameters.from_mapping(given["parameters"]).plan(1).schedule
+        schedule = TemperatureParameters.from_mapping(init_args["parameters"]).plan(1).schedule
         levels = {schedule(moment / _MOMENTS) for moment in range(_MOMENTS + 1)}
         if len(levels) == 1:
-            number = _STORED[given["transform"]](levels.pop())
+            number = _STORED[init_args["transform"]](levels.pop())
             yield (
-                f"{given['path']} stays constant: a module that is made with "
-                f"{given['path']} = {number:.10g}, and does not learn it, needs no callback for it."
+                f"{init_args['path']} stays constant: a module that is made with "
+                f"{init_args['path']} = {number:.10g}, and does not learn it, needs no callback for it."
             )
 
 

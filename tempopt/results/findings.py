@@ -95,8 +95,8 @@ class Finding:
         """Return the finding as plain data without infinities."""
         test = None if self.answer is None else self.answer.paired
         numbers = {} if test is None else {name: _finite(getattr(test, name)) for name in _NUMBERS}
-        told = {"kind": self.kind, "state": self.state, "text": self.text, "details": list(self.details)}
-        return {**told, **numbers, "params": self.params}
+        data = {"kind": self.kind, "state": self.state, "text": self.text, "details": list(self.details)}
+        return {**data, **numbers, "params": self.params}
 
 
 _NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
@@ -124,35 +124,35 @@ def find(result: StudyResult, storage: str = "") -> list[Finding]:
         # it builds on the words here
         from tempopt.results.comparison_text import comparison_findings, cost_line
 
-        found = comparison_findings(result)
-        return [*found, *_missing(result, storage), Finding(kind="cost", text=cost_line(result))]
+        findings = comparison_findings(result)
+        return [*findings, *_missing(result, storage), Finding(kind="cost", text=cost_line(result))]
     if verdict is None:
-        found = _open(result)
+        findings = _open(result)
     else:
         baseline = baseline_name(result.spec)
         total = verdict.total
-        found = [_of_answer("decision", headline(result), total, verdict.params)]
+        findings = [_of_answer("decision", headline(result), total, verdict.params)]
         if text := recommendation_line(result, storage):
             advice = verdict.recommendation
             assert advice is not None
-            found.append(Finding(kind="recommendation", text=text, params=advice.parameters))
+            findings.append(Finding(kind="recommendation", text=text, params=advice.parameters))
         winner = f"winner of the search: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
-        found.append(Finding(kind="winner", text=winner, params=verdict.params))
-        found += [Finding(kind="rounds", text=line) for line in round_lines(result)]
-        found += _caveats(verdict, baseline)
-        found += _baselines(result, verdict)
-        found += _constants(verdict)
-        found += _inference(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
+        findings.append(Finding(kind="winner", text=winner, params=verdict.params))
+        findings += [Finding(kind="rounds", text=line) for line in round_lines(result)]
+        findings += _caveats(verdict, baseline)
+        findings += _baselines(result, verdict)
+        findings += _constants(verdict)
+        findings += _inference(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
         if verdict.controlled:
             text = f"under control of the entropy: {ends_of(verdict.controlled)}."
-            found.append(Finding(kind="control", text=text))
-        found += _learned(verdict, result.spec)
-        found += _parts(verdict, result.spec)
-        found += _failures(verdict, result)
-        found += [Finding(kind="heads", text=line) for line in head_lines(result)]
-        found += [Finding(kind="guard", text=line) for line in guard_lines(verdict)]
+            findings.append(Finding(kind="control", text=text))
+        findings += _learned(verdict, result.spec)
+        findings += _parts(verdict, result.spec)
+        findings += _failures(verdict, result)
+        findings += [Finding(kind="heads", text=line) for line in head_lines(result)]
+        findings += [Finding(kind="guard", text=line) for line in guard_lines(verdict)]
     return [
-        *found,
+        *findings,
         *(Finding(kind="rounds", text=line) for line in ledger_lines(result)),
         *_missing(result, storage),
         Finding(kind="cost", text=_cost(result)),
@@ -161,9 +161,9 @@ def find(result: StudyResult, storage: str = "") -> list[Finding]:
 
 def render_lines(findings: Sequence[Finding]) -> list[str]:
     """Return findings as lines of text: the first, and the others indented below it."""
-    first, *others = findings
-    lines = [first.text, *(f"  {detail}" for detail in first.details)]
-    for finding in others:
+    first_finding, *other_findings = findings
+    lines = [first_finding.text, *(f"  {detail}" for detail in first_finding.details)]
+    for finding in other_findings:
         lines += [f"  {finding.text}", *(f"    {detail}" for detail in finding.details)]
     return lines
 
@@ -181,21 +181,25 @@ def answer(verdict: Verdict) -> str:
     """Return in a few words what a study found."""
     if verdict.total.significant:
         return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
-    found = verdict.recommendation
+    recommendation = verdict.recommendation
     # what to do then tells of a gain, which "no gain shown" alone would contradict
-    alone = found is not None and found.now == "inference_only"
-    return f"{GAIN_AT_INFERENCE}, none by training" if alone else NO_GAIN
+    is_inference_only = recommendation is not None and recommendation.now == "inference_only"
+    return f"{GAIN_AT_INFERENCE}, none by training" if is_inference_only else NO_GAIN
 
 
 def answer_of(result: StudyResult, verdict: Verdict) -> str:
     """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
-    said = answer(verdict)
-    return f"{said} by verdict {verdict.looks}" if said == NO_GAIN and _gained(result) else said
+    answer_text = answer(verdict)
+    return (
+        f"{answer_text} by verdict {verdict.looks}"
+        if answer_text == NO_GAIN and _gained(result)
+        else answer_text
+    )
 
 
 def _gained(result: StudyResult) -> list[Verdict]:
     """Return the earlier verdicts that showed a gain, oldest first."""
-    return [each for each in result.earlier_verdicts if each.total.significant]
+    return [verdict for verdict in result.earlier_verdicts if verdict.total.significant]
 
 
 def headline(result: StudyResult) -> str:
@@ -208,13 +212,13 @@ def headline(result: StudyResult) -> str:
 
 def _still_holds(result: StudyResult, verdict: Verdict) -> str:
     """Return a sentence on the newest earlier verdict that showed a gain, where the latest shows none."""
-    shown = _gained(result)
-    if verdict.total.significant or not shown:
+    gain_verdicts = _gained(result)
+    if verdict.total.significant or not gain_verdicts:
         return ""
-    before, test = shown[-1], shown[-1].total.paired
-    same = training_key(before.params) == training_key(verdict.params)
-    holds = "" if same and verdict.total.worse else " It still holds."
-    return f" Verdict {before.looks} showed a gain: {signed(test)} ({numbers(test)}).{holds}"
+    newest_verdict, test = gain_verdicts[-1], gain_verdicts[-1].total.paired
+    is_same_training = training_key(newest_verdict.params) == training_key(verdict.params)
+    validity_note = "" if is_same_training and verdict.total.worse else " It still holds."
+    return f" Verdict {newest_verdict.looks} showed a gain: {signed(test)} ({numbers(test)}).{validity_note}"
 
 
 def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
@@ -222,36 +226,37 @@ def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
     # a winner at the baseline has nothing to gain over it
     gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)})"
-    shown = f"verdict {verdict.looks} (round {verdict.round}): {answer(verdict).lower()}{gain}"
-    return f"{shown}; it recommended: {earlier_advice(result, verdict)}."
+    summary = f"verdict {verdict.looks} (round {verdict.round}): {answer(verdict).lower()}{gain}"
+    return f"{summary}; it recommended: {earlier_advice(result, verdict)}."
 
 
 def _told(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
     baseline = baseline_name(result.spec)
     in_full = f"{baseline}{baseline_values(result.spec)}"
-    where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
-    where += TESTS[verdict.test]
+    basis = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
+    basis += TESTS[verdict.test]
     if verdict.total.significant:
-        at_least = f", at least {unsigned(test.ci_low, test)}," if test.ci_low > 0 else ""
-        change = (
-            f"{_better(result)} by {size(test)}{at_least} with the winner of the search than with {in_full}"
-        )
-        return f"{result.metric} is {change} ({numbers_of_size(test)}; {where})."
+        min_gain_text = f", at least {unsigned(test.ci_low, test)}," if test.ci_low > 0 else ""
+        change = f"{_better(result)} by {size(test)}{min_gain_text} with the winner of the search"
+        change += f" than with {in_full}"
+        return f"{result.metric} is {change} ({numbers_of_size(test)}; {basis})."
     if verdict.at_one:
-        return f"the best that the search has found in {result.metric} is {baseline} itself ({where})."
+        return f"the best that the search has found in {result.metric} is {baseline} itself ({basis})."
     if verdict.total.worse:
         # the more cautious is the smaller loss
-        least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
-        change = f"the winner of the search is worse than {in_full}, by {size(least)}"
-        return f"in {result.metric} {change} ({numbers_of_size(least)}; {where})."
+        smallest_loss = max(
+            (answer.paired for answer in verdict.total.each or (verdict.total,)), key=lambda t: t.gain
+        )
+        change = f"the winner of the search is worse than {in_full}, by {size(smallest_loss)}"
+        return f"in {result.metric} {change} ({numbers_of_size(smallest_loss)}; {basis})."
     if verdict.untrained:
         return (
             f"{baseline} diverged on every seed, so what the winner of the search gains over it in "
-            f"{result.metric} cannot be told ({where})."
+            f"{result.metric} cannot be told ({basis})."
         )
     gain = f"the gain of the winner of the search over {in_full} in {result.metric} is {signed(test)}"
-    return f"{gain} ({numbers(test)}; {where})."
+    return f"{gain} ({numbers(test)}; {basis})."
 
 
 def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
@@ -267,15 +272,15 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
         )
     advice = verdict.recommendation
     if advice is not None and advice.excluded is not None and not total.worse:
-        above = unsigned(advice.excluded, total.paired)
-        text = f"a gain of the winner above {above} is excluded ({confidence(total.paired)})."
+        upper_bound = unsigned(advice.excluded, total.paired)
+        text = f"a gain of the winner above {upper_bound} is excluded ({confidence(total.paired)})."
         findings.append(Finding(kind="excluded", text=text))
     if total.lost:
         text = f"all runs of one of the two that it has to beat at {baseline} were lost, so nothing is shown."
         findings.append(Finding(kind="lost", text=text))
     if over_baseline is None or over_twin is None or not total.each:
         return findings
-    others = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
+    twin_params = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
     findings.append(
         _of_answer(
             "over_baseline",
@@ -284,7 +289,7 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
             verdict.baseline_params,
         )
     )
-    twin = f"against its own other parameters at {baseline} ({parameters_text(others)})"
+    twin = f"against its own other parameters at {baseline} ({parameters_text(twin_params)})"
     cautious = "the more cautious of the two counts, at each end"
     findings.append(
         _of_answer("over_twin", f"{twin}: {compared(over_twin)}; {cautious}.", over_twin, verdict.twin_params)
@@ -317,15 +322,17 @@ def _open(result: StudyResult) -> list[Finding]:
     elif result.state != "done":
         text = "No verdict yet: the confirmation on fresh seeds is not over."
     elif not result.tickets["confirm"].requested:
-        missing = f"no run with {baseline_name(result.spec)} was begun"
-        text = f"No verdict: {missing}, so there is nothing to compare with."
+        reason = f"no run with {baseline_name(result.spec)} was begun"
+        text = f"No verdict: {reason}, so there is nothing to compare with."
     else:
         text = "No verdict: no pair of runs could be compared in the confirmation."
-    found = [Finding(kind="decision", text=text)]
+    findings = [Finding(kind="decision", text=text)]
     if best is not None:
-        what = f"best trial: {result.metric} {best.value:.4g} with {temperature_text(best.params)}"
-        found.append(Finding(kind="best", text=f"{what}; that is not the gain.", params=best.params))
-    return found
+        description = f"best trial: {result.metric} {best.value:.4g} with {temperature_text(best.params)}"
+        findings.append(
+            Finding(kind="best", text=f"{description}; that is not the gain.", params=best.params)
+        )
+    return findings
 
 
 def round_lines(result: StudyResult) -> list[str]:
@@ -338,7 +345,7 @@ def round_lines(result: StudyResult) -> list[str]:
         lines.append("this is from before the newest search trials were added: those are not confirmed.")
     if verdict.looks > 1:
         lines.append(f"verdict {verdict.looks} of this study: its level is {100 * verdict.alpha:.3g} %.")
-    return [*lines, *(_earlier_line(result, each) for each in result.earlier_verdicts)]
+    return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
 
 
 def _missing(result: StudyResult, storage: str) -> list[Finding]:
@@ -350,10 +357,10 @@ def _missing(result: StudyResult, storage: str) -> list[Finding]:
         if any(retried(result.runs, result.spec)):
             command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
             lines.append(f"to have what counts of them, once the cause is gone: {command}")
-    again = [ticket for ticket in result.lost if ticket.state != "failed"]
-    if again:
-        attempts = sum(ticket.failures for ticket in again)
-        lines.append(f"retried after failures: {attempts} ({_named(again)}).")
+    retrying_tickets = [ticket for ticket in result.lost if ticket.state != "failed"]
+    if retrying_tickets:
+        attempts = sum(ticket.failures for ticket in retrying_tickets)
+        lines.append(f"retried after failures: {attempts} ({_named(retrying_tickets)}).")
     if result.alone:
         names = ", ".join(ticket.name for ticket in result.alone)
         lines.append(f"ran out of GPU memory and needed a GPU of their own: {names}.")
@@ -364,18 +371,18 @@ def _missing(result: StudyResult, storage: str) -> list[Finding]:
 
 
 def _named(tickets: list[TicketRow]) -> str:
-    shown = [
+    texts = [
         f"{ticket.kind} {ticket.number}: {_brief(ticket.error or 'no reason is known')}"
         for ticket in tickets[:_NAMED]
     ]
-    more = len(tickets) - _NAMED
-    return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+    num_more = len(tickets) - _NAMED
+    return "; ".join([*texts, *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
 def _brief(text: str) -> str:
     lines = text.split("\n")
-    whole = len(lines) == 1 and len(text) <= _LONGEST
-    return text.rstrip(".") if whole else f"{lines[0][:_LONGEST].rstrip('.')} ..."
+    is_short = len(lines) == 1 and len(text) <= _LONGEST
+    return text.rstrip(".") if is_short else f"{lines[0][:_LONGEST].rstrip('.')} ..."
 
 
 def _caveats(verdict: Verdict, baseline: str) -> list[Finding]:
@@ -387,14 +394,14 @@ def _caveats(verdict: Verdict, baseline: str) -> list[Finding]:
         if answer.diverged or answer.reference_diverged:
             seeds = f"{answer.diverged} of {answer.paired.n_pairs} seeds"
             counts = f"{seeds}, {baseline} on {answer.reference_diverged}"
-            more = answer.diverged > answer.reference_diverged
-            end = "; so the gain does not count" if more and answer.paired.significant else ""
+            diverges_more = answer.diverged > answer.reference_diverged
+            end = "; so the gain does not count" if diverges_more and answer.paired.significant else ""
             lines.append(f"the winner diverged on {counts} (counted with the worst value reached){end}.")
     if total.dropped:
         lines.append(f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}.")
     if math.isinf(total.paired.ci_low) and not verdict.at_one:
-        why = "the differences are equal" if total.paired.is_equal else "too few seeds"
-        lines.append(f"{why}: no finite interval; give study.seeds.confirm more.")
+        reason = "the differences are equal" if total.paired.is_equal else "too few seeds"
+        lines.append(f"{reason}: no finite interval; give study.seeds.confirm more.")
     if total.is_skewed:
         lines.append(
             "the differences are skewed, and the test takes them to spread alike to both sides: the error "
@@ -417,80 +424,84 @@ def part_text(part: str, spec: StudySpec) -> str:
 
 
 def _inference(verdict: Verdict, baseline: str) -> list[Finding]:
-    found = verdict.inference_only
-    if found is None:
+    inference = verdict.inference_only
+    if inference is None:
         return []
     findings = []
-    twin = found.twin or found.baseline
-    apart = twin.answer != found.answer
-    if found.plan == AS_TRAINED:
+    twin = inference.twin or inference.baseline
+    is_twin_different = twin.answer != inference.answer
+    if inference.plan == AS_TRAINED:
         text = f"inference only: models trained at {baseline} are evaluated best at {baseline}."
         findings.append(Finding(kind="inference", text=text))
     else:
         text = (
-            f"models trained at {baseline} and evaluated at {plan_text(found.plan)}, against the same models "
-            f"evaluated at {baseline}"
+            f"models trained at {baseline} and evaluated at {plan_text(inference.plan)}, against the same "
+            f"models evaluated at {baseline}"
         )
-        share = "." if apart else share_text(found.share, twin.answer.paired)
+        share = "." if is_twin_different else share_text(inference.share, twin.answer.paired)
         findings.append(
             Finding(
                 kind="inference",
-                text=f"inference only ({text}): {compared(found.answer)}{share}",
-                details=(choice_text(found.baseline, verdict.confirmed_on),),
-                state=state_of(found.answer),
-                answer=found.answer,
+                text=f"inference only ({text}): {compared(inference.answer)}{share}",
+                details=(choice_text(inference.baseline, verdict.confirmed_on),),
+                state=state_of(inference.answer),
+                answer=inference.answer,
             )
         )
-    if apart and found.share is not None:
+    if is_twin_different and inference.share is not None:
         models = f"models trained at {baseline} with the winner's other parameters"
         text = f"the same of {models}, {plan_text(twin.plan)}"
-        share = share_text(found.share, twin.answer.paired)
+        share = share_text(inference.share, twin.answer.paired)
         findings.append(_of_answer("inference_twin", f"{text}: {compared(twin.answer)}{share}", twin.answer))
-    if found.difference is not None and not verdict.at_one:
-        findings.append(_over_inference(verdict, found, found.difference, baseline))
+    if inference.difference is not None and not verdict.at_one:
+        findings.append(_over_inference(verdict, inference, inference.difference, baseline))
     return findings
 
 
-def _over_inference(verdict: Verdict, found: InferenceOnly, over: Answer, baseline: str) -> Finding:
+def _over_inference(verdict: Verdict, inference: InferenceOnly, difference: Answer, baseline: str) -> Finding:
     """Return what training at another temperature is worth beside evaluating at one."""
-    plans = [AS_TRAINED if tuned is None else tuned.plan for tuned in (found.winner, found.baseline)]
+    plans = [AS_TRAINED if tuned is None else tuned.plan for tuned in (inference.winner, inference.baseline)]
     of_winner, of_baseline = (
         f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans
     )
     models = f"models trained at {baseline}{of_baseline.rstrip(',')}"
-    text = f"the winner{of_winner} against {models}: {compared(over)}"
-    if over.significant and verdict.total.significant:
+    text = f"the winner{of_winner} against {models}: {compared(difference)}"
+    if difference.significant and verdict.total.significant:
         end = "training at another temperature is worth that much more than inference alone."
-    elif over.worse:
-        end = f"{baseline if found.plan == AS_TRAINED else 'inference alone'} is better."
-    elif over.significant:
+    elif difference.worse:
+        end = f"{baseline if inference.plan == AS_TRAINED else 'inference alone'} is better."
+    elif difference.significant:
         end = f"this does not count, since the winner is not shown to gain over {baseline}."
     else:
         end = "training at another temperature is not shown to be worth more than inference alone."
-    return _of_answer("over_inference", f"{text}: {end}", over)
+    return _of_answer("over_inference", f"{text}: {end}", difference)
 
 
 def _learned(verdict: Verdict, spec: StudySpec) -> list[Finding]:
     """Return what learned temperatures gain over the baseline, and the winner over them."""
-    found = verdict.learned
-    if found is None:
+    learned = verdict.learned
+    if learned is None:
         if not spec.study.explain or spec.study.not_learned is None:
             return []
         reason = spec.study.not_learned.rstrip(".")
         text = f"learned temperatures: not applicable; they cannot be learned here: {reason}."
         return [Finding(kind="learned", text=text)]
-    share = share_text(found.share, found.answer.paired).rstrip(".")
-    if found.share is None and not found.answer.significant:
+    share = share_text(learned.share, learned.answer.paired).rstrip(".")
+    if learned.share is None and not learned.answer.significant:
         share = ": no gain shown"
     text = (
-        f"learned temperatures (from {baseline_name(spec)}, {rate_text(found)}), at the price of one "
-        f"training: {compared(found.answer)}{share}; {ends_of(found.ends)}."
+        f"learned temperatures (from {baseline_name(spec)}, {rate_text(learned)}), at the price of one "
+        f"training: {compared(learned.answer)}{share}; {ends_of(learned.ends)}."
     )
-    findings = [_of_answer("learned", text, found.answer, found.params)]
-    if (over := found.winner) is not None:
-        shown = "; the winner is worse" if over.worse else "; no difference is shown"
-        end = "" if over.significant else shown
-        findings.append(_of_answer("over_learned", f"the winner against them: {compared(over)}{end}.", over))
+    findings = [_of_answer("learned", text, learned.answer, learned.params)]
+    if (winner_answer := learned.winner) is not None:
+        no_gain_text = "; the winner is worse" if winner_answer.worse else "; no difference is shown"
+        end = "" if winner_answer.significant else no_gain_text
+        findings.append(
+            _of_answer(
+                "over_learned", f"the winner against them: {compared(winner_answer)}{end}.", winner_answer
+            )
+        )
     return findings
 
 
@@ -498,16 +509,16 @@ def _parts(verdict: Verdict, spec: StudySpec) -> list[Finding]:
     """Return what the winner loses without each of its parts, and the simpler plan that would do."""
     findings = []
     for part in verdict.parts:
-        shown = "" if part.answer.significant or part.answer.worse else ": no difference shown"
-        what = f"{part_text(part.name, spec)}{_level_note(verdict) if part.name == 'level' else ''}"
-        text = f"the winner against itself without {what}: {compared(part.answer)}{shown}."
+        no_loss_text = "" if part.answer.significant or part.answer.worse else ": no difference shown"
+        part_title = f"{part_text(part.name, spec)}{_level_note(verdict) if part.name == 'level' else ''}"
+        text = f"the winner against itself without {part_title}: {compared(part.answer)}{no_loss_text}."
         findings.append(_of_answer("part", text, part.answer, part.parameters))
     if (simplest := verdict.simplest) is not None:
-        kept = " and ".join(part_text(part, spec) for part in simplest.parts)
-        does = "shown" if simplest.holds else "not shown"
+        part_names = " and ".join(part_text(part, spec) for part in simplest.parts)
+        outcome = "shown" if simplest.holds else "not shown"
         text = (
-            f"the winner with {kept} alone ({temperature_text(simplest.parameters)}) is {does} to keep "
-            f"{100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
+            f"the winner with {part_names} alone ({temperature_text(simplest.parameters)}) is {outcome} to "
+            f"keep {100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
             f"{compared(simplest.lost)}."
         )
         findings.append(_of_answer("simplest", text, simplest.gain, simplest.parameters))
@@ -526,7 +537,7 @@ def _failures(verdict: Verdict, result: StudyResult) -> list[Finding]:
     if rates is None:
         return []
     limit, worse = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
-    what = "diverged" if limit is None else f"{result.metric} {worse} {limit:g}, or diverged"
+    failure = "diverged" if limit is None else f"{result.metric} {worse} {limit:g}, or diverged"
     at_baseline = f"at {baseline_name(result.spec)} {_rate(rates.reference)}"
     end = ""
     if verdict.is_more_stable:
@@ -534,7 +545,7 @@ def _failures(verdict: Verdict, result: StudyResult) -> list[Finding]:
     elif not verdict.has_all_pairs:
         end = " That is not tested, since not all pairs were trained."
     text = (
-        f"failed runs ({what}): the winner {_rate(rates.arm)}, {at_baseline}; p = {rates.p_value:.2g} "
+        f"failed runs ({failure}): the winner {_rate(rates.arm)}, {at_baseline}; p = {rates.p_value:.2g} "
         f"(exact McNemar test).{end}"
     )
     return [Finding(kind="stability", text=text, state="shown" if verdict.is_more_stable else "not_shown")]
@@ -547,11 +558,13 @@ def _rate(rate: Rate) -> str:
 def _cost(result: StudyResult) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     runs = sum(count.done + count.failed for count in result.tickets.values())
-    kept = result.cost.checkpoint_seconds
-    writing = f", {duration(kept)} of it to write checkpoints" if kept >= 1 else ""
-    what = f"training in {runs} runs"
-    trained = f"{duration(result.cost.train_seconds)} of {what}{writing}"
-    return f"cost: {trained} (search trials: {counts or 'none'}){_cards(result)}."
+    checkpoint_seconds = result.cost.checkpoint_seconds
+    writing = (
+        f", {duration(checkpoint_seconds)} of it to write checkpoints" if checkpoint_seconds >= 1 else ""
+    )
+    runs_text = f"training in {runs} runs"
+    training_text = f"{duration(result.cost.train_seconds)} of {runs_text}{writing}"
+    return f"cost: {training_text} (search trials: {counts or 'none'}){_cards(result)}."
 
 
 def _cards(result: StudyResult) -> str:

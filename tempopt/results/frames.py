@@ -76,9 +76,9 @@ def _measured(result: StudyResult) -> Iterator[tuple[Any, ...]]:
 
 def html(result: StudyResult) -> str:
     """Return what Jupyter shows of a study: the verdict and how far its runs are."""
-    first, *rest = screen_lines(result)
+    first_line, *other_lines = screen_lines(result)
     head = f"<h4>{_text(result.name)}: {_text(result.direction)} {_text(result.metric)}, {result.state}</h4>"
-    lines = "".join(f"<li>{_text(line.strip())}</li>" for line in rest)
+    lines = "".join(f"<li>{_text(line.strip())}</li>" for line in other_lines)
     rows = "".join(
         f"<tr><th>{kind}</th><td>{'?' if count.requested is None else count.requested}</td>"
         f"<td>{count.done}</td><td>{count.running}</td><td>{count.failed}</td></tr>"
@@ -86,7 +86,7 @@ def html(result: StudyResult) -> str:
     )
     titles = "".join(f"<th>{title}</th>" for title in ("runs", "asked", "done", "running", "failed"))
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
-    return f"<div>{head}<p><strong>{_text(first)}</strong></p><ul>{lines}</ul>{table}</div>"
+    return f"<div>{head}<p><strong>{_text(first_line)}</strong></p><ul>{lines}</ul>{table}</div>"
 
 
 def _text(text: str) -> str:

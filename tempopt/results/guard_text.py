@@ -30,14 +30,16 @@ def guard_lines(verdict: Verdict) -> list[str]:
 
 def not_kept(guards: Iterable[Guard]) -> str:
     """Return which guards stand in the way: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
-    each = [guard for guard in guards if guard.in_the_way]
-    broken = [_measured(guard) for guard in each if guard.state == "broken"]
-    unmeasured = [guard for guard in each if guard.state == "not_measured"]
-    others = [_measured(guard) for guard in each if guard.state not in ("broken", "not_measured")]
-    why = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
-    why += [f"is not shown to keep the guard on {' and '.join(others)}"] if others else []
-    why += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
-    return ", and ".join(why)
+    blocking_guards = [guard for guard in guards if guard.in_the_way]
+    broken = [_measured(guard) for guard in blocking_guards if guard.state == "broken"]
+    unmeasured = [guard for guard in blocking_guards if guard.state == "not_measured"]
+    unproven = [
+        _measured(guard) for guard in blocking_guards if guard.state not in ("broken", "not_measured")
+    ]
+    reasons = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
+    reasons += [f"is not shown to keep the guard on {' and '.join(unproven)}"] if unproven else []
+    reasons += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
+    return ", and ".join(reasons)
 
 
 def _measured(guard: Guard) -> str:

@@ -25,18 +25,18 @@ def head_runs(result: StudyResult) -> dict[str, TicketRow]:
     They are of the first pair of confirming runs that the verdict rests on, and share their seed.
     """
     of_round = result.round if result.verdict is None else result.verdict.round
-    found: dict[str, TicketRow] = {}
-    for each in rounds_behind(result.runs, of_round):
-        for run in of_kind(result.runs, "confirm", of_round=each):
+    runs_by_name: dict[str, TicketRow] = {}
+    for round_number in rounds_behind(result.runs, of_round):
+        for run in of_kind(result.runs, "confirm", of_round=round_number):
             for arm in set(arms_of(run)) & _LOOKED_AT.keys() if run.id in result.maps else ():
-                found.setdefault(_LOOKED_AT[arm], run)
-    return {name: found[name] for name in _LOOKED_AT.values() if name in found}
+                runs_by_name.setdefault(_LOOKED_AT[arm], run)
+    return {name: runs_by_name[name] for name in _LOOKED_AT.values() if name in runs_by_name}
 
 
 def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any]]:
     """Return the heads that are named by what they do at a moment, the clearest first."""
     measures = maps["moments"].get(moment, {}).get("measures", [])
-    return sorted(measures, key=lambda each: (-each["score"], each["layer"], each["head"]))
+    return sorted(measures, key=lambda measure: (-measure["score"], measure["layer"], measure["head"]))
 
 
 def head_lines(result: StudyResult) -> list[str]:
@@ -50,10 +50,13 @@ def head_lines(result: StudyResult) -> list[str]:
 
 def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
     """Return which heads do something that has a name, as ``layer 0 head 1 previous token (0.93)``."""
-    named = named_heads(maps, moment)
-    told = [f"layer {each['layer']} head {each['head']} {measure_text(each)}" for each in named[:_NAMED]]
-    more = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
-    return ", ".join([*told, *more]) or "none specialises in a position"
+    measures = named_heads(maps, moment)
+    texts = [
+        f"layer {measure['layer']} head {measure['head']} {measure_text(measure)}"
+        for measure in measures[:_NAMED]
+    ]
+    remainder = [f"and {len(measures) - _NAMED} more"] if len(measures) > _NAMED else []
+    return ", ".join([*texts, *remainder]) or "none specialises in a position"
 
 
 def measure_text(measure: dict[str, Any]) -> str:
@@ -70,8 +73,8 @@ def heads_json(result: StudyResult) -> dict[str, Any] | None:
         name: {
             "run": run.name,
             **{
-                moment: {"step": seen["step"], "named": named_heads(result.maps[run.id], moment)}
-                for moment, seen in result.maps[run.id]["moments"].items()
+                moment: {"step": record["step"], "named": named_heads(result.maps[run.id], moment)}
+                for moment, record in result.maps[run.id]["moments"].items()
             },
             "notes": result.maps[run.id]["notes"],
         }
@@ -96,18 +99,23 @@ def map_lines(result: StudyResult) -> list[str]:
 def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
     moments = maps["moments"]
     moment = "end" if "end" in moments else next(iter(moments))
-    seen, named = (
-        moments[moment],
-        {(e["layer"], e["head"]): measure_text(e) for e in named_heads(maps, moment)},
-    )
-    heads = sorted(seen["heads"], key=lambda each: (each["layer"], each["head"]) not in named)
-    lines = [f"{title}, step {seen['step']}; queries down, keys across, {SHADES[-1]} is the greatest weight:"]
-    for each in heads[:_DRAWN]:
-        said = named.get((each["layer"], each["head"]), "")
-        of = f", {said}" if said else ""
-        lines += ["", f"layer {each['layer']} head {each['head']}{of} (greatest weight {each['most']:.2g})"]
-        cells, columns = shades_of(each), each["columns"]
-        for row in range(each["rows"]):
+    record = moments[moment]
+    measure_names = {
+        (measure["layer"], measure["head"]): measure_text(measure) for measure in named_heads(maps, moment)
+    }
+    heads = sorted(record["heads"], key=lambda head: (head["layer"], head["head"]) not in measure_names)
+    lines = [
+        f"{title}, step {record['step']}; queries down, keys across, {SHADES[-1]} is the greatest weight:"
+    ]
+    for head in heads[:_DRAWN]:
+        measure_name = measure_names.get((head["layer"], head["head"]), "")
+        suffix = f", {measure_name}" if measure_name else ""
+        lines += [
+            "",
+            f"layer {head['layer']} head {head['head']}{suffix} (greatest weight {head['most']:.2g})",
+        ]
+        cells, columns = shades_of(head), head["columns"]
+        for row in range(head["rows"]):
             line = cells[row * columns : (row + 1) * columns]
             lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())
     if len(heads) > _DRAWN:

@@ -9,25 +9,25 @@ from tempopt.temperature import PER_HEAD
 _NAMED = 4
 
 
-def rate_text(found: Learned) -> str:
+def rate_text(learned: Learned) -> str:
     """Return how fast the temperatures were learned."""
-    times = "the" if found.lr_ratio == 1 else f"{found.lr_ratio:.4g} times the"
-    each = "one for each head, " if found.params.get(PER_HEAD) else ""
-    return f"{each}with {times} learning rate of the weights"
+    factor = "the" if learned.lr_ratio == 1 else f"{learned.lr_ratio:.4g} times the"
+    prefix = "one for each head, " if learned.params.get(PER_HEAD) else ""
+    return f"{prefix}with {factor} learning rate of the weights"
 
 
 def ends_text(ends: Ends) -> str:
     """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
-    places = {name: each for name, each in ends.items() if place_of(name)}
-    named = {name: each for name, each in ends.items() if name not in places}
-    told = [_end(name, each) for name, each in named.items()]
-    if len(places) <= _NAMED:
-        told += [_end(f"τ of {place_of(name)}", each) for name, each in places.items()]
+    end_by_place = {name: end for name, end in ends.items() if place_of(name)}
+    end_by_name = {name: end for name, end in ends.items() if name not in end_by_place}
+    texts = [_end(name, end) for name, end in end_by_name.items()]
+    if len(end_by_place) <= _NAMED:
+        texts += [_end(f"τ of {place_of(name)}", end) for name, end in end_by_place.items()]
     else:
-        low, high = (pick(places, key=lambda name: places[name][0]) for pick in (min, max))
-        both = (f"{places[name][0]:.3g} in {place_of(name)}" for name in (low, high))
-        told.append(f"τ from {' to '.join(both)}")
-    return f"at the end of training {', '.join(told) or 'not measured'}"
+        low, high = (pick(end_by_place, key=lambda name: end_by_place[name][0]) for pick in (min, max))
+        extremes = (f"{end_by_place[name][0]:.3g} in {place_of(name)}" for name in (low, high))
+        texts.append(f"τ from {' to '.join(extremes)}")
+    return f"at the end of training {', '.join(texts) or 'not measured'}"
 
 
 def place_of(name: str) -> str:

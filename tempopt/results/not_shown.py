@@ -31,33 +31,33 @@ def not_shown(result: StudyResult) -> list[str]:
     return list(_of_verdict(result, result.verdict))
 
 
-def _line(what: str, answer: Answer | None) -> Iterator[str]:
+def _line(title: str, answer: Answer | None) -> Iterator[str]:
     """Yield that a difference is not shown, or is shown to be a loss; nothing where it is a gain."""
     if answer is not None and answer.worse:
-        yield f"{what}: not shown, a loss is: {compared(answer)}."
+        yield f"{title}: not shown, a loss is: {compared(answer)}."
     elif answer is not None and not answer.significant:
-        yield f"{what}: not shown: {compared(answer)}."
+        yield f"{title}: not shown: {compared(answer)}."
 
 
-def _of_sets(found: Comparison) -> Iterator[str]:
-    if found.pairs:
-        for pair in found.pairs:
+def _of_sets(comparison: Comparison) -> Iterator[str]:
+    if comparison.pairs:
+        for pair in comparison.pairs:
             if pair.winner is None:
                 numbers = (
                     "no pair of runs could be compared" if pair.answer is None else compared(pair.answer)
                 )
                 yield f"difference of {pair.name} and {pair.reference}: not shown: {numbers}."
         return
-    for each in found.variants:
-        what = f"gain of {each.name} over {found.reference}"
-        if each.answer is None:
-            yield f"{what}: not shown: no pair of runs could be compared."
-        elif not each.better and not each.answer.worse and each.answer.significant:
-            yield f"{what}: not shown: it diverged on {each.failed} of {each.runs} seeds."
+    for variant in comparison.variants:
+        title = f"gain of {variant.name} over {comparison.reference}"
+        if variant.answer is None:
+            yield f"{title}: not shown: no pair of runs could be compared."
+        elif not variant.better and not variant.answer.worse and variant.answer.significant:
+            yield f"{title}: not shown: it diverged on {variant.failed} of {variant.runs} seeds."
         else:
-            yield from _line(what, each.answer)
-        if each.better and not each.keeps_guards:
-            yield f"{each.name} keeps every guard: not shown."
+            yield from _line(title, variant.answer)
+        if variant.better and not variant.keeps_guards:
+            yield f"{variant.name} keeps every guard: not shown."
 
 
 def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
@@ -66,12 +66,12 @@ def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
         yield f"gain over {baseline}: not shown: {headline(result)}"
     else:
         yield from _line(f"gain over {baseline}", verdict.total)
-    for answer, what in (
+    for answer, title in (
         (verdict.over_baseline, f"gain over the best at {baseline}"),
         (verdict.over_twin, f"gain over the winner's other parameters at {baseline}"),
     ):
         if verdict.total.each and not verdict.at_one:
-            yield from _line(what, answer)
+            yield from _line(title, answer)
     yield from _of_constants(verdict)
     inference = verdict.inference_only
     if inference is not None:
@@ -92,11 +92,11 @@ def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
 
 
 def _of_constants(verdict: Verdict) -> Iterator[str]:
-    best, own = verdict.constant_params, verdict.constant_twin_params
-    if best is not None and training_key(best) != training_key(verdict.params):
+    best_params, twin_params = verdict.constant_params, verdict.constant_twin_params
+    if best_params is not None and training_key(best_params) != training_key(verdict.params):
         yield from _line("gain over the best constant temperature", verdict.over_constant)
-    if own is not None and not verdict.is_constant:
-        moved = moved_text(verdict.params)
+    if twin_params is not None and not verdict.is_constant:
+        moving_text = moved_text(verdict.params)
         yield from _line(
-            f"gain over the winner with a constant in place of its {moved}", verdict.over_constant_twin
+            f"gain over the winner with a constant in place of its {moving_text}", verdict.over_constant_twin
         )

@@ -25,20 +25,22 @@ class Code:
 
     def name(self, path: str) -> str:
         """Return the name under which the object of that import path is imported."""
-        last = path.rpartition(".")[2]
-        taken = {name for other, name in self._names.items() if other != path}
-        name, number = last, 1
-        while name in taken:
+        base_name = path.rpartition(".")[2]
+        used_names = {name for other_path, name in self._names.items() if other_path != path}
+        name, number = base_name, 1
+        while name in used_names:
             number += 1
-            name = f"{last}{number}"
+            name = f"{base_name}{number}"
         return self._names.setdefault(path, name)
 
     def imports(self) -> list[str]:
         """Return one import for each module, sorted."""
         modules: dict[str, list[str]] = {}
         for path, name in self._names.items():
-            module, _, last = path.rpartition(".")
-            modules.setdefault(module, []).append(last if name == last else f"{last} as {name}")
+            module, _, base_name = path.rpartition(".")
+            modules.setdefault(module, []).append(
+                base_name if name == base_name else f"{base_name} as {name}"
+            )
         return [
             f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items())
         ]
@@ -48,24 +50,24 @@ class Code:
         callee = self.name(path)
         if not all(name.isidentifier() for name in arguments):
             return f"{callee}(**{self._mapping(arguments)})"
-        given = [f"{name}={self.expression(value)}" for name, value in arguments.items()]
-        if sum(map(len, given)) <= _WIDTH:
-            return f"{callee}({', '.join(given)})"
-        lines = "".join(f"{argument},\n" for argument in given)
+        arg_texts = [f"{name}={self.expression(value)}" for name, value in arguments.items()]
+        if sum(map(len, arg_texts)) <= _WIDTH:
+            return f"{callee}({', '.join(arg_texts)})"
+        lines = "".join(f"{argument},\n" for argument in arg_texts)
         return f"{callee}(\n{textwrap.indent(lines, '    ')})"
 
     def made(self, section: str, config: Mapping[str, Any]) -> str:
         """Return the expression of a section's object; of mappings in it, the class says what they are."""
-        given = config.get("init_args") or {}
-        plain = [
+        init_args = config.get("init_args") or {}
+        mapping_names = [
             name
-            for name, value in given.items()
+            for name, value in init_args.items()
             if isinstance(value, Mapping) and "class_path" not in value and name != "schedule_args"
         ]
-        if not plain:
+        if not mapping_names:
             return self.expression(config)
         callee, arguments = self.name(config["class_path"]), self.name(_ARGUMENTS)
-        return f"{callee}(**{arguments}({section!r}, {callee}, {given!r}).values({{}}))"
+        return f"{callee}(**{arguments}({section!r}, {callee}, {init_args!r}).values({{}}))"
 
     def expression(self, value: Any) -> str:
         """Return the expression of plain data; ``{class_path, ...}`` becomes the call it stands for."""
@@ -73,14 +75,14 @@ class Code:
             return str(value)
         if isinstance(value, Mapping):
             if "class_path" in value and value.keys() <= {"class_path", "init_args", "dict_kwargs"}:
-                given = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
-                return self.call(value["class_path"], given)
+                call_args = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+                return self.call(value["class_path"], call_args)
             return self._mapping(value)
         if isinstance(value, list | tuple):
-            return f"[{', '.join(self.expression(item) for item in value)}]"
+            return f"[{', '.join(self.expression(entry) for entry in value)}]"
         if isinstance(value, float) and (value != value or abs(value) == float("inf")):
             return f"float({str(value)!r})"
         return repr(value)
 
     def _mapping(self, value: Mapping[str, Any]) -> str:
-        return "{" + ", ".join(f"{key!r}: {self.expression(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {self.expression(entry)}" for key, entry in value.items()) + "}"

@@ -31,8 +31,8 @@ class Entry:
 
 def ledger(tickets: Sequence[TicketRow]) -> list[Entry]:
     """Return what the verdicts of a study may spend, those whose confirmation has begun."""
-    begun = sorted({each.round for each in of_kind(tickets, "confirm") if each.attempt})
-    numbers = {of_round: verdicts(tickets, of_round) for of_round in begun}
+    rounds = sorted({ticket.round for ticket in of_kind(tickets, "confirm") if ticket.attempt})
+    numbers = {of_round: verdicts(tickets, of_round) for of_round in rounds}
     return [Entry(verdict=n, round=of_round, alpha=level(n)) for of_round, n in numbers.items()]
 
 
@@ -41,9 +41,9 @@ def ledger_lines(result: StudyResult) -> list[str]:
     entries = ledger(result.runs)
     if len(entries) < 2:
         return []
-    told = [f"verdict {e.verdict} (round {e.round}) {100 * e.alpha:.3g} %" for e in entries]
-    told.append(f"the next one {100 * _following(result.runs):.3g} %")
-    return [f"levels of the verdicts, two-sided: {', '.join(told)}."]
+    texts = [f"verdict {entry.verdict} (round {entry.round}) {100 * entry.alpha:.3g} %" for entry in entries]
+    texts.append(f"the next one {100 * _following(result.runs):.3g} %")
+    return [f"levels of the verdicts, two-sided: {', '.join(texts)}."]
 
 
 def _following(tickets: Sequence[TicketRow]) -> float:
@@ -62,4 +62,4 @@ def next_share(tickets: Sequence[TicketRow]) -> str:
 
 def ledger_json(result: StudyResult) -> list[dict[str, Any]]:
     """Return the documented data of the error ledger."""
-    return [asdict(each) for each in ledger(result.runs)]
+    return [asdict(entry) for entry in ledger(result.runs)]

@@ -110,7 +110,7 @@ class StudyResult:
 
     Args:
         spec: What was asked.
-        state: ``done``; else ``running`` if anybody is at work on it, ``paused`` if nobody is.
+        state: ``done``; else ``running`` if an agent is at work on it, ``paused`` if none is.
         agents: Number of agents at work: those whose runs have shown progress lately.
         tickets: Progress by kind.
         trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
@@ -125,12 +125,12 @@ class StudyResult:
         alone: Tickets that needed a card to themselves, having run out of its memory beside others.
         created: When the study was begun, in UTC.
         runs: Every ticket in the order of work.
-        curves: Ticket id to the validations during training; empty unless the whole was loaded.
+        curves: Ticket id to the validations during training; empty unless measurements were loaded.
         maps: Ticket id to what the heads of its attention attend to
             (:mod:`tempopt.training.attention_maps`), of the first pair of confirming runs.
         measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
-            ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
-        earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
+            ``entropy/0/1`` for layer and head); empty unless measurements were loaded.
+        earlier: What the study keeps of earlier ones; empty unless measurements were loaded.
         comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
     """
 
@@ -220,7 +220,7 @@ class StudyResult:
             "codes": run_codes_json(run.code for run in self.runs),
             "heads": heads_json(self),
             "ledger": ledger_json(self),
-            "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
+            "earlier_verdicts": [earlier_json(self, verdict) for verdict in self.earlier_verdicts],
         }
 
     def export(self, path: str | Path | None = None, *, winner: bool = False, format: Format = "yaml") -> str:
@@ -279,34 +279,37 @@ class StudyResult:
         return notebook.html(self)
 
 
-def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
+def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyResult:
     """Return the study of that name as it stands.
 
     Args:
         store: Where it is.
         name: Its name.
-        whole: Whether everything that its runs measured is read, too, which takes a while for a large study.
+        needs_measurements: Whether everything that its runs measured is read, too, which takes a while for
+            a large study.
 
     Raises:
         StudyNotFound: No study of that name is in the store.
     """
     row = store.load_study(name)
     tickets = store.tickets(row.id)
-    maps = store.attention_maps(row.id, [t.id for t in tickets if t.kind == "confirm" and t.pair == 0])
-    if whole:
-        found = assemble(row, tickets, store.measurements(row.id), whole=True, maps=maps)
-        return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
+    maps = store.attention_maps(
+        row.id, [ticket.id for ticket in tickets if ticket.kind == "confirm" and ticket.pair == 0]
+    )
+    if needs_measurements:
+        result = assemble(row, tickets, store.measurements(row.id), needs_measurements=True, maps=maps)
+        return replace(result, earlier=store.warm_start(row.id)) if result.spec.study.warm_start else result
     guarded = StudySpec.stored(row).study.guards
-    compared = [
-        t.id
-        for t in tickets
-        if (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
-        or (t.kind == "ablation" and LEARNED_ARM in arms_of(t))
-        or (guarded and t.kind in ("confirm", "ablation"))
+    ticket_ids = [
+        ticket.id
+        for ticket in tickets
+        if (ticket.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(ticket)))
+        or (ticket.kind == "ablation" and LEARNED_ARM in arms_of(ticket))
+        or (guarded and ticket.kind in ("confirm", "ablation"))
     ]
     # the entropies of these runs are many, and no verdict follows from them
     prefixes = ("validate", "test", LEARNED_CURVE, CONTROLLED_CURVE)
-    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes), maps=maps)
+    return assemble(row, tickets, store.measurements(row.id, ticket_ids, prefixes=prefixes), maps=maps)
 
 
 def assemble(
@@ -314,7 +317,7 @@ def assemble(
     tickets: Sequence[TicketRow],
     measurements: Iterable[Measurement],
     *,
-    whole: bool = False,
+    needs_measurements: bool = False,
     maps: Mapping[int, Any] | None = None,
 ) -> StudyResult:
     """Return the study as its rows tell it.
@@ -324,11 +327,11 @@ def assemble(
         tickets: All of its tickets.
         measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
             least, by step; with guards those of all confirm and ablation tickets.
-        whole: Whether the measurements are part of the result.
+        needs_measurements: Whether the measurements are part of the result.
         maps: Ticket id to what the heads attend to, of the runs that were looked at.
     """
     measurements = list(measurements)
-    curves, measured = _by_run(measurements) if whole else ({}, {})
+    curves, measured = _by_run(measurements) if needs_measurements else ({}, {})
     spec = StudySpec.stored(row)
     compares = spec.compare is not None
     concludes = spec.about_temperature
@@ -363,22 +366,24 @@ def _by_run(
     measurements: Iterable[Measurement],
 ) -> tuple[dict[int, Curve], dict[int, dict[str, Curve]]]:
     points: dict[tuple[int, str], list[tuple[int, float]]] = {}
-    for each in measurements:
-        points.setdefault((each.ticket_id, each.name), []).append((each.step, each.value))
+    for measurement in measurements:
+        points.setdefault((measurement.ticket_id, measurement.name), []).append(
+            (measurement.step, measurement.value)
+        )
     curves: dict[int, Curve] = {}
     measured: dict[int, dict[str, Curve]] = {}
-    for (ticket, name), found in points.items():
+    for (ticket, name), curve in points.items():
         if name == _REPORT:
-            curves[ticket] = tuple(found)
+            curves[ticket] = tuple(curve)
         else:
-            measured.setdefault(ticket, {})[name] = tuple(found)
+            measured.setdefault(ticket, {})[name] = tuple(curve)
     return curves, measured
 
 
-def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
+def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> Tickets:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
-    open_ended = follows and not done
+    open_ended = follows and not is_done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),
         done=states["done"],

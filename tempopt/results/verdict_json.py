@@ -63,8 +63,8 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
 
 def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
     """Return an earlier verdict of a study as plain data: what it showed, and what it recommended."""
-    found = verdict.recommendation
-    assert found is not None
+    recommendation = verdict.recommendation
+    assert recommendation is not None
     return {
         "verdict": verdict.looks,
         "round": verdict.round,
@@ -75,40 +75,40 @@ def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
         "params": verdict.params,
         "baseline_params": verdict.baseline_params,
         "recommendation": {
-            "action": found.action,
+            "action": recommendation.action,
             "why": earlier_advice(result, verdict),
-            "now": found.now,
-            "params": found.parameters,
-            "at_inference": found.at_inference,
-            "gain": found.gain and _answer_json(found.gain),
+            "now": recommendation.now,
+            "params": recommendation.parameters,
+            "at_inference": recommendation.at_inference,
+            "gain": recommendation.gain and _answer_json(recommendation.gain),
         },
         "stands": verdict == result.standing,
     }
 
 
-def _learned_json(found: Learned) -> dict[str, Any]:
+def _learned_json(learned: Learned) -> dict[str, Any]:
     return {
-        **_answer_json(found.answer),
-        "share": _ratio_json(found.share),
-        "winner_over_it": found.winner and _answer_json(found.winner),
-        "params": found.params,
-        "lr_ratio": found.lr_ratio,
-        "at_end": ends_json(found.ends),
+        **_answer_json(learned.answer),
+        "share": _ratio_json(learned.share),
+        "winner_over_it": learned.winner and _answer_json(learned.winner),
+        "params": learned.params,
+        "lr_ratio": learned.lr_ratio,
+        "at_end": ends_json(learned.ends),
     }
 
 
-def _inference_json(found: InferenceOnly) -> dict[str, Any]:
+def _inference_json(inference: InferenceOnly) -> dict[str, Any]:
     return {
-        **_tuned_json(found.baseline),
-        "share": _ratio_json(found.share),
-        "twin": found.twin and _tuned_json(found.twin),
-        "winner": found.winner and _tuned_json(found.winner),
-        "difference": found.difference and _answer_json(found.difference),
+        **_tuned_json(inference.baseline),
+        "share": _ratio_json(inference.share),
+        "twin": inference.twin and _tuned_json(inference.twin),
+        "winner": inference.winner and _tuned_json(inference.winner),
+        "difference": inference.difference and _answer_json(inference.difference),
     }
 
 
 def _tuned_json(tuned: Tuned) -> dict[str, Any]:
-    curve = dict(sorted(tuned.curve.items(), key=lambda each: _place(each[0])))
+    curve = dict(sorted(tuned.curve.items(), key=lambda entry: _place(entry[0])))
     return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": curve}
 
 
@@ -120,14 +120,14 @@ def _place(plan: str) -> tuple[bool, str, str, float]:
     return False, constant.temperature, constant.length_scaling, constant.tau
 
 
-def _simplest_json(found: Simplest) -> dict[str, Any]:
+def _simplest_json(simplest: Simplest) -> dict[str, Any]:
     return {
-        "parts": found.parts,
-        "params": found.parameters,
-        "holds": found.holds,
-        "over_baseline": _answer_json(found.gain),
-        "lost": _answer_json(found.lost),
-        "kept": _test_json(found.kept),
+        "parts": simplest.parts,
+        "params": simplest.parameters,
+        "holds": simplest.holds,
+        "over_baseline": _answer_json(simplest.gain),
+        "lost": _answer_json(simplest.lost),
+        "kept": _test_json(simplest.kept),
     }
 
 
@@ -154,28 +154,28 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _recommendation_json(result: StudyResult, found: Recommendation) -> dict[str, Any]:
+def _recommendation_json(result: StudyResult, recommendation: Recommendation) -> dict[str, Any]:
     return {
-        "action": found.action,
+        "action": recommendation.action,
         "why": recommendation_text(result),
-        "now": found.now,
+        "now": recommendation.now,
         "stays_valid": None if result.standing is None else result.standing.looks,
-        "params": found.parameters,
-        "at_inference": found.at_inference,
-        "gain": found.gain and _answer_json(found.gain),
-        "winner_over_it": found.winner and _answer_json(found.winner),
-        "min_gain": found.min_gain or None,
-        "excluded_above": found.excluded,
-        "pairs": found.pairs and asdict(found.pairs),
-        "widen": [asdict(each) for each in found.widen],
-        "passed_over": [_passed_over_json(each) for each in found.passed_over],
+        "params": recommendation.parameters,
+        "at_inference": recommendation.at_inference,
+        "gain": recommendation.gain and _answer_json(recommendation.gain),
+        "winner_over_it": recommendation.winner and _answer_json(recommendation.winner),
+        "min_gain": recommendation.min_gain or None,
+        "excluded_above": recommendation.excluded,
+        "pairs": recommendation.pairs and asdict(recommendation.pairs),
+        "widen": [asdict(widening) for widening in recommendation.widen],
+        "passed_over": [_passed_over_json(option) for option in recommendation.passed_over],
     }
 
 
-def _passed_over_json(each: PassedOver) -> dict[str, Any]:
+def _passed_over_json(option: PassedOver) -> dict[str, Any]:
     return {
-        "action": each.action,
-        "params": each.parameters,
-        "at_inference": each.plan,
-        "guards": [{"name": guard.name, "state": guard.state, "why": guard.why} for guard in each.guards],
+        "action": option.action,
+        "params": option.parameters,
+        "at_inference": option.plan,
+        "guards": [{"name": guard.name, "state": guard.state, "why": guard.why} for guard in option.guards],
     }

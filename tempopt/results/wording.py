@@ -40,8 +40,8 @@ _KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
     """Return the parameters as people read them: ``temperature_init=1.52, schedule=cosine``."""
-    told = {name: value for name, value in parameters.items() if split_name(name)[1] != AS_FOUND}
-    texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in told.items())
+    named_params = {name: value for name, value in parameters.items() if split_name(name)[1] != AS_FOUND}
+    texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in named_params.items())
     return ", ".join(texts) or "nothing was searched"
 
 
@@ -56,9 +56,9 @@ def baseline_name(spec: StudySpec) -> str:
     values = _found(spec)
     if len(values) > 1:
         return "the temperatures as found"
-    [(name, each)] = spec.temperatures.items()
-    if each.trained and each.as_found is not None:
-        return f"{name} as found, learned by the module from {each.as_found:.4g}"
+    [(name, temperature)] = spec.temperatures.items()
+    if temperature.trained and temperature.as_found is not None:
+        return f"{name} as found, learned by the module from {temperature.as_found:.4g}"
     return f"{values[0]} as found"
 
 
@@ -75,13 +75,13 @@ def baseline_label(spec: StudySpec) -> str:
 
 def _found(spec: StudySpec) -> list[str]:
     """Return the temperature of the baseline for each that is searched."""
-    named = [
+    names = [
         name
-        if each.as_found is None
-        else f"{name} {'learned from' if each.trained else '='} {each.as_found:.4g}"
-        for name, each in spec.temperatures.items()
+        if temperature.as_found is None
+        else f"{name} {'learned from' if temperature.trained else '='} {temperature.as_found:.4g}"
+        for name, temperature in spec.temperatures.items()
     ]
-    return [*([ATTENTIONS_BASELINE] if spec.attends else []), *named]
+    return [*([ATTENTIONS_BASELINE] if spec.attends else []), *names]
 
 
 def numbers(test: PairedTest) -> str:
@@ -146,37 +146,42 @@ def _decimals(value: float) -> int:
 
 def duration(seconds: float) -> str:
     """Return seconds as people say them: ``1 h 12 min``, ``3 min 20 s``."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes} min {remaining_seconds} s" if minutes else f"{remaining_seconds} s"
 
 
 def temperature_text(parameters: Mapping[str, Any]) -> str:
     """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
-    texts, told = [], set()
+    texts, covered_names = [], set()
     for name in temperatures_of(parameters):
-        own = {**NEUTRAL, **own_parameters(parameters, name)}
-        first, last = own["temperature_init"], own["temperature_final"] or own["temperature_init"]
+        temperature_params = {**NEUTRAL, **own_parameters(parameters, name)}
+        first, last = (
+            temperature_params["temperature_init"],
+            temperature_params["temperature_final"] or temperature_params["temperature_init"],
+        )
         if not name and is_controlled(parameters):
             texts.append(_controlled_text(effective(parameters)))
-            told |= set(CONTROL_PARAMETERS)
+            covered_names |= set(CONTROL_PARAMETERS)
         elif name and not schedule_of(parameters, name):
             texts.append(f"{name} = {first:.4g} as found")
-        elif own["schedule"] == NEUTRAL["schedule"]:
+        elif temperature_params["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
         elif course := course_text(parameters, name):
-            texts.append(f"{name or 'τ'} {course} ({own['schedule']})")
-            told |= {join_name(name, each) for each in _KNOTS}
+            texts.append(f"{name or 'τ'} {course} ({temperature_params['schedule']})")
+            covered_names |= {join_name(name, knot) for knot in _KNOTS}
         else:
-            if own[KNOTS] is not None:
-                first, last = own[KNOTS][0][1], own[KNOTS][-1][1]
-            texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({own['schedule']})")
-        told |= {join_name(name, each) for each in _TOLD}
+            if temperature_params[KNOTS] is not None:
+                first, last = temperature_params[KNOTS][0][1], temperature_params[KNOTS][-1][1]
+            texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({temperature_params['schedule']})")
+        covered_names |= {join_name(name, param) for param in _TOLD}
     values = neutral_values(parameters)
-    rest = {n: v for n, v in parameters.items() if n not in told and not (n in values and values[n] == v)}
-    return ", ".join([*texts, *([parameters_text(rest)] if rest else [])])
+    other_params = {
+        n: v for n, v in parameters.items() if n not in covered_names and not (n in values and values[n] == v)
+    }
+    return ", ".join([*texts, *([parameters_text(other_params)] if other_params else [])])
 
 
 def _controlled_text(parameters: Mapping[str, Any]) -> str:

@@ -53,8 +53,8 @@ class ArmModel:
 
     def __init__(
         self,
-        complete: Sequence[FrozenTrial],
-        broken: Sequence[FrozenTrial],
+        complete_trials: Sequence[FrozenTrial],
+        broken_trials: Sequence[FrozenTrial],
         describe: Describe,
         *,
         maximize: bool,
@@ -65,22 +65,26 @@ class ArmModel:
         self._describe = describe
         self._stream_of = stream_of
         self._sign = 1.0 if maximize else -1.0
-        self.total_steps = max(max(t.intermediate_values, default=1) for t in complete)
+        self.total_steps = max(max(trial.intermediate_values, default=1) for trial in complete_trials)
         """Steps of the longest run."""
-        self._forecast = Forecast([(self._reports(t), self._value(t)) for t in complete])
-        self.may_prune = len(complete) >= max(_ENOUGH, _COMPLETE * (len(complete) + len(broken)))
+        self._forecast = Forecast([(self._reports(trial), self._value(trial)) for trial in complete_trials])
+        self.may_prune = len(complete_trials) >= max(
+            _ENOUGH, _COMPLETE * (len(complete_trials) + len(broken_trials))
+        )
         """Whether so many runs came to their end that forecasts go by more than a few lucky ones."""
-        rows = [(trial, self._value(trial), 0.0) for trial in complete]
+        rows = [(trial, self._value(trial), 0.0) for trial in complete_trials]
         worst = min(value for _, value, _ in rows)
-        self.has_only_diverged = {describe(t.params).tobytes() for t in broken if not finite(t)}
+        self.has_only_diverged = {
+            describe(trial.params).tobytes() for trial in broken_trials if not finite(trial)
+        }
         """Features, as bytes, of the parameter sets that were trained and diverged every time."""
-        self.has_only_diverged -= {describe(trial.params).tobytes() for trial in complete}
-        for trial in broken:
+        self.has_only_diverged -= {describe(trial.params).tobytes() for trial in complete_trials}
+        for trial in broken_trials:
             # a run that diverged has no value, and is as bad as the worst that has one
             diverged = not finite(trial)
-            said = (worst, 0.0) if diverged else self._forecast(self._reports(trial))
-            if said is not None:
-                rows.append((trial, *said))
+            estimate = (worst, 0.0) if diverged else self._forecast(self._reports(trial))
+            if estimate is not None:
+                rows.append((trial, *estimate))
         rows = telling(rows)
         self.trials: list[FrozenTrial] = [trial for trial, _, _ in rows]
         self._features_ND = np.array([describe(trial.params) for trial in self.trials])
@@ -94,8 +98,11 @@ class ArmModel:
         self.surrogate = Surrogate(replace(self.runs, values_N=near(self.runs.values_N)), trends=trends)
         self._base, self._weigh = 0.0, None
         if guarding is not None:
-            own = [trial for trial, _ in telling([(trial, self._value(trial)) for trial in complete])]
-            self._base, self._weigh = guarding.base, guarding.weigh(own, describe, stream_of, trends)
+            informative_trials = [
+                trial for trial, _ in telling([(trial, self._value(trial)) for trial in complete_trials])
+            ]
+            self._base = guarding.base
+            self._weigh = guarding.weigh(informative_trials, describe, stream_of, trends)
 
     def posterior(self, features_MD: Array, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
         """Return the predicted means of parameter sets; more is better.
@@ -104,9 +111,9 @@ class ArmModel:
             features_MD: The parameter sets, described.
             pending: Trials in progress, taken to reach their predicted values.
         """
-        waiting = np.array([self._describe(trial.params) for trial in pending])
+        pending_PD = np.array([self._describe(trial.params) for trial in pending])
         streams = np.array([self._stream_of(trial.number) for trial in pending], dtype=np.int64)
-        expecting = self.surrogate.expecting(waiting, streams)
+        expecting = self.surrogate.expecting(pending_PD, streams)
         return expecting.posterior(features_MD, self._weigh, self._base)
 
     def worth_of_rest(self, trial: FrozenTrial, posterior: Posterior) -> float | None:
@@ -114,24 +121,29 @@ class ArmModel:
 
         Args:
             trial: The run, with what it has reported.
-            beliefs: What parameter sets that might be named come to.
+            posterior: What parameter sets that might be named come to.
         """
-        said = self._forecast(self._reports(trial))
-        left = self.total_steps - max(trial.intermediate_values, default=0)
-        if said is None or left <= 0:
+        estimate = self._forecast(self._reports(trial))
+        remaining_steps = self.total_steps - max(trial.intermediate_values, default=0)
+        if estimate is None or remaining_steps <= 0:
             return None
-        forecast, doubt = said
+        forecast, doubt = estimate
         described_D = self._describe(trial.params)
-        both = posterior.joined_by(described_D)
-        mean_1, variance_1, together_M1 = both.of_runs(described_D[None], self._stream_of(trial.number))
+        joint_posterior = posterior.joined_by(described_D)
+        mean_1, variance_1, together_M1 = joint_posterior.of_runs(
+            described_D[None], self._stream_of(trial.number)
+        )
         run = float(mean_1[0]), float(variance_1[0]), together_M1[:, 0]
-        return continuation_value(both.mean_M, run=run, forecast=forecast, doubt=doubt) / left
+        return (
+            continuation_value(joint_posterior.mean_M, run=run, forecast=forecast, doubt=doubt)
+            / remaining_steps
+        )
 
     def worth_of_new(self, posterior: Posterior, number: int) -> Array:
         """Return what a new run is worth, for each of the parameter sets.
 
         Args:
-            beliefs: What the parameter sets come to.
+            posterior: What the parameter sets come to.
             number: Number of the trial that would train one of them.
         """
         _, variance_M, together_MM = posterior.of_runs(posterior.features_MD, self._stream_of(number))
@@ -143,7 +155,7 @@ class ArmModel:
         mean_N = self.surrogate.mean(self._features_ND)
         if self._weigh is not None:
             mean_N = self._weigh(self._features_ND) * (mean_N - self._base)
-        return [self.trials[place] for place in np.argsort(-mean_N, kind="stable")]
+        return [self.trials[index] for index in np.argsort(-mean_N, kind="stable")]
 
     def _value(self, trial: FrozenTrial) -> float:
         assert trial.value is not None
@@ -167,6 +179,6 @@ def telling(rows: list[Row]) -> list[Row]:
     if len(rows) <= _TELLING:
         return rows
     order = sorted(rows, key=lambda row: row[1], reverse=True)
-    best, others = order[: _TELLING // 2], order[_TELLING // 2 :]
-    places = np.linspace(0, len(others) - 1, _TELLING - len(best)).round().astype(int)
-    return best + [others[place] for place in places]
+    best, other_rows = order[: _TELLING // 2], order[_TELLING // 2 :]
+    indices = np.linspace(0, len(other_rows) - 1, _TELLING - len(best)).round().astype(int)
+    return best + [other_rows[index] for index in indices]

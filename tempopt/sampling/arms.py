@@ -49,19 +49,21 @@ if TYPE_CHECKING:
 
 def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
     """Return reports as ticket id to value by optimizer step, in the order of the steps."""
-    found: dict[int, dict[int, float]] = {}
+    values_by_ticket: dict[int, dict[int, float]] = {}
     for report in sorted(reports, key=lambda report: report.step):
-        found.setdefault(report.ticket_id, {})[report.step] = report.value
-    return found
+        values_by_ticket.setdefault(report.ticket_id, {})[report.step] = report.value
+    return values_by_ticket
 
 
 def by_guard(measurements: Iterable[Measurement], spec: StudySpec) -> dict[int, dict[str, float]]:
     """Return what searching runs measured of guarded metrics: ticket id to value by metric."""
-    metrics, found = spec.study.measured_guards, dict[int, dict[str, float]]()
-    for each in measurements:
-        if each.name in metrics:
-            found.setdefault(each.ticket_id, {})[metrics[each.name]] = each.value
-    return found
+    metrics, values_by_ticket = spec.study.measured_guards, dict[int, dict[str, float]]()
+    for measurement in measurements:
+        if measurement.name in metrics:
+            values_by_ticket.setdefault(measurement.ticket_id, {})[metrics[measurement.name]] = (
+                measurement.value
+            )
+    return values_by_ticket
 
 
 class Arms:
@@ -101,15 +103,15 @@ class Arms:
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
         self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
-        reported = by_step(each for each in reports if each.name == "report")
-        guarded = by_guard(reports, spec)
+        reports_by_ticket = by_step(report for report in reports if report.name == "report")
+        guards_by_ticket = by_guard(reports, spec)
         for ticket in tickets:
             if ticket.kind in SAMPLED and ticket.sampled and ticket.parameters is None:
                 self._wanted[self._place(ticket)] = ticket.sampled
             if ticket.parameters is not None:
                 self.asked(ticket)
             if ticket.state in OVER:
-                self.told(ticket, reported.get(ticket.id, {}), guarded.get(ticket.id, {}))
+                self.told(ticket, reports_by_ticket.get(ticket.id, {}), guards_by_ticket.get(ticket.id, {}))
 
     def _place(self, ticket: TicketRow) -> tuple[str, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
@@ -126,12 +128,12 @@ class Arms:
         from tempopt.sampling.prior_study import PriorStudy
 
         if arm not in self._strategies:
-            study, whole = self._spec.study, cast("Arm", arm)
-            features = Features(self._spec, whole)
-            earlier = [PriorStudy(each["runs"], features) for each in self._remembered]
+            study, arm_name = self._spec.study, cast("Arm", arm)
+            features = Features(self._spec, arm_name)
+            earlier = [PriorStudy(prior_run["runs"], features) for prior_run in self._remembered]
             self._strategies[arm] = KnowledgeGradient(
                 self._spaces[arm],
-                lambda sampled: features(self._spec.parameters(whole, sampled)),
+                lambda sampled: features(self._spec.parameters(arm_name, sampled)),
                 maximize=study.direction == "maximize",
                 streams=study.seeds.search,
                 seed=derive(study.seed, seed_name(arm), "pool"),
@@ -207,9 +209,9 @@ class Arms:
 
     def unknown_before(self, ticket: TicketRow) -> list[int]:
         """Return the tickets before this one that its asking depends on and whose values are not known."""
-        arm, own = self._place(ticket)
-        first = max(0, own - self._spec.study.parallel + 1)
-        return [number for number in range(first, own) if number not in self._known[arm]]
+        arm, ticket_number = self._place(ticket)
+        start = max(0, ticket_number - self._spec.study.parallel + 1)
+        return [number for number in range(start, ticket_number) if number not in self._known[arm]]
 
     def ask(self, ticket: TicketRow) -> dict[str, Any]:
         """Return the values of the arm's own space for a ticket that has none yet.
@@ -217,12 +219,12 @@ class Arms:
         They depend on the tickets before it that are still in progress. Those that another agent has taken
         and not yet written are computed here, too; the values are the same.
         """
-        arm, own = self._place(ticket)
+        arm, ticket_number = self._place(ticket)
         if ticket.sampled and ticket.parameters is None:
-            self._wanted[arm, own] = ticket.sampled
+            self._wanted[arm, ticket_number] = ticket.sampled
         for number in self.unknown_before(ticket):
             self._histories[arm].asked(number, self._sampled(arm, number))
-        return self._sampled(arm, own)
+        return self._sampled(arm, ticket_number)
 
     def _sampled(self, arm: str, number: int) -> dict[str, Any]:
         # what does not count under the other values is no part of what was tried
@@ -237,16 +239,18 @@ class Arms:
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         # the baseline has to come close to the best at τ = 1, and the study's sampler may be a poor one
-        if arm == "baseline" and number >= self._spec.num_baseline and (found := self._tuned(number, seed)):
-            return found | fixed
+        if arm == "baseline" and number >= self._spec.num_baseline and (values := self._tuned(number, seed)):
+            return values | fixed
         if sampler:
             return history.ask(number, sampler) | fixed
-        known, pending = history.known(number), history.pending(number)
+        known_trials, pending = history.known(number), history.pending(number)
         strategy = self._strategy(arm)
-        found = strategy.ask(known, pending, number=number, seed=seed, fixed=fixed) or strategy.first(number)
-        if not found:
-            found = first_trial(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
-        return found | fixed
+        values = strategy.ask(known_trials, pending, number=number, seed=seed, fixed=fixed) or strategy.first(
+            number
+        )
+        if not values:
+            values = first_trial(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
+        return values | fixed
 
     def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return how much better a run like this ticket's is expected to make what is named, and its noise.
@@ -271,8 +275,8 @@ class Arms:
         history = self._histories[arm]
         if pruner := make_pruner(self._spec.study.pruner):
             return history.prune(number, reports, pruner)
-        own = history.running(number, reports)
-        return self._strategy(arm).prune(history.known(number), own)
+        running_trial = history.running(number, reports)
+        return self._strategy(arm).prune(history.known(number), running_trial)
 
     def _prunable(self, ticket: TicketRow) -> bool:
         # runs that differ in nothing but the seed are all wanted, the unlucky ones too
@@ -292,14 +296,14 @@ class Arms:
         if arm != "search":
             best = self._recommend_within(arm)
             return [] if best is None else [best, *self._recommend_alone(arm)][:count]
-        found = self._strategy(arm).recommend(
+        sampled_sets = self._strategy(arm).recommend(
             self._histories[arm].over(),
             count=count,
             seed=derive(self._spec.study.seed, seed_name(arm), "named"),
             constant=self._recommend_within("constant"),
             accepts=self._is_nameable,
         )
-        return [self._spec.parameters("search", sampled) for sampled in found]
+        return [self._spec.parameters("search", sampled) for sampled in sampled_sets]
 
     def _is_nameable(self, sampled: Mapping[str, Any]) -> bool:
         """Return whether a set may be the winner: no baseline, and with levels among their choices."""
@@ -321,12 +325,13 @@ class Arms:
 
     def _recommend_within(self, arm: str) -> Parameters | None:
         """Return what the search's model expects to be the best baseline or constant; None: not known."""
-        whole = cast("Arm", arm)
+        arm_name = cast("Arm", arm)
         if not self._spaces[arm]:
-            return self._spec.parameters(whole, {})
-        seed, known = derive(self._spec.study.seed, seed_name(arm), "named"), self._histories["search"].over()
-        best = self._strategy("search").recommend_within(known, self._sets_within(arm), seed=seed)
-        return None if best is None else self._spec.parameters(whole, best)
+            return self._spec.parameters(arm_name, {})
+        seed = derive(self._spec.study.seed, seed_name(arm), "named")
+        known_trials = self._histories["search"].over()
+        best = self._strategy("search").recommend_within(known_trials, self._sets_within(arm), seed=seed)
+        return None if best is None else self._spec.parameters(arm_name, best)
 
     def _sets_within(self, arm: str) -> ParameterSets:
         """Return the parameter sets of an arm as the search's model describes them."""
@@ -346,8 +351,8 @@ class Arms:
         """
         if not self._foresees(arm):
             return []
-        tried = self._strategy(arm).rank_tried(self._histories[arm].over())
-        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in tried]
+        sampled_sets = self._strategy(arm).rank_tried(self._histories[arm].over())
+        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sampled_sets]
 
     def told(
         self,
@@ -372,8 +377,8 @@ class Arms:
             ticket.outcome or "failed", TrialState.PRUNED
         )
         # which reports of a lost run are known differs with who saw which of its attempts
-        shown = reports if ticket.outcome in ("complete", "pruned") else {}
-        self._histories[arm].told(number, state, ticket.value, shown, guards)
+        known_reports = reports if ticket.outcome in ("complete", "pruned") else {}
+        self._histories[arm].told(number, state, ticket.value, known_reports, guards)
         if usable(ticket) and self._better(ticket):
             self._best = ticket
 

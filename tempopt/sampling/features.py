@@ -60,20 +60,25 @@ class Features:
         self._inner = {name: _inner_places(name, space, self._fixed) for name in self._curves}
         self._depth = any(name in space for name in _DEPTH)
         self._others = {
-            name: each for name, each in space.items() if name not in _CURVE and name not in _DEPTH
+            name: distribution
+            for name, distribution in space.items()
+            if name not in _CURVE and name not in _DEPTH
         }
 
     def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return the vector of a whole parameter set."""
-        whole = {**self._fixed, **parameters}
-        found: list[float] = []
+        all_params = {**self._fixed, **parameters}
+        entries: list[float] = []
         for name in dict.fromkeys((*([""] if self._depth else []), *self._curves)):
-            neutral, inner = as_found(whole).get(name, 1.0), self._inner.get(name, ())
-            curve, depth = _of_plan(_plan(whole, name), neutral, inner)
-            found += [*(curve if name in self._curves else ()), *(depth if self._depth and not name else ())]
-        for name, each in self._others.items():
-            found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
-        return np.array(found)
+            neutral, inner = as_found(all_params).get(name, 1.0), self._inner.get(name, ())
+            curve, depth = _of_plan(_plan(all_params, name), neutral, inner)
+            entries += [
+                *(curve if name in self._curves else ()),
+                *(depth if self._depth and not name else ()),
+            ]
+        for name, distribution in self._others.items():
+            entries += _entries(distribution, parameters.get(name, NEUTRAL.get(name)))
+        return np.array(entries)
 
 
 def _inner_places(
@@ -87,7 +92,7 @@ def _inner_places(
     name = join_name(temperature, "hold_fraction")
     match space.get(name):
         case CategoricalDistribution(choices=choices):
-            hold = min((each for each in choices if isinstance(each, int | float)), default=0.0)
+            hold = min((choice for choice in choices if isinstance(choice, int | float)), default=0.0)
         case FloatDistribution(low=low):
             hold = low
         case _:
@@ -97,9 +102,14 @@ def _inner_places(
 
 def _plan(parameters: Mapping[str, Any], temperature: str) -> tuple[tuple[str, Any], ...]:
     """Return what decides the plan of a temperature."""
-    own = own_parameters(parameters, temperature)
-    named = [(name, hashable(own[name])) for name in PLAN_PARAMETERS if name in own]
-    return (*named, *((name, value) for name, value in own.items() if name.startswith(OWN_NUMBER)))
+    temperature_params = own_parameters(parameters, temperature)
+    named_values = [
+        (name, hashable(temperature_params[name])) for name in PLAN_PARAMETERS if name in temperature_params
+    ]
+    return (
+        *named_values,
+        *((name, value) for name, value in temperature_params.items() if name.startswith(OWN_NUMBER)),
+    )
 
 
 @lru_cache(maxsize=50_000)
@@ -108,10 +118,10 @@ def _of_plan(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the entries of τ over training, and of τ over depth; the same plans are asked for again."""
     # of what is fixed, some may not go with what is searched
-    made = TemperatureParameters.from_mapping(effective(dict(plan))).plan(_LAYERS)
-    level = np.log([made.schedule(place / (_PLACES - 1)) / neutral for place in range(_PLACES)]) / _SPAN
-    at_knots = np.log([made.schedule(place) / neutral for place in inner]) / _SPAN
-    factors = np.log(made.layers.factors(_LAYERS)) / _SPAN
+    layer_plan = TemperatureParameters.from_mapping(effective(dict(plan))).plan(_LAYERS)
+    level = np.log([layer_plan.schedule(index / (_PLACES - 1)) / neutral for index in range(_PLACES)]) / _SPAN
+    at_knots = np.log([layer_plan.schedule(progress) / neutral for progress in inner]) / _SPAN
+    factors = np.log(layer_plan.layers.factors(_LAYERS)) / _SPAN
     return (
         # the beginning, the middle, and what is validated and exported
         (level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1], *at_knots),
@@ -138,5 +148,5 @@ def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
     if distribution.log:  # type: ignore[attr-defined]
         # another study may have gone further, even below 0
         value = max(value, low * low / high)
-    place = place_of(distribution, value)
-    return [min(max(place, -_BEYOND), 1 + _BEYOND)]
+    position = place_of(distribution, value)
+    return [min(max(position, -_BEYOND), 1 + _BEYOND)]

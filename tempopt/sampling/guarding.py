@@ -61,7 +61,7 @@ class Guarding:
 
     Args:
         limits: One for each guarded metric.
-        base: What τ = 1 comes to in the metric that is searched for, more being better.
+        base: Value of τ = 1 in the metric that is searched for, more being better.
         pairs: Number of pairs of the confirmation.
         quantile: How many standard errors a mean has to be within a margin to be shown to be.
     """
@@ -71,20 +71,20 @@ class Guarding:
     pairs: int
     quantile: float
 
-    def constraints(self, measured: Mapping[str, float]) -> dict[str, float]:
+    def constraints(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return by how much a run exceeds each limit, as Optuna's constraints: 0 or less keeps it.
 
         Args:
-            measured: What the run measured of guarded metrics, by name.
+            metrics: What the run measured of guarded metrics, by name.
         """
         excess = {
-            limit.name: limit.at - limit.sign * measured.get(limit.name, math.nan) for limit in self.limits
+            limit.name: limit.at - limit.sign * metrics.get(limit.name, math.nan) for limit in self.limits
         }
         return {name: value for name, value in excess.items() if math.isfinite(value)}
 
     def weigh(
         self,
-        complete: Sequence[FrozenTrial],
+        complete_trials: Sequence[FrozenTrial],
         describe: Callable[[Mapping[str, Any]], Array],
         stream_of: Callable[[int], int],
         trends: int = 0,
@@ -92,36 +92,36 @@ class Guarding:
         """Return how probable it is that described parameter sets are shown to keep all guards.
 
         Args:
-            complete: Trials that came to their end, at least one.
+            complete_trials: Trials that came to their end, at least one.
             describe: Turns sampled values into features.
             stream_of: Which of the study's seeds the trial of a number is trained with.
             trends: How many of the features, the last ones, are about another metric.
         """
-        features_ND = np.array([describe(trial.params) for trial in complete])
+        features_ND = np.array([describe(trial.params) for trial in complete_trials])
         end = features_ND.shape[1] - trends
-        seeds_N = np.array([stream_of(trial.number) for trial in complete])
-        measured = [trial.user_attrs for trial in complete]
-        each = [self._by(limit, features_ND[:, :end], seeds_N, measured) for limit in self.limits]
-        return lambda features_MD: np.prod([weigh(features_MD[:, :end]) for weigh in each], axis=0)
+        seeds_N = np.array([stream_of(trial.number) for trial in complete_trials])
+        metrics_by_trial = [trial.user_attrs for trial in complete_trials]
+        weighers = [self._by(limit, features_ND[:, :end], seeds_N, metrics_by_trial) for limit in self.limits]
+        return lambda features_MD: np.prod([weigh(features_MD[:, :end]) for weigh in weighers], axis=0)
 
     def _by(
         self,
         limit: Limit,
         features_ND: Array,
         seeds_N: NDArray[np.int64],
-        measured: Sequence[Mapping[str, float]],
+        metrics_by_trial: Sequence[Mapping[str, float]],
     ) -> Weigh:
-        values_N = np.array([limit.sign * found.get(limit.name, math.nan) for found in measured])
-        known = np.isfinite(values_N)
+        values_N = np.array([limit.sign * metrics.get(limit.name, math.nan) for metrics in metrics_by_trial])
+        is_finite = np.isfinite(values_N)
         # a run whose metric is no number is as bad as the worst
-        worst = min([limit.at, *values_N[known].tolist()])
-        *drawn, at = near(np.append(np.where(known, values_N, worst), limit.at))
+        worst = min([limit.at, *values_N[is_finite].tolist()])
+        *near_values, near_limit = near(np.append(np.where(is_finite, values_N, worst), limit.at))
         surrogate = Surrogate(
             Runs(
                 features_ND=features_ND,
                 seeds_N=seeds_N,
-                values_N=np.array(drawn),
-                excess_N=np.zeros(len(drawn)),
+                values_N=np.array(near_values),
+                excess_N=np.zeros(len(near_values)),
             )
         )
         # of the mean difference of two runs on one seed
@@ -130,9 +130,9 @@ class Guarding:
         def probability(features_MD: Array) -> Array:
             posterior = surrogate.posterior(features_MD)
             spread_M = np.sqrt(posterior.variance() + limit.variance + error**2)
-            room_M = posterior.mean_M - at - self.quantile * error
-            found: Array = ndtr(room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(at))))
-            return found
+            room_M = posterior.mean_M - near_limit - self.quantile * error
+            probabilities: Array = ndtr(room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(near_limit))))
+            return probabilities
 
         return probability
 
@@ -145,13 +145,17 @@ def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]
         at_one: Of each complete run of the baseline arm its value and what it measured of guarded metrics.
     """
     direction = spec.study.direction
-    best = sorted(at_one, key=lambda run: oriented(run[0], direction), reverse=True)
+    best_runs = sorted(at_one, key=lambda run: oriented(run[0], direction), reverse=True)
     if spec.other_names:
         # runs that tune something are mostly worse than what the winner will be compared with
-        best = best[: math.ceil(_TUNED * len(best))]
+        best_runs = best_runs[: math.ceil(_TUNED * len(best_runs))]
     limits = []
     for guard in spec.study.guarded:
-        values = [found[guard.name] for _, found in best if math.isfinite(found.get(guard.name, math.nan))]
+        values = [
+            metrics[guard.name]
+            for _, metrics in best_runs
+            if math.isfinite(metrics.get(guard.name, math.nan))
+        ]
         if not values:
             continue
         mean = fmean(values)
@@ -164,7 +168,7 @@ def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]
     pairs = spec.study.seeds.confirm.max
     return Guarding(
         limits=tuple(limits),
-        base=fmean(oriented(value, direction) for value, _ in best),
+        base=fmean(oriented(value, direction) for value, _ in best_runs),
         pairs=pairs,
         quantile=float(stdtrit(pairs - 1, 1.0 - level(1) / 2.0)),
     )

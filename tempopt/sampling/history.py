@@ -1,7 +1,8 @@
 """What one ticket may know of the others: a fixed window of an arm's history, shown to Optuna as a storage.
 
 Suggestions and pruning decisions are made against this view and never against the shared database, so
-that they follow from (study seed, arm, number) alone, whoever draws them and however many trainers there are.
+that they follow from (study seed, arm, number) alone, whichever process draws them and however many trainers
+there are.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class View(BaseStorage):
         name: Study name; Hyperband's brackets follow from it.
         direction: The study's direction.
         trials: What may be known, in number order.
-        own: The ticket's own trial, or None while it is being asked for.
+        running_trial: The ticket's own trial, or None while it is being asked for.
         number: The number that a trial which is asked for gets.
     """
 
@@ -71,13 +72,13 @@ class View(BaseStorage):
         name: str,
         direction: StudyDirection,
         trials: Sequence[FrozenTrial],
-        own: FrozenTrial | None,
+        running_trial: FrozenTrial | None,
         number: int,
     ) -> None:
         self._name = name
         self._direction = direction
         self._trials = trials
-        self._own = own
+        self._own = running_trial
         self._number = number
 
     def study(
@@ -114,9 +115,11 @@ class View(BaseStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        own = [self._own] if self._own is not None else []
-        found = [t for t in (*self._trials, *own) if states is None or t.state in states]
-        return copy.deepcopy(found) if deepcopy else found
+        running_trials = [self._own] if self._own is not None else []
+        trials = [
+            trial for trial in (*self._trials, *running_trials) if states is None or trial.state in states
+        ]
+        return copy.deepcopy(trials) if deepcopy else trials
 
     def get_study_id_from_name(self, study_name: str) -> int:
         return _STUDY
@@ -170,7 +173,9 @@ class History:
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
         """Return the sampler's suggestion for ticket ``number``; say with :meth:`asked` what became of it."""
         trials = [*self.known(number), *self.pending(number)]
-        view = View(name=self._name, direction=self._direction, trials=trials, own=None, number=number)
+        view = View(
+            name=self._name, direction=self._direction, trials=trials, running_trial=None, number=number
+        )
         trial = view.study(sampler=sampler).ask(fixed_distributions=self._distributions)
         return dict(trial.params)
 
@@ -200,17 +205,21 @@ class History:
         self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner
     ) -> tuple[bool, dict[str, Any]]:
         """Return whether a pruner ends a trial at its last report, and what the pruner notes on the trial."""
-        own = self.running(number, {})
+        running_trial = self.running(number, {})
         view = View(
-            name=self._name, direction=self._direction, trials=self.known(number), own=own, number=number
+            name=self._name,
+            direction=self._direction,
+            trials=self.known(number),
+            running_trial=running_trial,
+            number=number,
         )
         study, is_pruned = view.study(pruner=pruner), False
         steps = sorted(reports)
-        for place, step in enumerate(steps, 1):
+        for index, step in enumerate(steps, 1):
             trial = view.get_trial(number)
             trial.intermediate_values[step] = reports[step]
             # successive halving notes the rungs that a trial reaches, report by report
-            if place == len(steps) or isinstance(pruner, _HALVING):
+            if index == len(steps) or isinstance(pruner, _HALVING):
                 is_pruned = bool(pruner.prune(study, trial))
         return is_pruned, view.get_trial(number).system_attrs
 

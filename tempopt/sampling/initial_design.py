@@ -48,15 +48,15 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
 
     space, neutral = spec.space(arm), neutral_values(spec.fixed_temperatures)
     design = qmc.Sobol(len(space), seed=derive(seed, seed_name(arm), "first") & 0xFFFFFFFF).random(_POINTS)
-    found = {}
-    for (name, each), place in zip(space.items(), design[number % _POINTS], strict=True):
+    values = {}
+    for (name, distribution), position in zip(space.items(), design[number % _POINTS], strict=True):
         if number == 0 and arm != "search":
-            found[name] = _neutral(name, each, neutral)
-        elif _is_strength(name, each):
-            found[name] = at_place(each, 0.5 + _INNER * (place - 0.5))
+            values[name] = _neutral(name, distribution, neutral)
+        elif _is_strength(name, distribution):
+            values[name] = at_place(distribution, 0.5 + _INNER * (position - 0.5))
         else:
-            found[name] = at_place(each, place)
-    return found
+            values[name] = at_place(distribution, position)
+    return values
 
 
 def _is_strength(name: str, distribution: BaseDistribution) -> bool:
@@ -72,7 +72,12 @@ def _neutral(name: str, distribution: BaseDistribution, neutral: Mapping[str, An
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else at_place(distribution, 0.5)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
-    there = value is not None and distribution.low <= value <= distribution.high
-    if there and value is not None and isinstance(distribution, FloatDistribution) and not distribution.step:
+    is_in_range = value is not None and distribution.low <= value <= distribution.high
+    if (
+        is_in_range
+        and value is not None
+        and isinstance(distribution, FloatDistribution)
+        and not distribution.step
+    ):
         return float(value)
-    return at_place(distribution, place_of(distribution, value) if there else 0.5)
+    return at_place(distribution, place_of(distribution, value) if is_in_range else 0.5)

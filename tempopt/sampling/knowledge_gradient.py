@@ -73,29 +73,31 @@ class KnowledgeGradient:
         self._new: dict[int, tuple[Posterior, float]] = {}
         self._trials_described: dict[int, Array] = {}
 
-    def model(self, known: Sequence[FrozenTrial], *, num_baseline: int | None = None) -> ArmModel | None:
+    def model(
+        self, finished_trials: Sequence[FrozenTrial], *, num_baseline: int | None = None
+    ) -> ArmModel | None:
         """Return what the first trials of the arm say, with its design; None: too few are complete.
 
         Args:
-            known: The first trials of the arm, all over.
+            finished_trials: The first trials of the arm, all over.
             num_baseline: How many runs at the baseline the design has; None: all that are over.
         """
         design = self._list_design(num_baseline)
-        numbers = tuple(trial.number for trial in (*design, *known))
+        numbers = tuple(trial.number for trial in (*design, *finished_trials))
         if numbers not in self._kept:
             _forget(self._kept)
-            told = _of_use([*design, *known], self._stream_of)
-            num_complete = sum(trial.state == TrialState.COMPLETE for trial in known)
+            trial_groups = _of_use([*design, *finished_trials], self._stream_of)
+            num_complete = sum(trial.state == TrialState.COMPLETE for trial in finished_trials)
             self._kept[numbers] = (
                 ArmModel(
-                    *told,
+                    *trial_groups,
                     self.describe,
                     maximize=self._maximize,
                     stream_of=self._stream_of,
                     trends=len(self._earlier),
                     guarding=self._guarding,
                 )
-                if min(len(told[0]), num_complete) >= FEWEST
+                if min(len(trial_groups[0]), num_complete) >= FEWEST
                 else None
             )
         return self._kept[numbers]
@@ -111,7 +113,7 @@ class KnowledgeGradient:
 
     def ask(
         self,
-        known: Sequence[FrozenTrial],
+        finished_trials: Sequence[FrozenTrial],
         pending: Sequence[FrozenTrial],
         *,
         number: int,
@@ -121,15 +123,15 @@ class KnowledgeGradient:
         """Return the values to train with; None: too little is known to say.
 
         Args:
-            known: The first trials of the arm, all over.
+            finished_trials: The first trials of the arm, all over.
             pending: Those between them and the one that is asked for.
             number: Number of the trial that is asked for.
             seed: What is drawn follows from it.
             fixed: Values that are not to be chosen.
         """
-        model, trials = self.model(known), [*known, *pending]
-        if (new := self._untried(trials, number, fixed, begins=model is None)) is not None:
-            return new
+        model, trials = self.model(finished_trials), [*finished_trials, *pending]
+        if (untried_set := self._untried(trials, number, fixed, begins=model is None)) is not None:
+            return untried_set
         if model is None:
             return None
         rng = np.random.default_rng(seed)
@@ -138,39 +140,39 @@ class KnowledgeGradient:
         best, _ = self._best_new(model, posterior, trials, number)
         return pool[best]
 
-    def prune(self, known: Sequence[FrozenTrial], own: FrozenTrial) -> bool:
+    def prune(self, finished_trials: Sequence[FrozenTrial], running_trial: FrozenTrial) -> bool:
         """Return whether the rest of a run is worth much less, by step, than a new run.
 
         Args:
-            known: The first trials of the arm, all over.
-            own: The run, with what it has reported.
+            finished_trials: The first trials of the arm, all over.
+            running_trial: The run, with what it has reported.
         """
-        model = self.model(known)
+        model = self.model(finished_trials)
         if model is None or not model.may_prune:
             return False
-        if max(own.intermediate_values) not in finite(own):
+        if max(running_trial.intermediate_values) not in finite(running_trial):
             return True
-        posterior, worth = self._worth_of_new(model, known)
-        rest = model.worth_of_rest(own, posterior)
-        return rest is not None and rest < _PATIENCE * worth
+        posterior, worth = self._worth_of_new(model, finished_trials)
+        remaining_worth = model.worth_of_rest(running_trial, posterior)
+        return remaining_worth is not None and remaining_worth < _PATIENCE * worth
 
-    def prospect(self, known: Sequence[FrozenTrial]) -> tuple[float, float] | None:
+    def prospect(self, finished_trials: Sequence[FrozenTrial]) -> tuple[float, float] | None:
         """Return how much better one more run is expected to make what would be named, and a run's noise.
 
         Both in units of the metric; None: too little is known to say.
 
         Args:
-            known: The first trials of the arm, all over.
+            finished_trials: The first trials of the arm, all over.
         """
-        model = self.model(known)
+        model = self.model(finished_trials)
         if model is None or not model.may_prune:
             return None
-        _, worth = self._worth_of_new(model, known)
+        _, worth = self._worth_of_new(model, finished_trials)
         return worth * model.total_steps, model.surrogate.noise
 
     def recommend(
         self,
-        known: Sequence[FrozenTrial],
+        finished_trials: Sequence[FrozenTrial],
         *,
         count: int,
         seed: int,
@@ -184,44 +186,47 @@ class KnowledgeGradient:
         their difference.
 
         Args:
-            known: Trials that are over.
+            finished_trials: Trials that are over.
             count: How many at most.
             seed: What is drawn follows from it.
             constant: The best constant temperature; None: none has priority.
             accepts: Returns whether a parameter set may be named.
         """
-        model = self.model(known)
+        model = self.model(finished_trials)
         if model is None:
             return []
         rng = np.random.default_rng(seed)
         pool, features_MD = self._nameable(model, rng)
         if model.has_only_diverged:
-            trained = [row_D.tobytes() not in model.has_only_diverged for row_D in features_MD]
-            pool, features_MD = list(itertools.compress(pool, trained)), features_MD[trained]
+            is_trained = [row_D.tobytes() not in model.has_only_diverged for row_D in features_MD]
+            pool, features_MD = list(itertools.compress(pool, is_trained)), features_MD[is_trained]
         if constant is not None:
             pool, features_MD = _distinct(
                 [*pool, dict(constant)], np.vstack([features_MD, self._sets.described([constant])])
             )
-        accepted = [place for place, candidate in enumerate(pool) if accepts(candidate)]
-        if not accepted:
+        accepted_indices = [index for index, candidate in enumerate(pool) if accepts(candidate)]
+        if not accepted_indices:
             return []
-        pool, features_MD = [pool[place] for place in accepted], features_MD[accepted]
+        pool, features_MD = [pool[index] for index in accepted_indices], features_MD[accepted_indices]
         posterior = model.posterior(features_MD)
-        if self._guarding is not None and (likely := np.flatnonzero(posterior.weights_M >= LIKELY)).size:
-            pool, features_MD = [pool[place] for place in likely], features_MD[likely]
+        if (
+            self._guarding is not None
+            and (likely_indices := np.flatnonzero(posterior.weights_M >= LIKELY)).size
+        ):
+            pool, features_MD = [pool[index] for index in likely_indices], features_MD[likely_indices]
             posterior = model.posterior(features_MD)
-        first = int(np.argmax(posterior.mean_M))
+        first_index = int(np.argmax(posterior.mean_M))
         if constant is not None:
             described_D = self.describe(constant)
-            same = np.flatnonzero((features_MD == described_D).all(axis=1))
-            if same.size and not _is_better(posterior, first, int(same[0])):
-                first = int(same[0])
-        places = select_batch(posterior, count=min(count, len(pool)), rng=rng, first=first)
-        return [pool[place] for place in places]
+            same_indices = np.flatnonzero((features_MD == described_D).all(axis=1))
+            if same_indices.size and not _is_better(posterior, first_index, int(same_indices[0])):
+                first_index = int(same_indices[0])
+        indices = select_batch(posterior, count=min(count, len(pool)), rng=rng, first=first_index)
+        return [pool[index] for index in indices]
 
     def ask_within(
         self,
-        known: Sequence[FrozenTrial],
+        finished_trials: Sequence[FrozenTrial],
         pending: Sequence[FrozenTrial],
         sets: ParameterSets,
         *,
@@ -232,7 +237,7 @@ class KnowledgeGradient:
         """Return the set of a part of the space to train, which is to find the best of that part.
 
         Args:
-            known: Trials of the arm that are over.
+            finished_trials: Trials of the arm that are over.
             pending: Trials in progress.
             sets: The part of the space.
             number: Number of the trial that is asked for.
@@ -242,7 +247,7 @@ class KnowledgeGradient:
         Returns:
             Values of the part's names; None: too few runs are complete.
         """
-        model = self.model(known, num_baseline=num_baseline)
+        model = self.model(finished_trials, num_baseline=num_baseline)
         if model is None:
             return None
         pool, features_MD = self._refined(model, sets, np.random.default_rng(seed))
@@ -258,12 +263,12 @@ class KnowledgeGradient:
         for _ in range(_REFINEMENTS):
             pool, features_MD = sets.pool(ranked, rng, {})
             order = np.argsort(-model.posterior(features_MD).mean_M, kind="stable")
-            ranked, features_MD = [pool[place] for place in order], features_MD[order]
+            ranked, features_MD = [pool[index] for index in order], features_MD[order]
         return ranked, features_MD
 
     def recommend_within(
         self,
-        known: Sequence[FrozenTrial],
+        finished_trials: Sequence[FrozenTrial],
         sets: ParameterSets,
         *,
         seed: int,
@@ -271,39 +276,43 @@ class KnowledgeGradient:
         """Return the set of a part of the space that is expected to be best; None: too few runs are complete.
 
         Args:
-            known: Trials that are over.
+            finished_trials: Trials that are over.
             sets: The part of the space.
             seed: What is drawn follows from it.
         """
-        model = self.model(known)
+        model = self.model(finished_trials)
         if model is None:
             return None
         ranked, _ = self._refined(model, sets, np.random.default_rng(seed))
         return ranked[0]
 
-    def rank_tried(self, known: Sequence[FrozenTrial]) -> list[Parameters]:
+    def rank_tried(self, finished_trials: Sequence[FrozenTrial]) -> list[Parameters]:
         """Return the parameter sets that were tried, the best posterior mean first; none: too few runs."""
-        model = self.model(known)
+        model = self.model(finished_trials)
         if model is None:
             return []
-        tried = [trial.params for trial in model.ranked]
-        means_M = model.posterior(self._sets.described(tried)).mean_M
-        return [tried[place] for place in np.argsort(-means_M, kind="stable")]
+        tried_sets = [trial.params for trial in model.ranked]
+        means_M = model.posterior(self._sets.described(tried_sets)).mean_M
+        return [tried_sets[index] for index in np.argsort(-means_M, kind="stable")]
 
     def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
         """Return the parameter sets that may be named, those that were tried first, and all described."""
-        tried = [trial.params for trial in model.ranked]
-        others, features_MD = self._pool(model, rng)
-        return _distinct([*tried, *others], np.vstack([self._sets.described(tried), features_MD]))
+        tried_sets = [trial.params for trial in model.ranked]
+        pool_sets, features_MD = self._pool(model, rng)
+        return _distinct(
+            [*tried_sets, *pool_sets], np.vstack([self._sets.described(tried_sets), features_MD])
+        )
 
-    def _worth_of_new(self, model: ArmModel, known: Sequence[FrozenTrial]) -> tuple[Posterior, float]:
+    def _worth_of_new(
+        self, model: ArmModel, finished_trials: Sequence[FrozenTrial]
+    ) -> tuple[Posterior, float]:
         """Return what might be named, as far as it is known, and what a step of a new run is worth."""
-        end = len(known)
+        end = len(finished_trials)
         if end not in self._new:
             _forget(self._new)
             _, features_MD = self._pool(model, np.random.default_rng(end))
             posterior = model.posterior(features_MD)
-            _, worth = self._best_new(model, posterior, known, end)
+            _, worth = self._best_new(model, posterior, finished_trials, end)
             self._new[end] = posterior, worth
         return self._new[end]
 
@@ -321,13 +330,15 @@ class KnowledgeGradient:
         it is taken only where there is no other.
         """
         stream = self._stream_of(number)
-        alike = [trial for trial in trials if self._stream_of(trial.number) == stream]
-        taken = {self._described_once(trial).tobytes() for trial in alike}
+        same_stream_trials = [trial for trial in trials if self._stream_of(trial.number) == stream]
+        used_keys = {self._described_once(trial).tobytes() for trial in same_stream_trials}
         worth_M = model.worth_of_new(posterior, number) / model.total_steps
-        nothing = _NOTHING * float(np.ptp(posterior.mean_M)) / model.total_steps
-        told_M = np.where(worth_M > nothing, worth_M, 0.0)
-        order = np.lexsort((-posterior.mean_M, -told_M)).tolist()
-        best = next((each for each in order if posterior.features_MD[each].tobytes() not in taken), order[0])
+        min_worth = _NOTHING * float(np.ptp(posterior.mean_M)) / model.total_steps
+        clipped_worth_M = np.where(worth_M > min_worth, worth_M, 0.0)
+        order = np.lexsort((-posterior.mean_M, -clipped_worth_M)).tolist()
+        best = next(
+            (index for index in order if posterior.features_MD[index].tobytes() not in used_keys), order[0]
+        )
         return best, float(worth_M[best])
 
     def _untried(
@@ -337,18 +348,23 @@ class KnowledgeGradient:
 
         None: the space is not small, or all have been tried.
         """
-        few = [{**each, **fixed} for each in self._sets.few]
-        if not few:
+        candidates = [{**parameters, **fixed} for parameters in self._sets.few]
+        if not candidates:
             return None
         stream = self._stream_of(number)
         # a trial from outside of the space has no values in it
-        known = [(self._described_once(t).tobytes(), self._stream_of(t.number)) for t in trials if t.params]
-        tried = [{key for key, _ in known}, {key for key, own in known if own == stream}]
-        keys = [row_D.tobytes() for row_D in self._sets.described(few)]
-        for taken in tried if begins else tried[:1]:
-            for each, key in zip(few, keys, strict=True):
-                if key not in taken:
-                    return each
+        trial_keys = [
+            (self._described_once(t).tobytes(), self._stream_of(t.number)) for t in trials if t.params
+        ]
+        key_sets = [
+            {key for key, _ in trial_keys},
+            {key for key, trial_stream in trial_keys if trial_stream == stream},
+        ]
+        keys = [row_D.tobytes() for row_D in self._sets.described(candidates)]
+        for used_keys in key_sets if begins else key_sets[:1]:
+            for candidate, key in zip(candidates, keys, strict=True):
+                if key not in used_keys:
+                    return candidate
         return None
 
     def _described_once(self, trial: FrozenTrial) -> Array:
@@ -369,29 +385,33 @@ class KnowledgeGradient:
         return self._sets.pool([trial.params for trial in model.ranked], rng, fixed or {})
 
 
-def _is_better(posterior: Posterior, place: int, other: int) -> bool:
+def _is_better(posterior: Posterior, index: int, other_index: int) -> bool:
     """Return whether one set is expected to be clearly better than another."""
     covariance_MM = posterior.covariance()
-    variance = covariance_MM[place, place] + covariance_MM[other, other] - 2 * covariance_MM[place, other]
-    gain = float(posterior.mean_M[place] - posterior.mean_M[other])
+    variance = (
+        covariance_MM[index, index]
+        + covariance_MM[other_index, other_index]
+        - 2 * covariance_MM[index, other_index]
+    )
+    gain = float(posterior.mean_M[index] - posterior.mean_M[other_index])
     return gain > 0 and gain >= _CLEARLY * math.sqrt(max(float(variance), 0.0))
 
 
 def _with_earlier(describe: Describe, earlier: Sequence[PriorStudy]) -> Describe:
     def described(sampled: Mapping[str, Any]) -> Array:
         own_D = describe(sampled)
-        return np.append(own_D, [each(own_D) for each in earlier])
+        return np.append(own_D, [prior_study(own_D) for prior_study in earlier])
 
     return described
 
 
 def _distinct(sets: Sequence[Parameters], features_MD: Array) -> tuple[list[Parameters], Array]:
     """Return the sets, and their features, without those that make the same training as one before them."""
-    first: dict[bytes, int] = {}
-    for place, row_D in enumerate(features_MD):
-        first.setdefault(row_D.tobytes(), place)
-    kept = list(first.values())
-    return [sets[place] for place in kept], features_MD[kept]
+    first_index: dict[bytes, int] = {}
+    for index, row_D in enumerate(features_MD):
+        first_index.setdefault(row_D.tobytes(), index)
+    indices = list(first_index.values())
+    return [sets[index] for index in indices], features_MD[indices]
 
 
 def _of_use(
@@ -403,16 +423,17 @@ def _of_use(
     """
     longest: dict[Hashable, tuple[bool, int, FrozenTrial]] = {}
     for trial in trials:
-        ended = trial.state == TrialState.COMPLETE
-        complete = ended and trial.value is not None and math.isfinite(trial.value)
-        if not complete and trial.state != TrialState.PRUNED:
+        has_ended = trial.state == TrialState.COMPLETE
+        is_complete = has_ended and trial.value is not None and math.isfinite(trial.value)
+        if not is_complete and trial.state != TrialState.PRUNED:
             continue
         training = _training(trial, stream_of)
-        told = complete, max(trial.intermediate_values, default=0), trial
-        if training not in longest or told[:2] > longest[training][:2]:
-            longest[training] = told
-    kept = sorted(longest.values(), key=lambda told: told[2].number)
-    return [t for complete, _, t in kept if complete], [t for complete, _, t in kept if not complete]
+        entry = is_complete, max(trial.intermediate_values, default=0), trial
+        if training not in longest or entry[:2] > longest[training][:2]:
+            longest[training] = entry
+    entries = sorted(longest.values(), key=lambda entry: entry[2].number)
+    complete_trials = [trial for is_complete, _, trial in entries if is_complete]
+    return complete_trials, [trial for is_complete, _, trial in entries if not is_complete]
 
 
 def _training(trial: FrozenTrial, stream_of: Callable[[int], int]) -> Hashable:
@@ -421,7 +442,7 @@ def _training(trial: FrozenTrial, stream_of: Callable[[int], int]) -> Hashable:
     return stream_of(trial.number), frozenset((name, repr(value)) for name, value in trial.params.items())
 
 
-def _forget(kept: dict[Any, Any]) -> None:
+def _forget(cache: dict[Any, Any]) -> None:
     """Make room for one more: trials in flight ask by turns, each for what it may know."""
-    if len(kept) >= _IN_FLIGHT:
-        del kept[next(iter(kept))]
+    if len(cache) >= _IN_FLIGHT:
+        del cache[next(iter(cache))]

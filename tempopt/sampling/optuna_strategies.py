@@ -27,28 +27,31 @@ def _written(annotation: Any) -> str:
 
 def _plain(annotation: str) -> list[str]:
     """Return the types in an annotation of Optuna's that can be written in a spec; none but None: nothing."""
-    names = [name.strip() for name in annotation.split("|")]
-    known = [name for name in names if name in OPTION_TYPES]
-    return known if set(known) - {"None"} else []
+    type_names = [name.strip() for name in annotation.split("|")]
+    plain_types = [type_name for type_name in type_names if type_name in OPTION_TYPES]
+    return plain_types if set(plain_types) - {"None"} else []
 
 
-def _made(what: str, kind: type[Any], strategy: Strategy, **forced: Any) -> Any:
+def _made(section: str, strategy_class: type[Any], strategy: Strategy, **forced: Any) -> Any:
     allowed = {
         name: text
-        for name, each in inspect.signature(kind).parameters.items()
-        if name != "seed" and _plain(text := _written(each.annotation))
+        for name, parameter in inspect.signature(strategy_class).parameters.items()
+        if name != "seed" and _plain(text := _written(parameter.annotation))
     }
     for option, value in strategy.options.items():
         if option not in allowed:
-            raise SpecError(f"study.{what}: " + unknown(f"option of {strategy.name}", option, allowed))
+            raise SpecError(f"study.{section}: " + unknown(f"option of {strategy.name}", option, allowed))
         if not any(has_type(value, name) for name in _plain(allowed[option])):
             raise SpecError(
-                f"study.{what}.{option}: given {value!r}. {strategy.name} takes {allowed[option]}. Give that."
+                f"study.{section}.{option}: given {value!r}. {strategy.name} takes "
+                f"{allowed[option]}. Give that."
             )
     try:
-        return kind(**_DEFAULTS.get(strategy.name, {}) | strategy.options | forced)
+        return strategy_class(**_DEFAULTS.get(strategy.name, {}) | strategy.options | forced)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"study.{what}: {strategy.name} does not take {strategy.options}: {error}") from error
+        raise SpecError(
+            f"study.{section}: {strategy.name} does not take {strategy.options}: {error}"
+        ) from error
 
 
 def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSampler | None:
@@ -76,18 +79,18 @@ def try_strategies(sampler: Strategy, pruner: Strategy) -> None:
         SpecError: An option is unknown or not of its type, or what it says cannot be worked with.
     """
     make_pruner(pruner)
-    made = make_sampler(sampler, seed=0)
+    optuna_sampler = make_sampler(sampler, seed=0)
     # the Gaussian process takes seconds to load, and learns from any number of trials
-    if made is None or sampler.name == "gp":
+    if optuna_sampler is None or sampler.name == "gp":
         return
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=made)
-    begins = max(sampler.options.get("n_startup_trials", 10), 0)
+    study = optuna.create_study(sampler=optuna_sampler)
+    num_startup = max(sampler.options.get("n_startup_trials", 10), 0)
     space: dict[str, BaseDistribution] = {"x": optuna.distributions.FloatDistribution(0.0, 1.0)}
     try:
-        for place in range(min(begins, _TRIED) + 2):
-            params = {"x": (place % 7 + 1) / 8}
-            trial = optuna.trial.create_trial(params=params, distributions=space, value=float(place))
+        for index in range(min(num_startup, _TRIED) + 2):
+            params = {"x": (index % 7 + 1) / 8}
+            trial = optuna.trial.create_trial(params=params, distributions=space, value=float(index))
             study.add_trial(trial)
         study.ask(space)
     except (TypeError, ValueError, ArithmeticError, LookupError, AssertionError) as error:

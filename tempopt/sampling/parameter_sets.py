@@ -56,7 +56,7 @@ class ParameterSets:
 
     def described(self, sets: Iterable[Mapping[str, Any]]) -> Array:
         """Return the features of parameter sets, one row each."""
-        return np.array([self._describe(each) for each in sets])
+        return np.array([self._describe(parameters) for parameters in sets])
 
     def pool(
         self, ranked: Sequence[Mapping[str, Any]], rng: np.random.Generator, fixed: Mapping[str, Any]
@@ -68,16 +68,16 @@ class ParameterSets:
             rng: Draws what is near.
             fixed: Values that are not to be chosen.
         """
-        everywhere, described_MD = self._everywhere
+        global_sets, described_MD = self._everywhere
         # where all sets are considered, those that are near are among them
         centres = [] if self._listed else ranked[:_CENTRES]
-        near = [self._moved(each, rng) for each in centres for _ in range(_NEAR)]
+        near_sets = [self._moved(centre, rng) for centre in centres for _ in range(_NEAR)]
         if fixed:
-            pool = [{**each, **fixed} for each in (*everywhere, *near)]
+            pool = [{**parameters, **fixed} for parameters in (*global_sets, *near_sets)]
             return pool, self.described(pool)
-        if not near:
-            return everywhere, described_MD
-        return [*everywhere, *near], np.vstack([described_MD, self.described(near)])
+        if not near_sets:
+            return global_sets, described_MD
+        return [*global_sets, *near_sets], np.vstack([described_MD, self.described(near_sets)])
 
     @cached_property
     def firsts(self) -> list[Parameters]:
@@ -86,9 +86,11 @@ class ParameterSets:
             return []
         pool, features_MD = self._everywhere
         rng, own_MD = np.random.default_rng(self._seed), features_MD[:, : self._own_end]
-        named = [each.best(own_MD, count=_FROM_EARLIER, rng=rng) for each in self._earlier]
+        best_indices = [
+            prior_study.best(own_MD, count=_FROM_EARLIER, rng=rng) for prior_study in self._earlier
+        ]
         # the best of each, then the second best of each
-        return [pool[place] for place in dict.fromkeys(itertools.chain(*zip(*named, strict=True)))]
+        return [pool[index] for index in dict.fromkeys(itertools.chain(*zip(*best_indices, strict=True)))]
 
     @cached_property
     def few(self) -> list[Parameters]:
@@ -102,36 +104,36 @@ class ParameterSets:
         if self._listed:
             return self._listed, self.described(self._listed)
         sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
-        found = [at_places(self._space, places) for places in sobol]
-        for each in self._earlier:
-            found += [nearest(self._space, parameters) for parameters in each.parameters]
-        return found, self.described(found)
+        sets = [at_places(self._space, places) for places in sobol]
+        for prior_study in self._earlier:
+            sets += [nearest(self._space, parameters) for parameters in prior_study.parameters]
+        return sets, self.described(sets)
 
     @cached_property
     def _listed(self) -> list[Parameters]:
         """All sets of the space, in an order that is drawn once; none where they are too many."""
-        found = configurations(self._space, most=_EVERYWHERE)
-        order = np.random.default_rng(self._seed).permutation(len(found))
-        return self._distinct([found[place] for place in order])
+        sets = configurations(self._space, max_count=_EVERYWHERE)
+        order = np.random.default_rng(self._seed).permutation(len(sets))
+        return self._distinct([sets[index] for index in order])
 
     def _distinct(self, sets: Sequence[Parameters]) -> list[Parameters]:
         """Return the first of all sets that make the same training, such as constants with other ends."""
-        first: dict[bytes, Parameters] = {}
-        for each, row_D in zip(sets, self.described(sets), strict=True):
-            first.setdefault(row_D.tobytes(), each)
-        return list(first.values())
+        sets_by_key: dict[bytes, Parameters] = {}
+        for parameters, row_D in zip(sets, self.described(sets), strict=True):
+            sets_by_key.setdefault(row_D.tobytes(), parameters)
+        return list(sets_by_key.values())
 
     def _moved(self, centre: Mapping[str, Any], rng: np.random.Generator) -> Parameters:
-        moved = {}
-        for name, each in self._space.items():
-            held = centre.get(name)
-            if held is None:
-                moved[name] = at_place(each, rng.random())
-            elif isinstance(each, CategoricalDistribution):
+        values = {}
+        for name, distribution in self._space.items():
+            value = centre.get(name)
+            if value is None:
+                values[name] = at_place(distribution, rng.random())
+            elif isinstance(distribution, CategoricalDistribution):
                 # a run at a constant temperature may have a choice that is not searched
-                keeps = rng.random() >= _REDRAWN and held in each.choices
-                moved[name] = held if keeps else at_place(each, rng.random())
+                is_kept = rng.random() >= _REDRAWN and value in distribution.choices
+                values[name] = value if is_kept else at_place(distribution, rng.random())
             else:
-                place = place_of(each, held) + _WIDTH * rng.standard_normal()
-                moved[name] = at_place(each, min(max(place, 0.0), 1.0))
-        return moved
+                position = place_of(distribution, value) + _WIDTH * rng.standard_normal()
+                values[name] = at_place(distribution, min(max(position, 0.0), 1.0))
+        return values

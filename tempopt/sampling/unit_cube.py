@@ -29,14 +29,14 @@ def count_values(distribution: BaseDistribution) -> float:
     return float(round((distribution.high - distribution.low) / distribution.step) + 1)
 
 
-def configurations(space: Mapping[str, BaseDistribution], *, most: int) -> list[dict[str, Any]]:
-    """Return every combination of values of a space; none where there are more than ``most``.
+def configurations(space: Mapping[str, BaseDistribution], *, max_count: int) -> list[dict[str, Any]]:
+    """Return every combination of values of a space; none where there are more than ``max_count``.
 
     Args:
         space: Optuna's distributions by name.
-        most: Largest number of combinations that is listed, >= 1.
+        max_count: Largest number of combinations that is listed, >= 1.
     """
-    if math.prod(count_values(each) for each in space.values()) > most:
+    if math.prod(count_values(distribution) for distribution in space.values()) > max_count:
         return []
     return [
         dict(zip(space, values, strict=True)) for values in itertools.product(*map(_values, space.values()))
@@ -50,22 +50,22 @@ def _values(distribution: BaseDistribution) -> list[Any]:
     step = distribution.step or 0
     steps = range(int(count_values(distribution)))
     # as at_place rounds, so that equal values are the same number
-    return [min(distribution.low + step * each, distribution.high) for each in steps]
+    return [min(distribution.low + step * index, distribution.high) for index in steps]
 
 
-def at_place(distribution: BaseDistribution, place: float) -> Any:
+def at_place(distribution: BaseDistribution, position: float) -> Any:
     """Return the value at a place; numbers of a continuous range have four significant digits.
 
     Args:
         distribution: Optuna's.
-        place: In [0, 1].
+        position: In [0, 1].
     """
     if isinstance(distribution, CategoricalDistribution):
         choices = in_order(distribution)
-        return choices[min(int(place * len(choices)), len(choices) - 1)]
+        return choices[min(int(position * len(choices)), len(choices) - 1)]
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
-    value = low * (high / low) ** place if distribution.log else low + place * (high - low)
+    value = low * (high / low) ** position if distribution.log else low + position * (high - low)
     if distribution.step is not None:
         value = low + distribution.step * round((value - low) / distribution.step)
     if isinstance(distribution, IntDistribution):
@@ -90,21 +90,28 @@ def place_of(distribution: BaseDistribution, value: Any) -> float:
 
 def at_places(space: Mapping[str, BaseDistribution], places: Sequence[float]) -> dict[str, Any]:
     """Return the values at places, one for each name of the space in its order."""
-    return {name: at_place(each, place) for (name, each), place in zip(space.items(), places, strict=True)}
+    return {
+        name: at_place(distribution, position)
+        for (name, distribution), position in zip(space.items(), places, strict=True)
+    }
 
 
 def nearest(space: Mapping[str, BaseDistribution], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a space that are nearest to these; where one says nothing, the middle."""
-    found = {}
-    for name, each in space.items():
+    nearest_values = {}
+    for name, distribution in space.items():
         value = values.get(name)
-        if isinstance(each, CategoricalDistribution):
+        if isinstance(distribution, CategoricalDistribution):
             # a choice of this space, since 1, 1.0 and True are equal
-            same = (choice for choice in each.choices if choice == value and type(choice) is type(value))
-            found[name] = next(same, at_place(each, 0.5))
+            equal_choices = (
+                choice for choice in distribution.choices if choice == value and type(choice) is type(value)
+            )
+            nearest_values[name] = next(equal_choices, at_place(distribution, 0.5))
             continue
-        assert isinstance(each, FloatDistribution | IntDistribution)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        held = min(max(value, each.low), each.high) if number else None  # type: ignore[type-var]
-        found[name] = at_place(each, 0.5 if held is None else place_of(each, held))
-    return found
+        assert isinstance(distribution, FloatDistribution | IntDistribution)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        clipped_value = min(max(value, distribution.low), distribution.high) if is_number else None  # type: ignore[type-var]
+        nearest_values[name] = at_place(
+            distribution, 0.5 if clipped_value is None else place_of(distribution, clipped_value)
+        )
+    return nearest_values

@@ -54,7 +54,9 @@ class Reports:
             with self._lock:
                 text = self._pages.get(key)
             if text is None:
-                text = render_report(load(self._store, study.name, whole=True), plotlyjs=plotlyjs, site=site)
+                text = render_report(
+                    load(self._store, study.name, needs_measurements=True), plotlyjs=plotlyjs, site=site
+                )
             with self._lock:
                 self._pages[key] = text
                 self._pages.move_to_end(key)

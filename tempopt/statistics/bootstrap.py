@@ -72,11 +72,11 @@ def paired_bootstrap(
     means_DR = _resampled(values_DU, weights_U, np.random.default_rng(seed), resamples)
     tail = float(norm.cdf(math.sqrt(units / (units - 1)) * t.ppf((1 - confidence) / 2, units - 1)))
     low_D, high_D = np.quantile(means_DR, (tail, 1 - tail), axis=1)
-    found_D = values_DU @ weights_U / weights_U.sum()
-    enough_D = np.count_nonzero(values_DU, axis=1) >= FEWEST
+    mean_D = values_DU @ weights_U / weights_U.sum()
+    is_enough_D = np.count_nonzero(values_DU, axis=1) >= FEWEST
     return [
-        Interval(difference=float(found), low=float(low), high=float(high)) if enough else None
-        for found, low, high, enough in zip(found_D, low_D, high_D, enough_D, strict=True)
+        Interval(difference=float(difference), low=float(low), high=float(high)) if is_enough else None
+        for difference, low, high, is_enough in zip(mean_D, low_D, high_D, is_enough_D, strict=True)
     ]
 
 
@@ -86,12 +86,12 @@ def _resampled(
     """Return the weighted means of each row on so many resamples of the units."""
     units = len(weights_U)
     weighted = np.vstack([values_DU * weights_U, weights_U]).T
-    parts, left = [], resamples
-    while left:
-        some = min(left, max(1, _AT_ONCE // units))
-        drawn = draw.integers(units, size=(some, units)) + units * np.arange(some)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=some * units).reshape(some, units)
+    parts, remaining = [], resamples
+    while remaining:
+        num_draws = min(remaining, max(1, _AT_ONCE // units))
+        indices = draw.integers(units, size=(num_draws, units)) + units * np.arange(num_draws)[:, None]
+        counts = np.bincount(indices.ravel(), minlength=num_draws * units).reshape(num_draws, units)
         sums = counts @ weighted
         parts.append((sums[:, :-1] / sums[:, -1:]).T)
-        left -= some
+        remaining -= num_draws
     return np.concatenate(parts, axis=1)

@@ -57,12 +57,12 @@ def fieller(numerators: Sequence[float], denominators: Sequence[float], *, alpha
         raise UsageError(f"A ratio was given the level {alpha:g}; it has to lie between 0 and 1.")
     # squares of what is very large or very small leave the range of floats; powers of 2 are exact
     exponent = math.frexp(max(map(abs, (*numerators, *denominators))))[1]
-    numerators = [math.ldexp(each, -exponent) for each in numerators]
-    denominators = [math.ldexp(each, -exponent) for each in denominators]
-    above, below = fmean(numerators), fmean(denominators)
-    if abs(below) <= _ROUNDING * max(map(abs, denominators)):
+    numerators = [math.ldexp(value, -exponent) for value in numerators]
+    denominators = [math.ldexp(value, -exponent) for value in denominators]
+    numerator_mean, denominator_mean = fmean(numerators), fmean(denominators)
+    if abs(denominator_mean) <= _ROUNDING * max(map(abs, denominators)):
         return Ratio(ratio=math.nan, low=-math.inf, high=math.inf)
-    ratio = above / below
+    ratio = numerator_mean / denominator_mean
     if len(numerators) == 1:
         return Ratio(ratio=ratio, low=-math.inf, high=math.inf)
     low, high = _deviations(
@@ -80,11 +80,11 @@ def _deviations(rests: Sequence[float], denominators: Sequence[float], alpha: fl
     from scipy.special import stdtrit
 
     n, mean = len(rests), fmean(denominators)
-    apart = [d - mean for d in denominators]
+    deviations = [d - mean for d in denominators]
     factor = float(stdtrit(n - 1, 1 - alpha / 2)) ** 2 / n / (n - 1)
     of_rests = factor * math.fsum(e * e for e in rests)
-    of_both = factor * math.fsum(e * d for e, d in zip(rests, apart, strict=True))
-    square = mean**2 - factor * math.fsum(d * d for d in apart)
+    of_both = factor * math.fsum(e * d for e, d in zip(rests, deviations, strict=True))
+    square = mean**2 - factor * math.fsum(d * d for d in deviations)
     if square <= _ROUNDING * mean**2:
         return -math.inf, math.inf
     root = math.sqrt(of_both**2 + square * of_rests)

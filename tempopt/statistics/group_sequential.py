@@ -169,17 +169,17 @@ def _crossed(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
     from scipy.special import ndtr
 
     plain_Z = ndtr(-_SCORES)[:, None]
-    found: list[Floats] = []
+    scores: list[Floats] = []
     above_ZL, wanted_L = np.repeat(plain_Z, len(levels_L), axis=1), np.zeros(len(levels_L))
-    before, done, here = 1, 0.0, 0.0
+    last_n, spent_share, last_share = 1, 0.0, 0.0
     for n, share in looks:
-        if n > before > 1:
-            above_ZL = _moved(_kernel(before, n), above_ZL, found[-1], wanted_L)
-            done = here
-        wanted_L = levels_L * (share - done)
-        found.append(_solved(above_ZL / plain_Z, wanted_L) if n > 1 else np.full(len(levels_L), math.inf))
-        before, here = n, share
-    return np.array(found)
+        if n > last_n > 1:
+            above_ZL = _moved(_kernel(last_n, n), above_ZL, scores[-1], wanted_L)
+            spent_share = last_share
+        wanted_L = levels_L * (share - spent_share)
+        scores.append(_solved(above_ZL / plain_Z, wanted_L) if n > 1 else np.full(len(levels_L), math.inf))
+        last_n, last_share = n, share
+    return np.array(scores)
 
 
 def _solved(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
@@ -200,14 +200,14 @@ def _solved(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
         middle = (low + high) / 2
         cubics = _lagrange(middle + cell_L - start_L)
         value = sum(point * cubic for point, cubic in zip(points, cubics, strict=True))
-        over = value * ndtr(-_score_at(cell_L + middle)) > wanted_L
-        low, high = np.where(over, middle, low), np.where(over, high, middle)
+        is_above = value * ndtr(-_score_at(cell_L + middle)) > wanted_L
+        low, high = np.where(is_above, middle, low), np.where(is_above, high, middle)
     score_L = _score_at(cell_L + (low + high) / 2)
     return np.where(wanted_L > 0, score_L, math.inf)
 
 
-def _score_at(place: Floats) -> Floats:
-    return np.asarray(place * _STEP - _REACH)
+def _score_at(position: Floats) -> Floats:
+    return np.asarray(position * _STEP - _REACH)
 
 
 def _moved(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: Floats) -> Floats:
@@ -247,7 +247,7 @@ def _lagrange(x: Floats) -> tuple[Floats, ...]:
 
 
 @lru_cache(maxsize=64)
-def _kernel(before: int, after: int) -> Floats:
+def _kernel(pairs_before: int, pairs_after: int) -> Floats:
     """Return the chance of a score above each one (row) after some pairs, given one in a cell after fewer.
 
     On the unit sphere, with r the cosine of the pairs before, the cosine after n₂ pairs is
@@ -256,13 +256,13 @@ def _kernel(before: int, after: int) -> Floats:
     tan θ ~ t(n₁); so R = ρ A cos(θ - φ), and given ρ the chance of R > x is that of θ within arccos(x / ρA)
     of φ.
     """
-    if after - before == 1:
-        return _kernel_of_one(before)
-    if after - before < _SMOOTH_FROM:
+    if pairs_after - pairs_before == 1:
+        return _kernel_of_one(pairs_before)
+    if pairs_after - pairs_before < _SMOOTH_FROM:
         # with few new pairs the chance has kinks, which only the kernel of one pair resolves
         none, nothing = np.full(_CELLS, _REACH), np.zeros(_CELLS)
-        return _moved(_kernel_of_one(after - 1), _kernel(before, after - 1), none, nothing)
-    upper_XZ = _upper(before, after, _SCORES)
+        return _moved(_kernel_of_one(pairs_after - 1), _kernel(pairs_before, pairs_after - 1), none, nothing)
+    upper_XZ = _upper(pairs_before, pairs_after, _SCORES)
     cells_XC = (upper_XZ[:, :-1] + upper_XZ[:, 1:]) * (13 / 24)
     cells_XC[:, 1:] -= upper_XZ[:, :-2] / 24
     cells_XC[:, :-1] -= upper_XZ[:, 2:] / 24
@@ -273,17 +273,17 @@ def _kernel(before: int, after: int) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _kernel_of_one(before: int) -> Floats:
+def _kernel_of_one(pairs_before: int) -> Floats:
     """Return the kernel of one new pair, the mean of many points in each cell."""
     fine = np.linspace(-_REACH, _REACH, _CELLS * _FINE + 1)
     middle = (fine[:-1] + fine[1:]) / 2
     density_CF = np.exp(-(middle**2) / 2).reshape(_CELLS, _FINE)
     density_CF /= density_CF.sum(axis=1, keepdims=True)
-    upper_XCF = _upper(before, before + 1, middle).reshape(_CELLS + 1, _CELLS, _FINE)
+    upper_XCF = _upper(pairs_before, pairs_before + 1, middle).reshape(_CELLS + 1, _CELLS, _FINE)
     return np.asarray(np.einsum("xcf,cf->xc", upper_XCF, density_CF))
 
 
-def _upper(before: int, after: int, scores_Z: Floats) -> Floats:
+def _upper(pairs_before: int, pairs_after: int, scores_Z: Floats) -> Floats:
     """Return the chance of being above each of the grid's scores, given each of some scores before.
 
     Over ρ² from x²/A² to 1 it is integrated by Gauss and Jacobi, whose weight takes up the square root with
@@ -291,25 +291,26 @@ def _upper(before: int, after: int, scores_Z: Floats) -> Floats:
     """
     from scipy.special import betaln, roots_jacobi
 
-    new, chance = after - before, _angle_chance(before)
-    x_X = _cosines(after, _SCORES[_CELLS // 2 :])[:, None]
-    along, across = math.sqrt(before / after) * _cosines(before, scores_Z), math.sqrt(new / after)
+    num_new, chance = pairs_after - pairs_before, _angle_chance(pairs_before)
+    x_X = _cosines(pairs_after, _SCORES[_CELLS // 2 :])[:, None]
+    along = math.sqrt(pairs_before / pairs_after) * _cosines(pairs_before, scores_Z)
+    across = math.sqrt(num_new / pairs_after)
     size_Z, angle_Z = np.hypot(along, across), np.arctan2(across, along)
     share_XZ = np.minimum(1.0, x_X / size_Z)
-    if new == 1:
+    if num_new == 1:
         upper_XZ = chance(angle_Z, np.arccos(share_XZ))
     else:
-        power = (new - 3) / 2
+        power = (num_new - 3) / 2
         # the rest of the integrand is nearly a polynomial of half as high a degree as there are pairs
-        node_K, weight_K = roots_jacobi(_NODES + before // 4, power, 0.5)
+        node_K, weight_K = roots_jacobi(_NODES + pairs_before // 4, power, 0.5)
         node_K, weight_K = (1 + node_K) / 2, weight_K / weight_K.sum()
-        scale = math.exp(betaln(power + 1, 1.5) - betaln((before + 1) / 2, (new - 1) / 2))
+        scale = math.exp(betaln(power + 1, 1.5) - betaln((pairs_before + 1) / 2, (num_new - 1) / 2))
         rest_XZ, upper_XZ = 1 - share_XZ**2, np.zeros_like(share_XZ)
         for node, weight in zip(node_K, weight_K, strict=True):
             square_XZ = share_XZ**2 + rest_XZ * node
             inside_XZ = chance(angle_Z, np.arccos(np.minimum(1.0, share_XZ / np.sqrt(square_XZ))))
-            upper_XZ += (scale * weight / math.sqrt(node)) * inside_XZ * square_XZ ** ((before - 1) / 2)
-        upper_XZ *= rest_XZ ** ((new - 1) / 2)
+            upper_XZ += (scale * weight / math.sqrt(node)) * inside_XZ * square_XZ ** ((pairs_before - 1) / 2)
+        upper_XZ *= rest_XZ ** ((num_new - 1) / 2)
         # P(R > 0 | r) + P(R > 0 | -r) is 1, which quadrature keeps only nearly
         upper_XZ[0] += (1 - upper_XZ[0] - upper_XZ[0, ::-1]) / 2
     return np.concatenate([1 - upper_XZ[:0:-1, ::-1], upper_XZ])
@@ -331,15 +332,15 @@ def _angle_chance(n: int) -> Callable[[Floats, Floats], Floats]:
 
     grid = np.linspace(-math.pi / 2, math.pi / 2, _ANGLES + 1)
     step = grid[1] - grid[0]
-    below = stdtr(n, math.sqrt(n) * np.tan(grid[1:-1]))
-    value = 1 - np.concatenate([[0.0], below, [1.0]])
-    value[_ANGLES // 2 :] = np.concatenate([[0.0], below])[_ANGLES // 2 :: -1]
+    lower_tail = stdtr(n, math.sqrt(n) * np.tan(grid[1:-1]))
+    value = 1 - np.concatenate([[0.0], lower_tail, [1.0]])
+    value[_ANGLES // 2 :] = np.concatenate([[0.0], lower_tail])[_ANGLES // 2 :: -1]
     slope = -step * np.cos(grid) ** (n - 1) / beta(0.5, n / 2)
 
     def above(angle: Floats) -> Floats:
-        place = np.clip((angle + math.pi / 2) / step, 0, _ANGLES)
-        cell = np.minimum(place.astype(np.intp), _ANGLES - 1)
-        x = place - cell
+        position = np.clip((angle + math.pi / 2) / step, 0, _ANGLES)
+        cell = np.minimum(position.astype(np.intp), _ANGLES - 1)
+        x = position - cell
         rise = value[cell + 1] - value[cell]
         bend = slope[cell] - rise
         return np.asarray(

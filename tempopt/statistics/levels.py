@@ -21,8 +21,8 @@ spent."""
 _POWER = 1.5
 
 
-def spent(pairs: int, most: int) -> float:
-    """Return the share of the level that is spent by a look at so many pairs: (pairs / most)^1.5.
+def spent(pairs: int, max_pairs: int) -> float:
+    """Return the share of the level that is spent by a look at so many pairs: (pairs / max_pairs)^1.5.
 
     Chosen among powers (Kim & DeMets 1987) and the shapes of Pocock and O'Brien and Fleming (Lan & DeMets
     1983) for trainings that are dear: looks at 4, 8, 12 and 16 pairs, given up where the gain is not above
@@ -46,19 +46,19 @@ def spent(pairs: int, most: int) -> float:
 
     Args:
         pairs: Pairs that are there, >= 1.
-        most: Pairs at which the test ends at the latest, >= 1.
+        max_pairs: Pairs at which the test ends at the latest, >= 1.
 
     Returns:
-        A share in (0, 1]; 1 from ``most`` on.
+        A share in (0, 1]; 1 from ``max_pairs`` on.
 
     Raises:
         UsageError: If either number is below 1.
     """
-    if pairs < 1 or most < 1:
+    if pairs < 1 or max_pairs < 1:
         raise UsageError(
-            f"A look at {pairs} of {most} pairs spends no level: both numbers have to be at least 1."
+            f"A look at {pairs} of {max_pairs} pairs spends no level: both numbers have to be at least 1."
         )
-    return float(min(1.0, pairs / most) ** _POWER)
+    return float(min(1.0, pairs / max_pairs) ** _POWER)
 
 
 def least_pairs(test: Test, alpha: float) -> int:

@@ -50,13 +50,13 @@ def headroom(
             "both: leave out the others."
         )
     sign = -1.0 if reference and fmean(reference) < 0 else 1.0
-    found = []
+    slacks = []
     for of_arm, of_reference in zip(arm, reference, strict=True):
         worse = of_arm - of_reference if side == "most" else of_reference - of_arm
-        left = (margin * sign * of_reference if relative else margin) - worse
+        slack = (margin * sign * of_reference if relative else margin) - worse
         rounding = _ROUNDING * max(abs(of_arm), abs(of_reference), margin)
-        found.append(0.0 if abs(left) <= rounding else left)
-    return found
+        slacks.append(0.0 if abs(slack) <= rounding else slack)
+    return slacks
 
 
 def non_inferior(
@@ -82,5 +82,5 @@ def non_inferior(
     Raises:
         UsageError: As in :func:`headroom` and :func:`~tempopt.statistics.paired_tests.paired`.
     """
-    left = headroom(arm, reference, side=side, margin=margin, relative=relative)
-    return paired(left, test=test, direction="maximize", alpha=alpha)
+    slacks = headroom(arm, reference, side=side, margin=margin, relative=relative)
+    return paired(slacks, test=test, direction="maximize", alpha=alpha)

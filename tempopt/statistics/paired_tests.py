@@ -153,9 +153,13 @@ def paired(
         gain = gains[0]
     else:
         gain = fmean(gains)
-        told = [stage for stage in stages if len(stage.gains) > 1] or stages[-1:]
-        low, high, p = told[0].alone(alpha) if len(told) == 1 else _combined(told, gain, alpha)
-        if len(told) == 1 and (gain > 0) != (fmean(told[0].gains) > 0):
+        informative_stages = [stage for stage in stages if len(stage.gains) > 1] or stages[-1:]
+        low, high, p = (
+            informative_stages[0].alone(alpha)
+            if len(informative_stages) == 1
+            else _combined(informative_stages, gain, alpha)
+        )
+        if len(informative_stages) == 1 and (gain > 0) != (fmean(informative_stages[0].gains) > 0):
             # a single pair that was added has turned the sign, of which it can show nothing
             p = 1.0
     return PairedTest(
@@ -272,17 +276,17 @@ def pairs_to_add(
         )
     from scipy.special import ndtr, ndtri
 
-    told = [_Evidence(stage, test, direction) for stage in stages if len(stage.differences) > 1]
-    squares = sum((len(each.gains) - 1) * stdev(each.gains) ** 2 for each in told)
+    evidence = [_Evidence(stage, test, direction) for stage in stages if len(stage.differences) > 1]
+    squares = sum((len(stage.gains) - 1) * stdev(stage.gains) ** 2 for stage in evidence)
     if squares <= _NOTHING**2:
         return None
-    deviation = math.sqrt(squares / sum(len(each.gains) - 1 for each in told))
-    *weights, weight = _weights(len(told) + 1)
-    scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, told, strict=True))
-    wanted = (-float(ndtri(alpha / 2)) - scored) / weight
-    left = min(2 * float(ndtr(-wanted)), _MOST_LEVEL)
-    needed = pairs_needed(effect / deviation, alpha=left, power=power)
-    return None if needed is None else max(needed, least_pairs(test, left))
+    deviation = math.sqrt(squares / sum(len(stage.gains) - 1 for stage in evidence))
+    *weights, weight = _weights(len(evidence) + 1)
+    scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
+    needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
+    next_alpha = min(2 * float(ndtr(-needed_score)), _MOST_LEVEL)
+    num_pairs = pairs_needed(effect / deviation, alpha=next_alpha, power=power)
+    return None if num_pairs is None else max(num_pairs, least_pairs(test, next_alpha))
 
 
 class _Evidence:
@@ -337,8 +341,8 @@ class _Evidence:
             return -float(ndtri(min(p, _MOST_P)))
         t = sign * (fmean(self.gains) - against) / self._error
         tail = max(_LEAST_P, float(stdtr(len(self.gains) - 1, -abs(t))))
-        plain = math.copysign(float(ndtri(tail)), t)
-        return max(repeated_score(self._looks, plain), float(ndtri(1 - _MOST_P)))
+        plain_score = math.copysign(float(ndtri(tail)), t)
+        return max(repeated_score(self._looks, plain_score), float(ndtri(1 - _MOST_P)))
 
     def _spread_out(self, p: float) -> float:
         return min(1.0, p / self._share) if self._share > 0 else 1.0

@@ -68,7 +68,7 @@ def subset_means(gains: Sequence[float]) -> list[float]:
         draw = np.random.default_rng(len(gains))
         sums, counts = np.zeros(2**_ENUMERATED - 1), np.zeros(2**_ENUMERATED - 1)
         for gain in gains:
-            taken = draw.integers(0, 2, size=len(sums))
-            sums, counts = sums + gain * taken, counts + taken
+            mask = draw.integers(0, 2, size=len(sums))
+            sums, counts = sums + gain * mask, counts + mask
         sums, counts = sums[counts > 0], counts[counts > 0]
     return [float(mean) for mean in np.sort(sums / counts)]

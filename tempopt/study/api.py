@@ -104,7 +104,7 @@ def _submit(
         told=observer.note,
     )
     look_on(store, row.name, observer)
-    return load(store, row.name, whole=True)
+    return load(store, row.name, needs_measurements=True)
 
 
 def compare(
@@ -262,7 +262,7 @@ def load_study(storage: Storage, name: str) -> StudyResult:
         StudyNotFound: There is no study of that name.
     """
     with opened(storage) as store:
-        return load(store, name, whole=True)
+        return load(store, name, needs_measurements=True)
 
 
 def check(

@@ -54,7 +54,7 @@ def comparison_from(
         SpecError: The spec is wrong, or does not accept a parameter of the sets.
     """
     with opened(storage) as store:
-        result = load(store, study, whole=True)
+        result = load(store, study, needs_measurements=True)
     sets = best_sets(result, top=TOP if top is None else top, without=without)
     with advise_without(study):
         return comparison_spec(spec, sets, all_pairs=all_pairs, name=name, pairs=pairs, overrides=overrides)

@@ -118,7 +118,7 @@ def carried_out(
     if workers is not None:
         return joined(store, name, workers=workers, folder=None, observer=seen)
     look_on(store, name, seen)
-    return load(store, name, whole=True)
+    return load(store, name, needs_measurements=True)
 
 
 def joined(
@@ -132,7 +132,7 @@ def joined(
     """Work on a study as one of its agents, and return its result; as :func:`tempopt.study.api.join`."""
     with _shown_to_workers(store.given_token):
         work_behind(store.server, name, workers=workers, folder=folder, observer=observer)
-    return load(store, name, whole=True)
+    return load(store, name, needs_measurements=True)
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ class Made:
 
     def result(self) -> StudyResult:
         """Return the study as it is read."""
-        return assemble(self.row, self.tickets, self.measurements, whole=True, maps=self.maps)
+        return assemble(self.row, self.tickets, self.measurements, needs_measurements=True, maps=self.maps)
 
 
 def make(world: World) -> Made:

@@ -150,14 +150,14 @@ def test_the_configurations_are_those_that_places_lead_to(found: list[Any]) -> N
     space = {f"p{place}": each for place, each in enumerate(found)}
     places = [number / 400 for number in range(401)]
     reached = [{repr(at_place(each, place)) for place in places} for each in found]
-    listed = configurations(space, most=64)
+    listed = configurations(space, max_count=64)
     assert {tuple(map(repr, each.values())) for each in listed} == set(itertools.product(*reached))
     assert len(listed) == len({repr(each) for each in listed})
     assert [count_values(each) for each in found] == [len(each) for each in reached]
 
 
 def test_a_space_with_more_configurations_than_asked_or_a_range_lists_none() -> None:
-    assert configurations({"x": IntDistribution(1, 10**9)}, most=256) == []
-    assert configurations({"x": FloatDistribution(0.0, 1.0), "y": IntDistribution(1, 2)}, most=256) == []
-    assert len(configurations({"x": IntDistribution(1, 3)}, most=3)) == 3
-    assert configurations({"x": IntDistribution(1, 4)}, most=3) == []
+    assert configurations({"x": IntDistribution(1, 10**9)}, max_count=256) == []
+    assert configurations({"x": FloatDistribution(0.0, 1.0), "y": IntDistribution(1, 2)}, max_count=256) == []
+    assert len(configurations({"x": IntDistribution(1, 3)}, max_count=3)) == 3
+    assert configurations({"x": IntDistribution(1, 4)}, max_count=3) == []

@@ -73,7 +73,7 @@ def render_report(
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
-    first, *others = headline.decision_lines(result, option)
+    first_line, *other_lines = headline.decision_lines(result, option)
     text: str = (
         _environment()
         .get_template("report.html.j2")
@@ -81,8 +81,8 @@ def render_report(
             study=result,
             answer=headline.answer(result),
             gain=GAIN,
-            verdict=first,
-            decision=others,
+            verdict=first_line,
+            decision=other_lines,
             todo=headline.what_to_do(result, option),
             terms=headline.terms(result),
             statements=headline.statements(result, option),
@@ -141,11 +141,11 @@ def file_name(name: str) -> str:
 @functools.cache
 def _environment() -> Environment:
     loader = PackageLoader("tempopt.report.page")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    made.lstrip_blocks = True
-    made.filters["cell"] = cell
-    made.filters["coded"] = coded
-    return made
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.lstrip_blocks = True
+    environment.filters["cell"] = cell
+    environment.filters["coded"] = coded
+    return environment
 
 
 def _policy(script: str, library: str | None, site: Site | None) -> str:

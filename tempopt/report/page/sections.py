@@ -154,24 +154,24 @@ def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
 
 def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers that people look for first: what it is, its value, and what belongs to it."""
-    found = []
+    rows = []
     if result.verdict is not None:
         test = result.verdict.total.paired
         interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
-        sure = f"{100 * test.confidence:.4g} % interval {interval}"
-        found.append((f"gain in {_short(result.metric)}", rounded(test.gain, test), sure))
-        found.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
-        found.append(_ledger(result.verdict))
+        interval_text = f"{100 * test.confidence:.4g} % interval {interval}"
+        rows.append((f"gain in {_short(result.metric)}", rounded(test.gain, test), interval_text))
+        rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
+        rows.append(_ledger(result.verdict))
     elif result.best is not None:
-        found.append(("best trial", number(result.best.value), "not the gain to expect"))
+        rows.append(("best trial", number(result.best.value), "not the gain to expect"))
     if result.baseline is not None:
         spread = "" if result.baseline.sd is None else f"± {result.baseline.sd:.2g}"
-        found.append((f"{baseline_label(result.spec)} in the search", number(result.baseline.mean), spread))
+        rows.append((f"{baseline_label(result.spec)} in the search", number(result.baseline.mean), spread))
     if result.spec.compare is not None:
         return (*_of_variants(result), _training(result))
-    over = sum(count for name, count in result.trials.items() if name != "running")
-    found.append(("search trials", f"{over:,}".replace(",", " "), f"{result.trials['pruned']} pruned"))
-    return (*found, _training(result))
+    num_over = sum(count for name, count in result.trials.items() if name != "running")
+    rows.append(("search trials", f"{num_over:,}".replace(",", " "), f"{result.trials['pruned']} pruned"))
+    return (*rows, _training(result))
 
 
 def _training(result: StudyResult) -> tuple[str, str, str]:
@@ -182,19 +182,19 @@ def _training(result: StudyResult) -> tuple[str, str, str]:
 
 def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
     """Yield what each variant of a comparison gains over the reference."""
-    found = result.comparison
-    for each in found.variants[:_MOST_TILES] if found is not None else ():
-        if found is not None and each.answer is not None:
-            test = each.answer.paired
+    comparison = result.comparison
+    for variant in comparison.variants[:_MOST_TILES] if comparison is not None else ():
+        if comparison is not None and variant.answer is not None:
+            test = variant.answer.paired
             interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
-            name = f"{each.name} over {found.reference}"
-            more = f"{100 * test.confidence:.4g} % interval {interval}, p = {test.p_value:.2g}"
-            yield name, rounded(test.gain, test), more
+            name = f"{variant.name} over {comparison.reference}"
+            interval_text = f"{100 * test.confidence:.4g} % interval {interval}, p = {test.p_value:.2g}"
+            yield name, rounded(test.gain, test), interval_text
 
 
-def _ledger(found: Verdict) -> tuple[str, str, str]:
+def _ledger(verdict: Verdict) -> tuple[str, str, str]:
     """Return which verdict it is, and its level."""
-    return "level, two-sided", f"{100 * found.alpha:.3g} %", f"verdict {found.looks}"
+    return "level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.looks}"
 
 
 def _short(text: str, longest: int = 32) -> str:
@@ -252,7 +252,7 @@ def environment_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
         yield "devices", ", ".join(f"{device} ({count} runs)" for device, count in devices.most_common(8))
     yield "seed of the study", str(result.spec.study.seed)
     yield "identity of the spec", result.spec.identity()[:12]
-    packages = ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)))
+    packages = ", ".join(f"{name} {version}" for name in _PACKAGES if (version := _version(name)))
     yield "where this page was written", f"Python {platform.python_version()}, {packages}"
 
 
@@ -263,8 +263,10 @@ def _version(name: str) -> str | None:
         return None
 
 
-def figures_json(shown: Sequence[Picture]) -> str:
+def figures_json(pictures: Sequence[Picture]) -> str:
     """Return all figures as one JSON object by key, fit to stand inside a script element."""
-    figures = ",".join(f"{json.dumps(picture.key)}:{picture.figure}" for picture in shown if picture.figure)
+    figures = ",".join(
+        f"{json.dumps(picture.key)}:{picture.figure}" for picture in pictures if picture.figure
+    )
     # "</script>" and "<!--" inside a text would end it
     return "{" + figures.replace("<", "\\u003c").replace("\u2028", "\\u2028") + "}"

@@ -47,12 +47,12 @@ def confirming(result: StudyResult, arm: str | None = None) -> list[TicketRow]:
 def before(result: StudyResult) -> dict[int, int]:
     """Return by round that the verdict rests on how many pairs the rounds before it have, oldest first."""
     of_round = result.round if result.verdict is None else result.verdict.round
-    found: dict[int, int] = {}
+    pairs_before: dict[int, int] = {}
     pairs = 0
-    for each in rounds_behind(result.runs, of_round):
-        found[each] = pairs
-        pairs += pairs_of(of_kind(result.runs, "confirm", of_round=each))
-    return found
+    for round_number in rounds_behind(result.runs, of_round):
+        pairs_before[round_number] = pairs
+        pairs += pairs_of(of_kind(result.runs, "confirm", of_round=round_number))
+    return pairs_before
 
 
 def seeds(result: StudyResult) -> dict[int, int]:
@@ -126,9 +126,15 @@ class Differences:
         """Return how to read it and what it says."""
         if self.at_one:
             return f"The search has chosen {self.baseline} itself, so winner and baseline are the same runs."
-        told = [self._of_seeds(), self._of_bars(), self._of_others(), self._of_parts(), self._of_forbidden()]
-        told.append(self._of_share())
-        return " ".join(each for each in told if each)
+        sentences = [
+            self._of_seeds(),
+            self._of_bars(),
+            self._of_others(),
+            self._of_parts(),
+            self._of_forbidden(),
+        ]
+        sentences.append(self._of_share())
+        return " ".join(sentence for sentence in sentences if sentence)
 
     def _of_seeds(self) -> str:
         better = sum(gain > 0 for _, gain in self.pairs)
@@ -145,25 +151,26 @@ class Differences:
 
     def _of_bars(self) -> str:
         text = f"Bars are {_percent(self.mean.confidence)} intervals"
-        others = {each.confidence for each in self.others} - {self.mean.confidence}
-        if others:
-            text += f", those of the winner's parts {_percent(max(others))}, from before seeds were added"
+        other_confidences = {comparison.confidence for comparison in self.others} - {self.mean.confidence}
+        if other_confidences:
+            parts_confidence = _percent(max(other_confidences))
+            text += f", those of the winner's parts {parts_confidence}, from before seeds were added"
         return f"{text}: wholly right of zero is a gain, wholly left of it a loss."
 
     def _of_others(self) -> str:
         """Return which comparisons are not the winner's."""
         names = (INFERENCE, learned_against(self.label))
-        found = [name for name in names if any(each.name == name for each in self.others)]
-        if not found:
+        shown_names = [name for name in names if any(comparison.name == name for comparison in self.others)]
+        if not shown_names:
             return ""
-        *before, last = [f'"{name}"' for name in found]
+        *first_names, last_name = [f'"{name}"' for name in shown_names]
         return (
-            f"{' and '.join([', '.join(before), last] if before else [last])} "
-            f"{'are' if before else 'is'} without the winner: that minus {self.baseline}."
+            f"{' and '.join([', '.join(first_names), last_name] if first_names else [last_name])} "
+            f"{'are' if first_names else 'is'} without the winner: that minus {self.baseline}."
         )
 
     def _of_parts(self) -> str:
-        if not any(each.name.startswith(WITHOUT) for each in self.others):
+        if not any(comparison.name.startswith(WITHOUT) for comparison in self.others):
             return ""
         return f'"{WITHOUT}..." is by how much the winner is better than itself without that part.'
 
@@ -176,29 +183,29 @@ class Differences:
         )
 
     def _of_share(self) -> str:
-        found = next((each for each in self.others if each.name == INFERENCE), None)
-        if found is None or found.share is None or not found.is_shown:
+        inference = next((comparison for comparison in self.others if comparison.name == INFERENCE), None)
+        if inference is None or inference.share is None or not inference.is_shown:
             return ""
-        reached = _share(found.share)
-        return f"A temperature set after training at {self.baseline} reaches {reached} of the total gain."
+        share_text = _share(inference.share)
+        return f"A temperature set after training at {self.baseline} reaches {share_text} of the total gain."
 
     def table(self) -> Table:
         """Return a row for each seed and each comparison."""
         dots = tuple((f"seed {seed + 1}", gain, *[None] * 4) for seed, gain in self.pairs)
         strokes = tuple((f"seed {seed + 1}, {_TWIN}", gain, *[None] * 4) for seed, gain in self.twin)
-        rest = tuple(
+        means = tuple(
             (
-                each.name,
-                each.gain,
-                _finite(each.ci_low),
-                _finite(each.ci_high),
-                each.p_value,
-                None if each.share is None else _share(each.share),
+                comparison.name,
+                comparison.gain,
+                _finite(comparison.ci_low),
+                _finite(comparison.ci_high),
+                comparison.p_value,
+                None if comparison.share is None else _share(comparison.share),
             )
-            for each in (self.mean, *self.others)
+            for comparison in (self.mean, *self.others)
         )
         columns = ("comparison", "gain", "from", "to", "p", "share of the gain")
-        return Table(columns=columns, rows=dots + strokes + rest)
+        return Table(columns=columns, rows=dots + strokes + means)
 
 
 _SEED_ROWS = 12
@@ -242,7 +249,7 @@ def differences_data(result: StudyResult) -> Differences:
     if verdict is None:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
     numbered = seeds(result)
-    compared = [*confirming(result, "search"), *confirming(result, "baseline"), *confirming(result, "twin")]
+    runs = [*confirming(result, "search"), *confirming(result, "baseline"), *confirming(result, "twin")]
     label = baseline_label(result.spec)
     return Differences(
         metric=result.metric,
@@ -250,7 +257,7 @@ def differences_data(result: StudyResult) -> Differences:
         label=label,
         pairs=_gains(result, "baseline"),
         twin=_gains(result, "twin") if verdict.total.each else (),
-        diverged=frozenset(numbered[run.id] for run in compared if run.outcome == "diverged"),
+        diverged=frozenset(numbered[run.id] for run in runs if run.outcome == "diverged"),
         mean=_comparison(against(verdict, label), verdict.total),
         others=_others(verdict, result.spec),
         forbidden=tuple(_forbidden(verdict, result.spec)),
@@ -260,8 +267,8 @@ def differences_data(result: StudyResult) -> Differences:
 
 def _gains(result: StudyResult, reference: str) -> tuple[tuple[int, float], ...]:
     return tuple(
-        (first + pair, gain)
-        for of_round, first in before(result).items()
+        (first_seed + pair, gain)
+        for of_round, first_seed in before(result).items()
         for pair, gain in gains_by_pair(result.runs, result.spec, of_round, reference).items()
     )
 
@@ -334,36 +341,36 @@ def plot_differences(data: Differences) -> go.Figure:
     means = (data.mean, *data.others)
     legend = bool(data.twin)
     gap = min(1.0, _SEED_ROWS / len(data.seeds))
-    places = {seed: place * gap for place, seed in enumerate(data.seeds)}
-    first = places[data.seeds[-1]] + 1
-    made = figure(
+    places = {seed: index * gap for index, seed in enumerate(data.seeds)}
+    first_row = places[data.seeds[-1]] + 1
+    fig = figure(
         x=f"gain in {data.metric}",
-        height=round(120 + 30 * legend + 27 * (first + len(means))),
+        height=round(120 + 30 * legend + 27 * (first_row + len(means))),
         showlegend=legend,
         margin={"t": 40 if legend else 12},
     )
-    made.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    made.add_trace(_seeds(data, places))
+    fig.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
+    fig.add_trace(_seeds(data, places))
     if data.twin:
-        made.add_trace(_strokes(data, places))
+        fig.add_trace(_strokes(data, places))
     colours = dict.fromkeys((data.mean.name, against_tuned(data.label), against_twin(data.label)), WINNER)
     colours |= _COLOURS
-    for row, each in enumerate(means):
-        ends, colour = (each.ci_low, each.ci_high), colours.get(each.name, OTHER)
-        made.add_trace(
-            _interval_bar(each.name, each.gain, ends, each.p_value, row=first + row, colour=colour)
+    for row, mean in enumerate(means):
+        ends, colour = (mean.ci_low, mean.ci_high), colours.get(mean.name, OTHER)
+        fig.add_trace(
+            _interval_bar(mean.name, mean.gain, ends, mean.p_value, row=first_row + row, colour=colour)
         )
-    made.add_hline(y=first - 0.5, line={"color": FAINT, "width": 1})
-    named = [data.seeds[place] for place in evenly(len(data.seeds), _SEED_ROWS)]
-    made.update_yaxes(
+    fig.add_hline(y=first_row - 0.5, line={"color": FAINT, "width": 1})
+    named_seeds = [data.seeds[index] for index in evenly(len(data.seeds), _SEED_ROWS)]
+    fig.update_yaxes(
         # named one by one: plotly would leave out every second name where there is little room
-        tickvals=[*(places[seed] for seed in named), *(first + row for row in range(len(means)))],
-        ticktext=[*(f"seed {seed + 1}" for seed in named), *(plain(each.name) for each in means)],
-        range=[first + len(means) - 0.25, -0.75],
+        tickvals=[*(places[seed] for seed in named_seeds), *(first_row + row for row in range(len(means)))],
+        ticktext=[*(f"seed {seed + 1}" for seed in named_seeds), *(plain(mean.name) for mean in means)],
+        range=[first_row + len(means) - 0.25, -0.75],
         showgrid=False,
         zeroline=False,
     )
-    return made
+    return fig
 
 
 def _seeds(data: Differences, places: Mapping[int, float]) -> go.Scatter:
@@ -396,10 +403,10 @@ def _strokes(data: Differences, places: Mapping[int, float]) -> go.Scatter:
     )
 
 
-def _ends(data: Differences, shown: tuple[tuple[int, float], ...], what: str = "") -> list[str]:
+def _ends(data: Differences, gains: tuple[tuple[int, float], ...], suffix: str = "") -> list[str]:
     return [
-        f"seed {seed + 1}{what}: {number(gain)}{'<br>a run diverged' if seed in data.diverged else ''}"
-        for seed, gain in shown
+        f"seed {seed + 1}{suffix}: {number(gain)}{'<br>a run diverged' if seed in data.diverged else ''}"
+        for seed, gain in gains
     ]
 
 
@@ -409,7 +416,7 @@ def _interval_bar(
     """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
     low, high = ends
     bounded = math.isfinite(low) and math.isfinite(high)
-    said = f"{number(low)} to {number(high)}" if bounded else "not bounded by so few seeds"
+    interval_text = f"{number(low)} to {number(high)}" if bounded else "not bounded by so few seeds"
     return go.Scatter(
         x=[gain],
         y=[row],
@@ -422,7 +429,9 @@ def _interval_bar(
         },
         mode="markers",
         marker={"color": colour, "size": 13, "symbol": "diamond"},
-        hovertemplate=f"{plain(name)}: %{{x:+.4g}}<br>interval {said}<br>p = {p_value:.2g}<extra></extra>",
+        hovertemplate=(
+            f"{plain(name)}: %{{x:+.4g}}<br>interval {interval_text}<br>p = {p_value:.2g}<extra></extra>"
+        ),
         name=plain(name),
         showlegend=False,
     )
@@ -464,8 +473,8 @@ class ComparedShown:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        of = "variant" if self.reference is not None else "first set"
-        text = f"Each dot is a fresh seed: the {of}'s {self.metric} minus that of "
+        noun = "variant" if self.reference is not None else "first set"
+        text = f"Each dot is a fresh seed: the {noun}'s {self.metric} minus that of "
         text += f"{self.reference or 'the other'}, with the sign under which right of zero is better. "
         sure = f"{100 * self.variants[0].confidence:.4g} %"
         text += f"Bars are {sure} intervals of the mean: wholly right of zero is a gain, wholly left of it a "
@@ -478,13 +487,13 @@ class ComparedShown:
     def table(self) -> Table:
         """Return a row for each seed of each variant, and for each variant."""
         seeds = tuple(
-            (f"{each.name}, seed {seed + 1}", gain, None, None, None)
-            for each in self.variants
-            for seed, gain in each.pairs
+            (f"{variant.name}, seed {seed + 1}", gain, None, None, None)
+            for variant in self.variants
+            for seed, gain in variant.pairs
         )
         means = tuple(
-            (each.name, each.gain, _finite(each.ci_low), _finite(each.ci_high), each.p_value)
-            for each in self.variants
+            (variant.name, variant.gain, _finite(variant.ci_low), _finite(variant.ci_high), variant.p_value)
+            for variant in self.variants
         )
         return Table(columns=("comparison", "gain", "from", "to", "p"), rows=means + seeds)
 
@@ -495,25 +504,25 @@ def compared_data(result: StudyResult) -> ComparedShown:
     Raises:
         NothingToPlot: It is not over, or nothing could be compared.
     """
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         raise NothingToPlot("The comparison on fresh seeds is not over, so there is nothing to show yet.")
     rows = [
         (f"{pair.name} − {pair.reference}", pair.name, pair.reference, pair.answer, pair.winner is not None)
-        for pair in found.pairs
+        for pair in comparison.pairs
     ] or [
-        (variant.name, variant.name, found.reference, variant.answer, variant.better or variant.worse)
-        for variant in found.variants
+        (variant.name, variant.name, comparison.reference, variant.answer, variant.better or variant.worse)
+        for variant in comparison.variants
     ]
-    shown = []
+    variants = []
     for label, name, reference, answer, differs in rows:
         if answer is not None:
-            gains = set_gains(result.runs, result.spec, found.round, name, reference)
-            shown.append(_shown(label, gains, answer, differs=differs))
-    if not shown:
+            gains = set_gains(result.runs, result.spec, comparison.round, name, reference)
+            variants.append(_shown(label, gains, answer, differs=differs))
+    if not variants:
         raise NothingToPlot("No pair of runs could be compared.")
-    of_all = None if found.pairs else found.reference
-    return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(shown))
+    of_all = None if comparison.pairs else comparison.reference
+    return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(variants))
 
 
 def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs: bool) -> VariantShown:
@@ -532,42 +541,42 @@ def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs
 
 def plot_compared(data: ComparedShown) -> go.Figure:
     """Return the forest plot: a row for each variant, its seeds as dots around its mean."""
-    made = figure(
+    fig = figure(
         x=f"gain in {data.metric}{'' if data.reference is None else f' over {data.reference}'}",
         height=140 + _ROW * len(data.variants),
         showlegend=False,
         margin={"t": 12},
     )
-    made.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    for row, each in enumerate(data.variants):
-        made.add_trace(_variant_seeds(each, row))
-        made.add_trace(_variant_mean(each, row))
-    made.update_yaxes(
+    fig.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
+    for row, variant in enumerate(data.variants):
+        fig.add_trace(_variant_seeds(variant, row))
+        fig.add_trace(_variant_mean(variant, row))
+    fig.update_yaxes(
         tickvals=list(range(len(data.variants))),
-        ticktext=[plain(each.name) for each in data.variants],
+        ticktext=[plain(variant.name) for variant in data.variants],
         range=[len(data.variants) - 0.5, -0.5],
         showgrid=False,
         zeroline=False,
     )
-    return made
+    return fig
 
 
-def _variant_seeds(each: VariantShown, row: int) -> go.Scatter:
-    name = plain(each.name)
+def _variant_seeds(variant: VariantShown, row: int) -> go.Scatter:
+    name = plain(variant.name)
     return go.Scatter(
-        x=[gain for _, gain in each.pairs],
-        y=[row + 0.25] * len(each.pairs),
-        text=[f"{name}, seed {seed + 1}: {number(gain)}" for seed, gain in each.pairs],
+        x=[gain for _, gain in variant.pairs],
+        y=[row + 0.25] * len(variant.pairs),
+        text=[f"{name}, seed {seed + 1}: {number(gain)}" for seed, gain in variant.pairs],
         mode="markers",
         marker={"color": OTHER, "size": 8},
         hovertemplate="%{text}<extra></extra>",
     )
 
 
-def _variant_mean(each: VariantShown, row: int) -> go.Scatter:
-    ends = (each.ci_low, each.ci_high)
-    colour = WINNER if each.shown else BASELINE
-    return _interval_bar(each.name, each.gain, ends, each.p_value, row=row, colour=colour)
+def _variant_mean(variant: VariantShown, row: int) -> go.Scatter:
+    ends = (variant.ci_low, variant.ci_high)
+    colour = WINNER if variant.shown else BASELINE
+    return _interval_bar(variant.name, variant.gain, ends, variant.p_value, row=row, colour=colour)
 
 
 def paired_data(result: StudyResult) -> Differences | ComparedShown:

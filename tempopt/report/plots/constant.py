@@ -156,8 +156,8 @@ class ConstantAndLearned:
             if plan == AS_TRAINED:
                 yield f"{name} do best at the temperature of their training."
             else:
-                before = number(models.as_trained)
-                yield f"{name} do best at {plan_text(plan)}: {number(value)} in place of {before}."
+                value_text = number(models.as_trained)
+                yield f"{name} do best at {plan_text(plan)}: {number(value)} in place of {value_text}."
         if self.is_tested:
             yield "What that gains is counted on the test data."
 
@@ -166,10 +166,11 @@ class ConstantAndLearned:
             yield self.why_not_learned
             return
         ends = [f"{p.name} from {number(p.first)} to {number(p.mean[-1])}" for p in self.paths[:_MAX_PATHS]]
-        more = len(self.paths) - len(ends)
+        num_more = len(self.paths) - len(ends)
         yield (
             f"Below, the temperatures that {self.num_learned} runs have learned, in the geometric "
-            f"mean; dashed is the winner's. Learned: {', '.join(ends)}{f' and {more} more' if more else ''}."
+            f"mean; dashed is the winner's. Learned: {', '.join(ends)}"
+            f"{f' and {num_more} more' if num_more else ''}."
         )
 
     def table(self) -> Table:
@@ -258,12 +259,14 @@ def _winners_last_temperatures(verdict: Verdict, names: Sequence[str]) -> dict[s
     return temperatures
 
 
-def _models(tuned: Tuned, last: Mapping[str, float], winner: Mapping[str, object] | None) -> ModelsShown:
+def _models(
+    tuned: Tuned, last_levels: Mapping[str, float], winner: Mapping[str, object] | None
+) -> ModelsShown:
     """Return the models of one arm.
 
     Args:
         tuned: Their values at each temperature.
-        last: The last temperatures of their training, by name.
+        last_levels: The last temperatures of their training, by name.
         winner: The winner's parameters, None for the winner's own models.
     """
     curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -273,24 +276,24 @@ def _models(tuned: Tuned, last: Mapping[str, float], winner: Mapping[str, object
         if constant is not None:
             key = (constant.temperature, constant.length_scaling)
             curves.setdefault(key, []).append((constant.tau, value))
-    first = next(iter(last.values()))
+    last_level = next(iter(last_levels.values()))
     winners = None
     if winner is not None:
         # the grid has all but the temperature of the baseline's training
-        for name in last:
+        for name in last_levels:
             if (name, "none") in curves:
-                curves[name, "none"].append((last[name], as_trained))
+                curves[name, "none"].append((last_levels[name], as_trained))
         if WINNERS_PLAN in tuned.curve:
-            tau = next(iter(_last_temperatures(winner, list(last)).values()))
+            tau = next(iter(_last_temperatures(winner, list(last_levels)).values()))
             winners = (tau, tuned.curve[WINNERS_PLAN])
-    picked = ConstantPlan.of(tuned.plan)
-    picked_tau = first if picked is None else picked.tau
+    plan_constant = ConstantPlan.of(tuned.plan)
+    picked_tau = last_level if plan_constant is None else plan_constant.tau
     if tuned.plan == WINNERS_PLAN and winners is not None:
         picked_tau = winners[0]
     return ModelsShown(
         curves={key: tuple(sorted(points)) for key, points in curves.items()},
         as_trained=as_trained,
-        trained_at=first,
+        trained_at=last_level,
         winners=winners,
         picked=(tuned.plan, picked_tau, tuned.curve[tuned.plan]),
     )

@@ -71,13 +71,13 @@ class CostShown:
         """Return a row for each machine."""
         rows = tuple(
             (
-                each.name,
-                ", ".join(each.devices) or None,
-                each.runs,
-                each.total / 3600,
-                each.gpu_seconds / 3600,
+                machine.name,
+                ", ".join(machine.devices) or None,
+                machine.runs,
+                machine.total / 3600,
+                machine.gpu_seconds / 3600,
             )
-            for each in self.machines
+            for machine in self.machines
         )
         return Table(columns=("machine", "devices", "runs", "hours of training", "GPU-hours"), rows=rows)
 
@@ -96,7 +96,7 @@ def cost_data(result: StudyResult) -> CostShown:
         raise NothingToPlot("Nothing has been trained yet.")
     machines = [_machine(name, runs) for name, runs in spent.items()]
     return CostShown(
-        machines=tuple(sorted(machines, key=lambda each: each.total, reverse=True)),
+        machines=tuple(sorted(machines, key=lambda machine: machine.total, reverse=True)),
         gpu_seconds=result.cost.gpu_seconds,
     )
 
@@ -121,16 +121,18 @@ def _machine(name: str, runs: list[TicketRow]) -> Machine:
 
 def plot_cost(data: CostShown) -> go.Figure:
     """Return a bar for each machine, parted by kind of run."""
-    shown = data.machines[:_MOST_BARS]
-    names = [plain(machine.name, 24) for machine in shown]
-    unit, size = ("hours", 3600.0) if max(machine.total for machine in shown) >= 5400 else ("minutes", 60.0)
-    made = figure(x=f"{unit} of training", height=140 + 36 * len(shown), barmode="stack")
+    machines = data.machines[:_MOST_BARS]
+    names = [plain(machine.name, 24) for machine in machines]
+    unit, size = (
+        ("hours", 3600.0) if max(machine.total for machine in machines) >= 5400 else ("minutes", 60.0)
+    )
+    fig = figure(x=f"{unit} of training", height=140 + 36 * len(machines), barmode="stack")
     for kind, colour in _COLOURS.items():
-        values = [machine.seconds[kind] / size for machine in shown]
+        values = [machine.seconds[kind] / size for machine in machines]
         if any(values):
-            made.add_trace(
+            fig.add_trace(
                 go.Bar(
-                    y=list(range(len(shown))),
+                    y=list(range(len(machines))),
                     x=values,
                     orientation="h",
                     name=kind.replace("_", " "),
@@ -139,5 +141,5 @@ def plot_cost(data: CostShown) -> go.Figure:
                     hovertemplate=f"%{{customdata}}, {kind}: %{{x:.3g}} {unit}<extra></extra>",
                 )
             )
-    label_bars(made, names)
-    return made
+    label_bars(fig, names)
+    return fig

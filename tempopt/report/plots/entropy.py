@@ -68,7 +68,7 @@ class Entropies:
 
     def layer(self, arm: str, layer: int) -> tuple[float, ...]:
         """Return the mean over the heads of a layer at each step."""
-        rows = [row for (of, _), row in self.heads[arm].items() if of == layer]
+        rows = [row for (row_layer, _), row in self.heads[arm].items() if row_layer == layer]
         return tuple(_mean(column) for column in zip(*rows, strict=True)) if rows else ()
 
     def caption(self) -> str:
@@ -111,15 +111,15 @@ class Entropies:
         findings = [(arm, finding) for arm, of_arm in self.findings().items() for finding in of_arm]
         if not findings:
             num_heads = min(map(len, self.heads.values()))
-            few = "There are too few heads to compare them." if num_heads <= FEWEST_PEERS else _CHANCE
-            return f"No layer and no head is unusual. {few}"
+            hint = "There are too few heads to compare them." if num_heads <= FEWEST_PEERS else _CHANCE
+            return f"No layer and no head is unusual. {hint}"
         evidence: dict[tuple[str, str], list[str]] = {}
         for arm, finding in findings[:_MAX_FINDINGS]:
             evidence.setdefault((self.name(arm), finding.advice), []).append(finding.evidence)
         sentences = [f"{name}: {' '.join(texts)} {advice}" for (name, advice), texts in evidence.items()]
         num_more = len(findings) - _MAX_FINDINGS
-        more = f" And {num_more} more." if num_more > 0 else ""
-        return f"Worth a look: {' '.join(sentences)}{more} {_CHANCE}"
+        remainder = f" And {num_more} more." if num_more > 0 else ""
+        return f"Worth a look: {' '.join(sentences)}{remainder} {_CHANCE}"
 
     def table(self) -> Table:
         """Return the entropy of each head at the start and at the end."""
@@ -145,9 +145,11 @@ def entropy_data(result: StudyResult) -> Entropies:
     points: dict[str, dict[Head, dict[int, list[float]]]] = {}
     num_runs = dict.fromkeys(_ARMS, 0)
     for run in confirming(result):
-        measured = {n: c for n, c in result.measured.get(run.id, {}).items() if n.startswith("entropy/")}
+        entropy_curves = {
+            n: c for n, c in result.measured.get(run.id, {}).items() if n.startswith("entropy/")
+        }
         # a head of which every number is lost has nothing to show
-        curves = {n: c for n, c in measured.items() if any(math.isfinite(value) for _, value in c)}
+        curves = {n: c for n, c in entropy_curves.items() if any(math.isfinite(value) for _, value in c)}
         for arm in set(_ARMS) & set(arms_of(run)):
             num_runs[arm] += bool(curves)
             for name, curve in curves.items():
@@ -180,9 +182,9 @@ def plot_entropy(data: Entropies) -> go.Figure:
     """Return a line for each layer and arm; below, a map of heads over steps for each arm."""
     arms = list(data.heads)
     heads = sorted({head for arm in arms for head in data.heads[arm]})
-    shown = [heads[place] for place in evenly(len(heads), _MAX_HEADS)]
-    map_height = 50 + 16 * min(len(shown), 24)
-    made = make_subplots(
+    shown_heads = [heads[index] for index in evenly(len(heads), _MAX_HEADS)]
+    map_height = 50 + 16 * min(len(shown_heads), 24)
+    fig = make_subplots(
         rows=1 + len(arms),
         cols=1,
         shared_xaxes="all",
@@ -191,10 +193,10 @@ def plot_entropy(data: Entropies) -> go.Figure:
         vertical_spacing=0.4 / (4 + len(arms)),
     )
     for line in _layer_lines(data):
-        made.add_trace(line, row=1, col=1)
+        fig.add_trace(line, row=1, col=1)
     for row, arm in enumerate(arms, start=2):
-        made.add_trace(_head_map(data, arm, shown), row=row, col=1)
-    made.update_layout(
+        fig.add_trace(_head_map(data, arm, shown_heads), row=row, col=1)
+    fig.update_layout(
         template=TEMPLATE,
         height=120 + _LINES_HEIGHT + len(arms) * (30 + map_height),
         coloraxis={
@@ -204,9 +206,9 @@ def plot_entropy(data: Entropies) -> go.Figure:
             "colorbar": {"thickness": 12, "outlinewidth": 0, "tickformat": ".0%", "y": 0.3, "len": 0.6},
         },
     )
-    made.update_annotations(font={"size": 13, "color": QUIET})
-    made.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
-    made.update_yaxes(
+    fig.update_annotations(font={"size": 13, "color": QUIET})
+    fig.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
+    fig.update_yaxes(
         type="linear",
         autorange=True,
         showgrid=True,
@@ -216,8 +218,8 @@ def plot_entropy(data: Entropies) -> go.Figure:
         row=1,
         col=1,
     )
-    made.update_xaxes(title={"text": "training step"}, row=1 + len(arms), col=1)
-    return made
+    fig.update_xaxes(title={"text": "training step"}, row=1 + len(arms), col=1)
+    return fig
 
 
 def _head_map(data: Entropies, arm: str, heads: Sequence[Head]) -> go.Heatmap:
@@ -232,15 +234,15 @@ def _head_map(data: Entropies, arm: str, heads: Sequence[Head]) -> go.Heatmap:
 
 
 def _layer_lines(data: Entropies) -> list[go.Scatter]:
-    layers = [data.layers[place] for place in evenly(len(data.layers), _MAX_LAYERS)]
+    layers = [data.layers[index] for index in evenly(len(data.layers), _MAX_LAYERS)]
     lines = []
     for arm, colour, dash in (("search", WINNER, "solid"), ("baseline", BASELINE, "dash")):
-        for place, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             values = data.layer(arm, layer) if arm in data.heads else ()
             if not values:
                 continue
             # the first layer is thin, the last thick: colour and dash say which arm
-            width = 1.2 + 2.3 * place / max(1, len(layers) - 1)
+            width = 1.2 + 2.3 * index / max(1, len(layers) - 1)
             lines.append(
                 go.Scatter(
                     x=np.array(data.steps, dtype=np.int32),

@@ -100,7 +100,7 @@ class HistoryShown:
             text += f"The best, {number(self.best[-1][1])}, came with trial {self.best[-1][0]}; being picked "
             text += "for its luck too, it is not the gain to expect."
         low, high = _window(self) or (-math.inf, math.inf)
-        count = sum(each.value is not None and not low <= each.value <= high for each in self.trials)
+        count = sum(trial.value is not None and not low <= trial.value <= high for trial in self.trials)
         if count:
             text += f" {count} far outside of the plot {'is' if count == 1 else 'are'} drawn at its edge."
         if len(self.trials) < self.out_of:
@@ -110,8 +110,8 @@ class HistoryShown:
     def table(self) -> Table:
         """Return the trials, the best first."""
         rows = tuple(
-            (each.number, each.outcome, each.value, temperature_text(each.parameters))
-            for each in self.ranked()[:_LISTED]
+            (trial.number, trial.outcome, trial.value, temperature_text(trial.parameters))
+            for trial in self.ranked()[:_LISTED]
         )
         return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
@@ -120,10 +120,10 @@ class HistoryShown:
         sign = 1 if self.direction == "maximize" else -1
         return sorted(
             self.trials,
-            key=lambda each: (
-                each.value is None,
-                each.outcome != "complete",
-                0.0 if each.value is None else -sign * each.value,
+            key=lambda trial: (
+                trial.value is None,
+                trial.outcome != "complete",
+                0.0 if trial.value is None else -sign * trial.value,
             ),
         )
 
@@ -134,29 +134,32 @@ def history_data(result: StudyResult) -> HistoryShown:
     Raises:
         NothingToPlot: None is over.
     """
-    over = [run for run in result.runs if run.kind == "search" and run.outcome is not None]
-    if not over:
+    over_runs = [run for run in result.runs if run.kind == "search" and run.outcome is not None]
+    if not over_runs:
         raise NothingToPlot("No search trial is over yet.")
     best: list[tuple[int, float]] = []
-    for run in over:
+    for run in over_runs:
         if usable(run) and run.value is not None:
             if not best or oriented(run.value, result.direction) > oriented(best[-1][1], result.direction):
                 best.append((run.number, run.value))
     steps = {trial for trial, _ in best}
-    places = {*evenly(len(over), MOST_MARKS), *(i for i, run in enumerate(over) if run.number in steps)}
+    places = {
+        *evenly(len(over_runs), MOST_MARKS),
+        *(i for i, run in enumerate(over_runs) if run.number in steps),
+    }
     constants = [r.value for r in result.runs if r.kind == "constant" and usable(r) and r.value is not None]
     pick = max if result.direction == "maximize" else min
     return HistoryShown(
         metric=result.metric,
         direction=result.direction,
-        trials=tuple(_trial(over[place]) for place in sorted(places)),
+        trials=tuple(_trial(over_runs[index]) for index in sorted(places)),
         best=tuple(best),
         baseline=result.baseline,
         baseline_name=baseline_name(result.spec),
         label=baseline_label(result.spec),
         constants="best constants" if result.spec.temperatures else "best constant τ",
         constant=pick(constants, default=None),
-        out_of=len(over),
+        out_of=len(over_runs),
     )
 
 
@@ -172,29 +175,29 @@ def _trial(run: TicketRow) -> Trial:
 
 def plot_history(data: HistoryShown) -> go.Figure:
     """Return the trials' values by number, the best so far, and the baseline."""
-    made = figure(x="trial", y=data.metric, height=400)
+    fig = figure(x="trial", y=data.metric, height=400)
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
-    labels = {each.number: label(each.parameters) for each in data.ranked()[:MOST_LABELS]}
+    labels = {trial.number: label(trial.parameters) for trial in data.ranked()[:MOST_LABELS]}
     window = _window(data)
     for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
-        shown = [each for each in data.trials if each.outcome == outcome and each.value is not None]
-        if shown:
-            made.add_trace(_marks(shown, outcome, colour, labels, window))
-    lost = [each for each in data.trials if each.value is None]
-    values = [each.value for each in data.trials if each.value is not None]
-    if lost:
+        trials = [trial for trial in data.trials if trial.outcome == outcome and trial.value is not None]
+        if trials:
+            fig.add_trace(_marks(trials, outcome, colour, labels, window))
+    lost_trials = [trial for trial in data.trials if trial.value is None]
+    values = [trial.value for trial in data.trials if trial.value is not None]
+    if lost_trials:
         worst = (min if data.direction == "maximize" else max)(values, default=0.0)
         if window is not None:
             worst = min(max(worst, window[0]), window[1])
-        made.add_trace(_lost(lost, worst))
+        fig.add_trace(_lost(lost_trials, worst))
     # over the marks, which may be many
     if data.baseline is not None:
-        _draw_baseline(made, data.baseline, data.label, ends)
+        _draw_baseline(fig, data.baseline, data.label, ends)
     if data.constant is not None:
-        made.add_trace(_level(ends, data.constant, data.constants, CONSTANT, "dot"))
+        fig.add_trace(_level(ends, data.constant, data.constants, CONSTANT, "dot"))
     if data.best:
         last = max(ends[1], data.best[-1][0])
-        made.add_trace(
+        fig.add_trace(
             go.Scatter(
                 x=[*(trial for trial, _ in data.best), last],
                 y=[*(value for _, value in data.best), data.best[-1][1]],
@@ -206,41 +209,44 @@ def plot_history(data: HistoryShown) -> go.Figure:
         )
     if window is not None:
         room = 0.03 * (window[1] - window[0])
-        made.update_yaxes(range=[window[0] - room, window[1] + room])
-    return made
+        fig.update_yaxes(range=[window[0] - room, window[1] + room])
+    return fig
 
 
 def _window(data: HistoryShown) -> tuple[float, float] | None:
     """Return the ends of the axis, so that one runaway loss squeezes no others into a line; None: any."""
-    complete = [each.value for each in data.trials if each.value is not None and each.outcome == "complete"]
-    if len(complete) < _FEWEST:
+    complete_values = [
+        trial.value for trial in data.trials if trial.value is not None and trial.outcome == "complete"
+    ]
+    if len(complete_values) < _FEWEST:
         return None
-    middle = sorted(complete)[len(complete) // 2]
+    middle = sorted(complete_values)[len(complete_values) // 2]
     # half of the complete trials decide what is far
-    spread = float(np.percentile(np.abs(np.array(complete) - middle), 75)) or max(complete) - min(complete)
-    values = [each.value for each in data.trials if each.value is not None]
-    near = [value for value in values if abs(value - middle) <= 8 * spread]
-    if len(near) == len(values):
+    spread = float(np.percentile(np.abs(np.array(complete_values) - middle), 75))
+    spread = spread or max(complete_values) - min(complete_values)
+    values = [trial.value for trial in data.trials if trial.value is not None]
+    near_values = [value for value in values if abs(value - middle) <= 8 * spread]
+    if len(near_values) == len(values):
         return None
-    kept = [*near, *_levels(data)]
-    margin = 0.06 * (max(kept) - min(kept))
-    return min(kept) - margin, max(kept) + margin
+    axis_values = [*near_values, *_levels(data)]
+    margin = 0.06 * (max(axis_values) - min(axis_values))
+    return min(axis_values) - margin, max(axis_values) + margin
 
 
 def _levels(data: HistoryShown) -> list[float]:
     """Return what the trials are held against, which is to be seen whatever they do."""
-    found = [] if data.constant is None else [data.constant]
+    levels = [] if data.constant is None else [data.constant]
     if data.baseline is not None:
         spread = data.baseline.sd or 0.0
-        found += [data.baseline.mean - spread, data.baseline.mean + spread]
-    return found
+        levels += [data.baseline.mean - spread, data.baseline.mean + spread]
+    return levels
 
 
-def _draw_baseline(made: go.Figure, baseline: Baseline, label: str, ends: Sequence[int]) -> None:
+def _draw_baseline(fig: go.Figure, baseline: Baseline, label: str, ends: Sequence[int]) -> None:
     if baseline.sd is not None:
         low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
-        made.add_hrect(y0=low, y1=high, fillcolor=BASELINE_BAND, line={"width": 0}, layer="below")
-    made.add_trace(_level(ends, baseline.mean, label, BASELINE, "dash"))
+        fig.add_hrect(y0=low, y1=high, fillcolor=BASELINE_BAND, line={"width": 0}, layer="below")
+    fig.add_trace(_level(ends, baseline.mean, label, BASELINE, "dash"))
 
 
 def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str) -> go.Scatter:
@@ -262,16 +268,16 @@ def _marks(
     window: tuple[float, float] | None,
 ) -> go.Scatter:
     """Return a mark a trial; one whose value is outside of the window is at its edge."""
-    values = np.array([each.value for each in trials], dtype=np.float32)
+    values = np.array([trial.value for trial in trials], dtype=np.float32)
     # as 32-bit numbers what lies at the edge is not beyond it
     at_edge = values if window is None else values.clip(*np.array(window, dtype=np.float32))
-    moved = bool((at_edge != values).any())
-    said = "customdata" if moved else "y"
+    is_clipped = bool((at_edge != values).any())
+    value_field = "customdata" if is_clipped else "y"
     return go.Scatter(
-        x=np.array([each.number for each in trials], dtype=np.int32),
+        x=np.array([trial.number for trial in trials], dtype=np.int32),
         y=at_edge,
-        customdata=values if moved else None,
-        text=[labels.get(each.number, "") for each in trials],
+        customdata=values if is_clipped else None,
+        text=[labels.get(trial.number, "") for trial in trials],
         mode="markers",
         marker={
             "color": colour,
@@ -280,16 +286,16 @@ def _marks(
             "line": {"color": colour, "width": 1},
         },
         name=name,
-        hovertemplate=f"trial %{{x}}: %{{{said}:.4g}}<br>%{{text}}<extra>{name}</extra>",
+        hovertemplate=f"trial %{{x}}: %{{{value_field}:.4g}}<br>%{{text}}<extra>{name}</extra>",
     )
 
 
 def _lost(trials: Sequence[Trial], worst: float) -> go.Scatter:
     """Return the trials without a value, at the worst that there is: they have to be somewhere."""
     return go.Scatter(
-        x=np.array([each.number for each in trials], dtype=np.int32),
+        x=np.array([trial.number for trial in trials], dtype=np.int32),
         y=np.full(len(trials), worst, dtype=np.float32),
-        text=[each.outcome for each in trials],
+        text=[trial.outcome for trial in trials],
         mode="markers",
         marker={"color": INK, "size": 7, "symbol": _SYMBOLS["diverged"], "line": {"color": INK, "width": 1}},
         name="diverged or lost",
@@ -319,15 +325,15 @@ class Curves:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        cut, over = self.counts
+        num_pruned, num_over = self.counts
         text = "A line a trial."
-        if cut:
+        if num_pruned:
             text += (
-                f" One that ends in a cross was pruned: {cut} of {over}, in the median after "
+                f" One that ends in a cross was pruned: {num_pruned} of {num_over}, in the median after "
                 f"{100 * self.median_share:.0f} % of their steps."
             )
-        shown = len(self.pruned) + len(self.complete)
-        return f"{text} {shown} of {self.out_of} are drawn." if shown < self.out_of else text
+        num_shown = len(self.pruned) + len(self.complete)
+        return f"{text} {num_shown} of {self.out_of} are drawn." if num_shown < self.out_of else text
 
     def table(self) -> Table:
         """Return the last validation of the trials, those that were pruned first."""
@@ -346,42 +352,44 @@ def curves_data(result: StudyResult) -> Curves:
         NothingToPlot: No trial has reported anything.
     """
     search = [run for run in result.runs if run.kind == "search"]
-    over = [run for run in search if run.outcome is not None]
-    cut, complete = ([run for run in over if run.outcome == end] for end in ("pruned", "complete"))
-    pruned_curves, complete_curves = _curves(cut, result), _curves(complete, result)
+    over_runs = [run for run in search if run.outcome is not None]
+    pruned_runs, complete_runs = (
+        [run for run in over_runs if run.outcome == end] for end in ("pruned", "complete")
+    )
+    pruned_curves, complete_curves = _curves(pruned_runs, result), _curves(complete_runs, result)
     if not pruned_curves and not complete_curves:
         raise NothingToPlot("No search trial that is over has reported anything.")
-    shares = [run.steps / run.total_steps for run in cut if run.steps and run.total_steps]
+    shares = [run.steps / run.total_steps for run in pruned_runs if run.steps and run.total_steps]
     return Curves(
         metric=result.metric,
         pruned=pruned_curves,
         complete=complete_curves,
-        counts=(len(cut), len(over)),
-        out_of=sum(bool(result.curves.get(run.id)) for run in (*cut, *complete)),
+        counts=(len(pruned_runs), len(over_runs)),
+        out_of=sum(bool(result.curves.get(run.id)) for run in (*pruned_runs, *complete_runs)),
         median_share=median(shares) if shares else 0.0,
     )
 
 
 def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, Curve], ...]:
-    known = [(run.number, result.curves[run.id]) for run in runs if result.curves.get(run.id)]
-    return tuple((known[i][0], _thinned(known[i][1])) for i in evenly(len(known), _MOST_OF_AN_OUTCOME))
+    curves = [(run.number, result.curves[run.id]) for run in runs if result.curves.get(run.id)]
+    return tuple((curves[i][0], _thinned(curves[i][1])) for i in evenly(len(curves), _MOST_OF_AN_OUTCOME))
 
 
 def _thinned(curve: Curve) -> Curve:
-    return tuple(curve[place] for place in evenly(len(curve), _MOST_POINTS))
+    return tuple(curve[index] for index in evenly(len(curve), _MOST_POINTS))
 
 
 def plot_curves(data: Curves) -> go.Figure:
     """Return the trials' curves, those that were pruned ending in a cross."""
-    made = figure(x="training step", y=data.metric, height=400)
+    fig = figure(x="training step", y=data.metric, height=400)
     if data.complete:
-        made.add_trace(_lines(data.complete, "complete", {"color": WINNER, "width": 1}))
+        fig.add_trace(_lines(data.complete, "complete", {"color": WINNER, "width": 1}))
     if not data.pruned:
-        return made
+        return fig
     # told apart by more than their colour
-    made.add_trace(_lines(data.pruned, "pruned", {"color": INK, "width": 1.4, "dash": "dot"}))
+    fig.add_trace(_lines(data.pruned, "pruned", {"color": INK, "width": 1.4, "dash": "dot"}))
     ends = [(trial, *curve[-1]) for trial, curve in data.pruned]
-    made.add_trace(
+    fig.add_trace(
         go.Scatter(
             x=[step for _, step, _ in ends],
             y=[value for _, _, value in ends],
@@ -392,7 +400,7 @@ def plot_curves(data: Curves) -> go.Figure:
             hovertemplate="trial %{customdata} pruned at step %{x}: %{y:.4g}<extra></extra>",
         )
     )
-    return made
+    return fig
 
 
 def _lines(curves: Sequence[tuple[int, Curve]], name: str, line: dict[str, Any]) -> go.Scatter:

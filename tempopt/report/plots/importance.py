@@ -50,12 +50,12 @@ class Importances:
             "A small share may also mean that the search kept to one region."
         )
         if self.unread:
-            names = ", ".join(plain_name(each) for each in self.unread[:_MOST_BARS])
+            names = ", ".join(plain_name(unread_name) for unread_name in self.unread[:_MOST_BARS])
             text += f" Left out, since most of the trials do not read them: {names}."
         best = math.ceil(self.trials / 10)
         if best < _FEWEST_BEST:
-            few = "is one trial" if best == 1 else f"are {best} trials"
-            text += f" The best tenth {few} here: a hint at most."
+            count_text = "is one trial" if best == 1 else f"are {best} trials"
+            text += f" The best tenth {count_text} here: a hint at most."
         return text
 
     def table(self) -> Table:
@@ -84,37 +84,37 @@ def importance_data(result: StudyResult) -> Importances:
         raise NothingToPlot(f"{len(runs)} search trials are complete; {_FEWEST} at least can be compared.")
     if len({run.value for run in runs}) == 1:
         raise NothingToPlot("All complete trials have the same value, so no parameter made a difference.")
-    read = [_read(run.parameters or {}, space) for run in runs]
-    counts = {name: sum(name in each for each in read) for name in space}
-    compared = {name: domain for name, domain in space.items() if 2 * counts[name] >= len(runs)}
-    if len(compared) < 2:
+    read_params = [_read(run.parameters or {}, space) for run in runs]
+    counts = {name: sum(name in params for params in read_params) for name in space}
+    common_space = {name: domain for name, domain in space.items() if 2 * counts[name] >= len(runs)}
+    if len(common_space) < 2:
         raise NothingToPlot(
             "Most trials read fewer than two of the parameters, so there is nothing to compare."
         )
-    domains = _reaching(compared, read)
+    domains = _reaching(common_space, read_params)
     trials = [
         frozen(run.number, state=TrialState.COMPLETE, distributions=domains, params=params, value=run.value)
-        for run, params in zip(runs, read, strict=True)
+        for run, params in zip(runs, read_params, strict=True)
     ]
-    way = StudyDirection.MAXIMIZE if result.direction == "maximize" else StudyDirection.MINIMIZE
-    view = View(name=result.name, direction=way, trials=trials, own=None, number=len(trials))
+    direction = StudyDirection.MAXIMIZE if result.direction == "maximize" else StudyDirection.MINIMIZE
+    view = View(name=result.name, direction=direction, trials=trials, running_trial=None, number=len(trials))
     with warnings.catch_warnings():
         # a single trial that does not read a parameter is left out of its share, which changes little
         warnings.filterwarnings("ignore", "Some regimes for parameter")
         shares = optuna.importance.get_param_importances(view.study(), params=list(domains))
     if not shares or sum(shares.values()) <= 0:
         raise NothingToPlot("No parameter made a difference that could be measured.")
-    unread = tuple(name for name in space if name not in compared)
+    unread = tuple(name for name in space if name not in common_space)
     return Importances(shares=tuple(shares.items()), trials=len(trials), unread=unread)
 
 
 def _read(parameters: Mapping[str, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
     """Return the searched parameters that a plan reads, with the values that act."""
-    read = dict(parameters)
+    values = dict(parameters)
     # a constant schedule ends where it begins
     if parameters.get("normaliser") != LinearNormaliser.name and "temperature_init" in parameters:
-        read.setdefault("temperature_final", parameters["temperature_init"])
-    return {name: value for name, value in read.items() if name in space and _has(space[name], value)}
+        values.setdefault("temperature_final", parameters["temperature_init"])
+    return {name: value for name, value in values.items() if name in space and _has(space[name], value)}
 
 
 def _has(domain: BaseDistribution, value: object) -> bool:
@@ -123,13 +123,13 @@ def _has(domain: BaseDistribution, value: object) -> bool:
 
 
 def _reaching(
-    space: Mapping[str, BaseDistribution], read: Sequence[Mapping[str, Any]]
+    space: Mapping[str, BaseDistribution], read_params: Sequence[Mapping[str, Any]]
 ) -> dict[str, BaseDistribution]:
     """Return the domains, that of the last temperature as wide as the values that it takes."""
     domains = dict(space)
     last = domains.get("temperature_final")
     if isinstance(last, FloatDistribution):
-        values = [each["temperature_final"] for each in read if "temperature_final" in each]
+        values = [params["temperature_final"] for params in read_params if "temperature_final" in params]
         low, high = min(last.low, *values), max(last.high, *values)
         if (low, high) != (last.low, last.high) or last.step is not None:
             domains["temperature_final"] = FloatDistribution(low, high, log=last.log)
@@ -138,30 +138,30 @@ def _reaching(
 
 def _on_lines(name: str) -> str:
     """Return a name for a narrow axis: that of a temperature stands above that of its parameter."""
-    return _LINE.join(plain(each, 22) for each in split_name(name) if each)
+    return _LINE.join(plain(part, 22) for part in split_name(name) if part)
 
 
 def plot_importance(data: Importances) -> go.Figure:
     """Return a bar for each parameter."""
-    shown = data.shares[:_MOST_BARS]
-    names = [_on_lines(name) for name, _ in shown]
-    each = 40 if any(_LINE in name for name in names) else 30
-    made = figure(x="share", height=110 + each * len(shown), margin={"t": 12})
-    made.add_trace(
+    shares = data.shares[:_MOST_BARS]
+    names = [_on_lines(name) for name, _ in shares]
+    row_height = 40 if any(_LINE in name for name in names) else 30
+    fig = figure(x="share", height=110 + row_height * len(shares), margin={"t": 12})
+    fig.add_trace(
         go.Bar(
             # by place: names that were shortened may be the same
-            y=list(range(len(shown))),
-            x=[share for _, share in shown],
-            text=[f"{100 * share:.0f} %" for _, share in shown],
+            y=list(range(len(shares))),
+            x=[share for _, share in shares],
+            text=[f"{100 * share:.0f} %" for _, share in shares],
             textposition="outside",
             textangle=0,
             cliponaxis=False,
             orientation="h",
             marker={"color": WINNER},
-            customdata=[plain(name, 200) for name, _ in shown],
+            customdata=[plain(name, 200) for name, _ in shares],
             hovertemplate="%{customdata}: %{x:.1%}<extra></extra>",
         )
     )
-    label_bars(made, names)
-    made.update_xaxes(tickformat=".0%", range=[0, 1.18 * max(share for _, share in shown)])
-    return made
+    label_bars(fig, names)
+    fig.update_xaxes(tickformat=".0%", range=[0, 1.18 * max(share for _, share in shares)])
+    return fig

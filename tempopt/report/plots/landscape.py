@@ -83,23 +83,27 @@ class Landscape:
             text = f"Each temperature has a panel of its own. {text}"
         elif self.shown.name:
             text = f"The temperature {self.shown.name}. {text}"
-        for each in (self, *self.others):
-            if each.best is not None:
-                where = f" in {each.shown.name or 'τ'}" if self.others else ""
-                text += f" Of the best tenth of the trials {each.best[0]} of {each.best[1]} cool down{where}."
+        for landscape in (self, *self.others):
+            if landscape.best is not None:
+                suffix = f" in {landscape.shown.name or 'τ'}" if self.others else ""
+                count, out_of = landscape.best
+                text += f" Of the best tenth of the trials {count} of {out_of} cool down{suffix}."
         if len(self.points) < self.out_of:
             text += f" {len(self.points)} of {self.out_of} trials are drawn."
         return text
 
     def table(self) -> Table:
         """Return the best trials."""
-        every = (self, *self.others)
-        ends = [{trial: (first, last) for trial, first, last, _, _ in each.points} for each in every]
+        landscapes = (self, *self.others)
+        trial_ends = [
+            {trial: (first, last) for trial, first, last, _, _ in landscape.points}
+            for landscape in landscapes
+        ]
         rows = tuple(
-            (trial, *(end for each in ends for end in each[trial]), value)
+            (trial, *(end for ends_by_trial in trial_ends for end in ends_by_trial[trial]), value)
             for trial, _, _, value, _ in reversed(self.points[-_LISTED:])
         )
-        names = (each.shown.name or "τ" for each in every)
+        names = (landscape.shown.name or "τ" for landscape in landscapes)
         columns = (f"{name} {moment}" for name in names for moment in ("at first", "at last"))
         return Table(columns=("trial", *columns, self.metric), rows=rows)
 
@@ -110,38 +114,42 @@ def landscape_data(result: StudyResult) -> Landscape:
     Raises:
         NothingToPlot: No trial is complete, or all have the same temperatures.
     """
-    every = [(each, _points(result, "search", each)) for each in all_shown(result)]
-    if not every[0][1]:
+    entries = [(temperature, _points(result, "search", temperature)) for temperature in all_shown(result)]
+    if not entries[0][1]:
         raise NothingToPlot("No search trial is complete, so there is nothing to map.")
-    varied = [
-        (each, points)
-        for each, points in every
+    varied_entries = [
+        (temperature, points)
+        for temperature, points in entries
         if len({(first, last) for _, first, last, _, _ in points}) > 1 or len(points) == 1
     ]
-    if not varied:
+    if not varied_entries:
         raise NothingToPlot("All trials have the same first and last temperature: they are not searched.")
     # of one that never changes there is nothing to see but the diagonal
-    moving = [each for each in varied if any(first != last for _, first, last, _, _ in each[1])]
-    shown = moving or varied
-    others = tuple(_landscape(result, *each) for each in shown[1:])
-    return _landscape(result, *shown[0], others)
+    moving_entries = [
+        entry for entry in varied_entries if any(first != last for _, first, last, _, _ in entry[1])
+    ]
+    shown_entries = moving_entries or varied_entries
+    other_landscapes = tuple(_landscape(result, *entry) for entry in shown_entries[1:])
+    return _landscape(result, *shown_entries[0], other_landscapes)
 
 
 def _landscape(
-    result: StudyResult, shown: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
+    result: StudyResult, temperature: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
 ) -> Landscape:
-    best, rest = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
+    best_points, other_points = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
     role, _ = result.plan
-    ends = () if result.winner is None else plan_levels(result, shown, (0.0, 1.0))
+    ends = () if result.winner is None else plan_levels(result, temperature, (0.0, 1.0))
     return Landscape(
         metric=result.metric,
         direction=result.direction,
-        points=tuple([*(rest[place] for place in evenly(len(rest), MOST_MARKS // 2)), *best]),
-        constants=tuple(_points(result, "constant", shown)[-MOST_MARKS // 4 :]),
+        points=tuple(
+            [*(other_points[index] for index in evenly(len(other_points), MOST_MARKS // 2)), *best_points]
+        ),
+        constants=tuple(_points(result, "constant", temperature)[-MOST_MARKS // 4 :]),
         plan=(role, ends[0], ends[1]) if ends else None,
         best=_best(points),
         out_of=len(points),
-        shown=shown,
+        shown=temperature,
         others=others,
     )
 
@@ -154,16 +162,16 @@ def _best(points: Sequence[Point]) -> tuple[int, int] | None:
     return sum(first > last for _, first, last, _, _ in top), len(top)
 
 
-def _points(result: StudyResult, kind: str, shown: Shown) -> list[Point]:
-    found: list[Point] = []
+def _points(result: StudyResult, kind: str, temperature: Shown) -> list[Point]:
+    points: list[Point] = []
     for run in result.runs:
         if run.kind == kind and usable(run) and run.value is not None and run.parameters is not None:
-            values = shown.parameters(run.parameters)
+            values = temperature.parameters(run.parameters)
             if values.normaliser != LinearNormaliser.name:
-                ends = measured_levels(result, [run], run.parameters, shown, (0.0, 1.0))
+                ends = measured_levels(result, [run], run.parameters, temperature, (0.0, 1.0))
                 first, last = ends or _ends(values)
-                found.append((run.number, first, last, run.value, run.parameters))
-    return sorted(found, key=lambda each: oriented(each[3], result.direction))
+                points.append((run.number, first, last, run.value, run.parameters))
+    return sorted(points, key=lambda point: oriented(point[3], result.direction))
 
 
 def _ends(values: TemperatureParameters) -> tuple[float, float]:
@@ -173,42 +181,42 @@ def _ends(values: TemperatureParameters) -> tuple[float, float]:
 
 def plot_landscape(data: Landscape) -> go.Figure:
     """Return first against last temperature, coloured by value, a panel for each temperature."""
-    every = (data, *data.others)
-    names = [each.shown.name or "τ" for each in every]
-    several = len(every) > 1
-    made, places = panels(
-        [each.shown.title for each in every],
-        x="at first" if several else f"{names[0]} at first",
-        y=["at last"] * len(every) if several else [f"{names[0]} at last"],
+    landscapes = (data, *data.others)
+    names = [landscape.shown.name or "τ" for landscape in landscapes]
+    has_several = len(landscapes) > 1
+    fig, cells = panels(
+        [landscape.shown.title for landscape in landscapes],
+        x="at first" if has_several else f"{names[0]} at first",
+        y=["at last"] * len(landscapes) if has_several else [f"{names[0]} at last"],
         height=460,
-        each=300,
+        panel_height=300,
         gap=0.45,
     )
     # each has an axis of its own below it
-    made.update_xaxes(matches=None, showticklabels=True)
-    worst, best = bounds([each[3] for each in data.points], data.direction)
+    fig.update_xaxes(matches=None, showticklabels=True)
+    worst, best = bounds([point[3] for point in data.points], data.direction)
     low, high = min(worst, best), max(worst, best)
     colours = {
         "cmin": low,
         "cmax": high if high > low else low + 1,
         "colorscale": scale(SEQUENTIAL if best >= worst else SEQUENTIAL[::-1]),
     }
-    for each, place in zip(every, places, strict=True):
-        first = each is data
-        bar = {"colorbar": colorbar(data.metric)} if first else {}
-        for trace in _marks(each, colours, bar, "baseline" if several else each.shown.baseline):
-            trace.showlegend = first and trace.showlegend is not False
-            made.add_trace(trace, **place)
-        ends = _span(each)
-        made.update_xaxes(temperature_axis(ends, few=True), **place)
-        made.update_yaxes(temperature_axis(ends, few=several), **place)
-    return made
+    for landscape, cell in zip(landscapes, cells, strict=True):
+        is_first = landscape is data
+        bar = {"colorbar": colorbar(data.metric)} if is_first else {}
+        for trace in _marks(landscape, colours, bar, "baseline" if has_several else landscape.shown.baseline):
+            trace.showlegend = is_first and trace.showlegend is not False
+            fig.add_trace(trace, **cell)
+        ends = _span(landscape)
+        fig.update_xaxes(temperature_axis(ends, few=True), **cell)
+        fig.update_yaxes(temperature_axis(ends, few=has_several), **cell)
+    return fig
 
 
 def _span(data: Landscape) -> list[float]:
     """Return the lowest and the highest temperature that is shown."""
-    shown = [each for point in (*data.points, *data.constants) for each in point[1:3]]
-    return [min(*shown, data.shown.neutral), max(*shown, data.shown.neutral)]
+    temperatures = [temperature for point in (*data.points, *data.constants) for temperature in point[1:3]]
+    return [min(*temperatures, data.shown.neutral), max(*temperatures, data.shown.neutral)]
 
 
 def _marks(
@@ -239,15 +247,15 @@ def _placed(
 ) -> go.Scatter:
     # in the first panel alone: the same in each would be too much for the dashboard
     count = min(MOST_LABELS, len(points)) if labels else 0
-    plain, labelled = points[: len(points) - count], points[len(points) - count :]
-    said = [f"{_said(each, name)}<br>{label(each[4])}" for each in labelled]
+    unlabelled, labelled = points[: len(points) - count], points[len(points) - count :]
+    labelled_texts = [f"{_said(point, name)}<br>{label(point[4])}" for point in labelled]
     return go.Scatter(
-        x=np.array([each[1] for each in points], dtype=np.float32),
-        y=np.array([each[2] for each in points], dtype=np.float32),
-        text=[*(_said(each, name) for each in plain), *said],
+        x=np.array([point[1] for point in points], dtype=np.float32),
+        y=np.array([point[2] for point in points], dtype=np.float32),
+        text=[*(_said(point, name) for point in unlabelled), *labelled_texts],
         mode="markers",
         marker={
-            "color": np.array([each[3] for each in points], dtype=np.float32),
+            "color": np.array([point[3] for point in points], dtype=np.float32),
             "size": mark_size(len(points)) + 1,
             "symbol": symbol,
             "line": {"color": OTHER, "width": 0.6},
@@ -262,10 +270,10 @@ def _said(point: Point, name: str) -> str:
     return f"{name.removesuffix('s')} {point[0]}: {number(point[3])}"
 
 
-def _mark(place: tuple[float, float], symbol: str, name: str, colour: str) -> go.Scatter:
+def _mark(position: tuple[float, float], symbol: str, name: str, colour: str) -> go.Scatter:
     return go.Scatter(
-        x=[place[0]],
-        y=[place[1]],
+        x=[position[0]],
+        y=[position[1]],
         mode="markers",
         marker={"color": colour, "size": 16, "symbol": symbol, "line": {"color": colour, "width": 2.5}},
         name=name,

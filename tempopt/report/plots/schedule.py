@@ -87,9 +87,9 @@ class PlanShown:
         else:
             text = f"{self._plan} {course}; the dashed line is τ = 1, where softmax is as usual. "
             text += "Above it attention is softer, below it sharper."
-        for each, levels in self.others:
-            text += f" {each.name}, {number(each.neutral)} as found, "
-            text += f"{_course_of(levels, self.courses.get(each.name))}."
+        for temperature, levels in self.others:
+            text += f" {temperature.name}, {number(temperature.neutral)} as found, "
+            text += f"{_course_of(levels, self.courses.get(temperature.name))}."
         if len(self.temperatures) > 1 and self.varies:
             pattern = "" if self.measured else f', whose pattern is "{self.pattern}"'
             text += f" The band is the spread over the layers{pattern}."
@@ -115,18 +115,18 @@ class PlanShown:
         names = [f"layer {index}" for index in range(len(self.temperatures))]
         if len(names) == 1:
             names = [self.shown.name or "τ"]
-        names += [each.name for each, _ in self.others]
+        names += [temperature.name for temperature, _ in self.others]
         columns = [*self.temperatures, *(levels for _, levels in self.others)]
         rows = tuple(
-            (round(self.progress[place], 3), *(column[place] for column in columns))
-            for place in self._listed()
+            (round(self.progress[index], 3), *(column[index] for column in columns))
+            for index in self._listed()
         )
         return Table(columns=("progress", *names), rows=rows)
 
     def _listed(self) -> list[int]:
         """Return the places of what is listed, in the order of progress."""
         moments = {*self.bends, *(step / (_SHOWN - 1) for step in range(_SHOWN))}
-        return [place for place, each in enumerate(self.progress) if each in moments]
+        return [index for index, progress in enumerate(self.progress) if progress in moments]
 
 
 def _course_of(levels: tuple[float, ...], words: str | None = None) -> str:
@@ -140,13 +140,13 @@ def _course_of(levels: tuple[float, ...], words: str | None = None) -> str:
 
 def _num_layers(result: StudyResult) -> int | None:
     """Return the number of attention layers, as far as measured entropies tell; None: they do not."""
-    found = {
+    layers = {
         name.split("/")[1]
-        for measured in result.measured.values()
-        for name in measured
+        for curves in result.measured.values()
+        for name in curves
         if name.startswith("entropy/")
     }
-    return len(found) or None
+    return len(layers) or None
 
 
 def schedule_data(result: StudyResult) -> PlanShown:
@@ -158,19 +158,23 @@ def schedule_data(result: StudyResult) -> PlanShown:
     role, parameters = result.plan
     if parameters is None:
         raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
-    shown, *others = all_shown(result)
-    values = shown.parameters(parameters)
+    main_temperature, *other_temperatures = all_shown(result)
+    values = main_temperature.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
         raise NothingToPlot("Attention is linear: it has no temperature.")
-    bends = {at for each in (shown, *others) for at, _ in each.shape(parameters)[1:-1]}
-    progress = tuple(sorted({*(place / (_FINE - 1) for place in range(_FINE)), *bends}))
-    layers = None if shown.name else _num_layers(result)
+    bends = {
+        position
+        for temperature in (main_temperature, *other_temperatures)
+        for position, _ in temperature.shape(parameters)[1:-1]
+    }
+    progress = tuple(sorted({*(index / (_FINE - 1) for index in range(_FINE)), *bends}))
+    layers = None if main_temperature.name else _num_layers(result)
     measured = None
-    if not shown.name and is_controlled(parameters):
+    if not main_temperature.name and is_controlled(parameters):
         measured = controlled(result, controlled_runs(result, parameters), progress)
         if measured is None:
             raise NothingToPlot("The temperatures follow a target of the entropy, and were not measured.")
-    columns = [values.plan(layers or 1).temperatures(each) for each in progress]
+    columns = [values.plan(layers or 1).temperatures(moment) for moment in progress]
     return PlanShown(
         progress=progress,
         temperatures=tuple(zip(*columns, strict=True)) if measured is None else measured.layers,
@@ -179,50 +183,58 @@ def schedule_data(result: StudyResult) -> PlanShown:
         beside=_beside(parameters),
         confirmed=result.verdict is not None,
         role=role,
-        shown=shown,
-        others=tuple((each, each.levels(parameters, progress)) for each in others),
+        shown=main_temperature,
+        others=tuple(
+            (temperature, temperature.levels(parameters, progress)) for temperature in other_temperatures
+        ),
         measured=0 if measured is None else measured.runs,
         bends=tuple(sorted(bends)),
-        courses={each.name: words for each in (shown, *others) if (words := each.course(parameters))},
+        courses={
+            temperature.name: words
+            for temperature in (main_temperature, *other_temperatures)
+            if (words := temperature.course(parameters))
+        },
     )
 
 
 def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a plan says beside the temperature over progress and depth."""
-    read = effective(parameters)
-    shown = {"temperature_init", "temperature_final", "schedule", "layer_pattern", "layer_ratio"}
-    shown |= {each.name for kind in SCHEDULES.values() for each in fields(kind)}
-    own = {
+    read_params = effective(parameters)
+    shown_names = {"temperature_init", "temperature_final", "schedule", "layer_pattern", "layer_ratio"}
+    shown_names |= {field.name for kind in SCHEDULES.values() for field in fields(kind)}
+    plan_params = {
         name: value
-        for name, value in read.items()
-        if name in TEMPERATURE_PARAMETERS and name not in shown and not split_name(name)[0]
+        for name, value in read_params.items()
+        if name in TEMPERATURE_PARAMETERS and name not in shown_names and not split_name(name)[0]
     }
     # these count at any value, where they are read at all
-    return {n: value for n, value in own.items() if value != NEUTRAL[n] or n in ("n0", "window")}
+    return {n: value for n, value in plan_params.items() if value != NEUTRAL[n] or n in ("n0", "window")}
 
 
 def plot_schedule(data: PlanShown) -> go.Figure:
     """Return the plan's temperatures over progress beside the baseline, a panel for each."""
-    shown = [(data.shown, data.level), *data.others]
-    made, places = panels(
-        [each.title for each, _ in shown],
+    curves = [(data.shown, data.level), *data.others]
+    fig, cells = panels(
+        [temperature.title for temperature, _ in curves],
         x="training progress",
-        y=[each.axis for each, _ in shown] if len(shown) == 1 else [""] * len(shown),
+        y=[temperature.axis for temperature, _ in curves] if len(curves) == 1 else [""] * len(curves),
         height=340,
-        each=130,
+        panel_height=130,
     )
     if data.varies:
-        made.add_trace(_layers(data), **places[0])
-    for (each, levels), place in zip(shown, places, strict=True):
-        first, alone = each is data.shown, len(shown) == 1
-        made.add_trace(_curve(data.progress, levels, each, data.role, legend=first), **place)
-        made.add_trace(_baseline(each, each.baseline if alone else "baseline", legend=first), **place)
-        seen = [*levels, each.neutral]
-        if first:
-            seen += [value for layer in data.temperatures for value in layer]
-        made.update_yaxes(temperature_axis(seen, few=not alone), **place)
-    made.update_xaxes(range=[0, 1], tickformat=".0%")
-    return made
+        fig.add_trace(_layers(data), **cells[0])
+    for (temperature, levels), cell in zip(curves, cells, strict=True):
+        is_first, is_single = temperature is data.shown, len(curves) == 1
+        fig.add_trace(_curve(data.progress, levels, temperature, data.role, legend=is_first), **cell)
+        fig.add_trace(
+            _baseline(temperature, temperature.baseline if is_single else "baseline", legend=is_first), **cell
+        )
+        axis_values = [*levels, temperature.neutral]
+        if is_first:
+            axis_values += [value for layer in data.temperatures for value in layer]
+        fig.update_yaxes(temperature_axis(axis_values, few=not is_single), **cell)
+    fig.update_xaxes(range=[0, 1], tickformat=".0%")
+    return fig
 
 
 def _layers(data: PlanShown) -> go.Scatter:
@@ -240,7 +252,7 @@ def _layers(data: PlanShown) -> go.Scatter:
 
 
 def _curve(
-    progress: tuple[float, ...], levels: tuple[float, ...], shown: Shown, role: str, *, legend: bool
+    progress: tuple[float, ...], levels: tuple[float, ...], temperature: Shown, role: str, *, legend: bool
 ) -> go.Scatter:
     return go.Scatter(
         x=progress,
@@ -249,17 +261,17 @@ def _curve(
         line={"color": WINNER, "width": 3},
         name=role,
         showlegend=legend,
-        hovertemplate=f"progress %{{x:.2f}}: {shown.name or 'τ'} = %{{y:.4g}}<extra>{role}</extra>",
+        hovertemplate=f"progress %{{x:.2f}}: {temperature.name or 'τ'} = %{{y:.4g}}<extra>{role}</extra>",
     )
 
 
-def _baseline(shown: Shown, name: str, *, legend: bool) -> go.Scatter:
+def _baseline(temperature: Shown, name: str, *, legend: bool) -> go.Scatter:
     return go.Scatter(
         x=[0, 1],
-        y=[shown.neutral, shown.neutral],
+        y=[temperature.neutral, temperature.neutral],
         mode="lines",
         line={"color": BASELINE, "width": 2, "dash": "dash"},
         name=name,
         showlegend=legend,
-        hovertemplate=f"{shown.baseline}<extra></extra>",
+        hovertemplate=f"{temperature.baseline}<extra></extra>",
     )

@@ -102,7 +102,7 @@ _MOST_LINES = 12
 
 def scale(colours: Sequence[str]) -> list[list[Any]]:
     """Return colours at even distances, as plotly takes a scale."""
-    return [[place / (len(colours) - 1), colour] for place, colour in enumerate(colours)]
+    return [[index / (len(colours) - 1), colour] for index, colour in enumerate(colours)]
 
 
 def _axis() -> dict[str, Any]:
@@ -153,9 +153,9 @@ def figure(*, x: str | None = None, y: str | None = None, height: int = 380, **l
         "xaxis": {"title": {"text": plain(x)}} if x else {},
         "yaxis": {"title": {"text": plain(y)}} if y else {},
     }
-    made = go.Figure(layout={"template": TEMPLATE, "height": height, **axes})
-    made.update_layout(**layout)
-    return made
+    fig = go.Figure(layout={"template": TEMPLATE, "height": height, **axes})
+    fig.update_layout(**layout)
+    return fig
 
 
 def panels(
@@ -164,7 +164,7 @@ def panels(
     x: str,
     y: Sequence[str],
     height: int,
-    each: int,
+    panel_height: int,
     gap: float = 0.24,
     **layout: Any,
 ) -> tuple[go.Figure, list[dict[str, int]]]:
@@ -177,28 +177,28 @@ def panels(
         x: Title of the axis below all of them.
         y: Titles of the axes beside them.
         height: Height of a single panel, in pixels.
-        each: Height of each of several.
+        panel_height: Height of each of several.
         gap: Space between two of them, as a share of the height of one.
         layout: What else is set of the layout.
     """
     if len(titles) == 1:
         return figure(x=x, y=y[0], height=height, **layout), [{}]
-    made = make_subplots(
+    fig = make_subplots(
         rows=len(titles),
         cols=1,
         shared_xaxes="all",
         subplot_titles=[plain(title) for title in titles],
         vertical_spacing=gap / len(titles),
     )
-    made.update_layout(template=TEMPLATE, height=110 + each * len(titles), **layout)
+    fig.update_layout(template=TEMPLATE, height=110 + panel_height * len(titles), **layout)
     # above the title of the first panel
-    made.update_layout(legend={"y": 1 + 24 / (each * len(titles))})
-    made.update_annotations(font={"size": 13, "color": QUIET})
-    places = [{"row": row, "col": 1} for row in range(1, len(titles) + 1)]
-    for place, title in zip(places, y, strict=True):
-        made.update_yaxes(title={"text": plain(title)}, **place)
-    made.update_xaxes(title={"text": plain(x)}, **places[-1])
-    return made, places
+    fig.update_layout(legend={"y": 1 + 24 / (panel_height * len(titles))})
+    fig.update_annotations(font={"size": 13, "color": QUIET})
+    cells = [{"row": row, "col": 1} for row in range(1, len(titles) + 1)]
+    for cell, title in zip(cells, y, strict=True):
+        fig.update_yaxes(title={"text": plain(title)}, **cell)
+    fig.update_xaxes(title={"text": plain(x)}, **cells[-1])
+    return fig, cells
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:
@@ -224,11 +224,11 @@ def label(parameters: Mapping[str, Any]) -> str:
     return "<br>".join(lines)
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """Return at most ``most`` places out of ``count``, evenly spread, first and last among them."""
-    if count <= most:
+def evenly(count: int, max_count: int) -> list[int]:
+    """Return at most ``max_count`` places out of ``count``, evenly spread, first and last among them."""
+    if count <= max_count:
         return list(range(count))
-    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
+    return sorted({round(index * (count - 1) / (max_count - 1)) for index in range(max_count)})
 
 
 def bounds(values: Sequence[float], direction: str) -> tuple[float, float]:
@@ -239,14 +239,14 @@ def bounds(values: Sequence[float], direction: str) -> tuple[float, float]:
     return (worst, best) if worst != best else (ordered[0], best)
 
 
-def temperature_axis(shown: Sequence[float], *, few: bool = False) -> dict[str, Any]:
+def temperature_axis(temperatures: Sequence[float], *, few: bool = False) -> dict[str, Any]:
     """Return an axis on which twice as hot is as far as half as hot, with ticks that say τ itself.
 
     Args:
-        shown: Temperatures that have to be on it.
+        temperatures: Those that have to be on it.
         few: Whether there is room for a few ticks only, as below a plot on a phone.
     """
-    low, high = math.log10(min(shown)), math.log10(max(shown))
+    low, high = math.log10(min(temperatures)), math.log10(max(temperatures))
     margin = max(0.05, 0.06 * (high - low))
     ticks = temperature_ticks(10 ** (low - margin), 10 ** (high + margin), fewest=3 if few else 4)
     return {
@@ -260,14 +260,14 @@ def temperature_axis(shown: Sequence[float], *, few: bool = False) -> dict[str, 
 def temperature_ticks(low: float, high: float, *, fewest: int = 4) -> list[float]:
     """Return round temperatures between two, by ratio if they are far apart and by difference if not."""
     for steps in ((1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7)):
-        every = [float(f"{step * 10.0**power:g}") for power in range(-6, 7) for step in steps]
-        found = [tick for tick in every if low <= tick <= high]
-        if len(found) >= fewest:
-            return found
+        candidates = [float(f"{step * 10.0**power:g}") for power in range(-6, 7) for step in steps]
+        ticks = [tick for tick in candidates if low <= tick <= high]
+        if len(ticks) >= fewest:
+            return ticks
     size = 10 ** math.floor(math.log10((high - low) / 4))
     step = next(size * times for times in (1, 2, 5, 10) if (high - low) / (size * times) <= 6)
-    places = range(math.ceil(low / step), math.floor(high / step) + 1)
-    return [float(f"{place * step:.6g}") for place in places]
+    indices = range(math.ceil(low / step), math.floor(high / step) + 1)
+    return [float(f"{index * step:.6g}") for index in indices]
 
 
 def mark_size(count: int) -> int:
@@ -275,9 +275,9 @@ def mark_size(count: int) -> int:
     return 8 if count <= 200 else 6 if count <= 800 else 4
 
 
-def label_bars(made: go.Figure, names: Sequence[str]) -> None:
+def label_bars(fig: go.Figure, names: Sequence[str]) -> None:
     """Name the bars of a figure whose bars lie side by side, from the top, at the places 0, 1, ..."""
-    made.update_yaxes(
+    fig.update_yaxes(
         autorange="reversed",
         showgrid=False,
         tickvals=list(range(len(names))),

@@ -61,7 +61,7 @@ class Shown:
     def levels(self, parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
         """Return the level of its plan, the geometric mean over its layers, at each progress."""
         schedule = self.parameters(parameters).plan(1).schedule
-        return tuple(schedule(each) for each in progress)
+        return tuple(schedule(moment) for moment in progress)
 
 
 ATTENTION = Shown()
@@ -71,11 +71,11 @@ ATTENTION = Shown()
 def all_shown(result: StudyResult) -> list[Shown]:
     """Return the temperatures of a study, attention's first; at least one."""
     spec = result.spec
-    named = [
-        Shown(name=name, neutral=each.as_found if each.as_found is not None else 1.0)
-        for name, each in spec.temperatures.items()
+    temperatures = [
+        Shown(name=name, neutral=temperature.as_found if temperature.as_found is not None else 1.0)
+        for name, temperature in spec.temperatures.items()
     ]
-    return [*([ATTENTION] if spec.attends else []), *named]
+    return [*([ATTENTION] if spec.attends else []), *temperatures]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +99,11 @@ class Controlled:
 
 def controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
     """Return the runs that show a parameter set: confirming runs, or without any the others that have it."""
-    wanted = training_key(parameters)
+    key = training_key(parameters)
     for runs in (confirming(result), result.runs):
-        same = [run for run in runs if usable(run) and training_key(run.parameters or {}) == wanted]
-        if same:
-            return same
+        matching_runs = [run for run in runs if usable(run) and training_key(run.parameters or {}) == key]
+        if matching_runs:
+            return matching_runs
     return []
 
 
@@ -125,9 +125,9 @@ def controlled(
             if not name.startswith(CONTROLLED_CURVE):
                 continue
             steps, taus = np.array(curve, dtype=float).T
-            at = steps / max(steps[-1], 1.0)
+            moments = steps / max(steps[-1], 1.0)
             layer = int(name.removeprefix(CONTROLLED_CURVE))
-            logs.setdefault(layer, []).append(np.interp(progress, at, np.log(taus)))
+            logs.setdefault(layer, []).append(np.interp(progress, moments, np.log(taus)))
     if not logs:
         return None
     layers = [np.mean(logs[layer], axis=0) for layer in sorted(logs)]
@@ -141,7 +141,7 @@ def measured_levels(
     result: StudyResult,
     runs: Sequence[TicketRow],
     parameters: Parameters,
-    shown: Shown,
+    temperature: Shown,
     progress: Sequence[float],
 ) -> tuple[float, ...]:
     """Return a temperature of some runs at each progress: as their schedule says it, or as it was measured.
@@ -152,27 +152,27 @@ def measured_levels(
         result: The study.
         runs: Complete runs with these parameters.
         parameters: Their parameters.
-        shown: Which temperature.
+        temperature: Which temperature.
         progress: Training progress, from 0 to 1.
     """
-    if shown.name or not is_controlled(parameters):
-        return shown.levels(parameters, tuple(progress))
-    found = controlled(result, runs, progress)
-    return () if found is None else found.level
+    if temperature.name or not is_controlled(parameters):
+        return temperature.levels(parameters, tuple(progress))
+    measured = controlled(result, runs, progress)
+    return () if measured is None else measured.level
 
 
-def plan_levels(result: StudyResult, shown: Shown, progress: Sequence[float]) -> tuple[float, ...]:
+def plan_levels(result: StudyResult, temperature: Shown, progress: Sequence[float]) -> tuple[float, ...]:
     """Return a temperature of what plots show (``StudyResult.plan``) at each progress; empty if not known."""
     _, parameters = result.plan
     if parameters is None:
         return ()
     runs = controlled_runs(result, parameters) if is_controlled(parameters) else []
-    return measured_levels(result, runs, parameters, shown, progress)
+    return measured_levels(result, runs, parameters, temperature, progress)
 
 
-def winners_levels(result: StudyResult, shown: Shown, progress: Sequence[float]) -> tuple[float, ...]:
+def winners_levels(result: StudyResult, temperature: Shown, progress: Sequence[float]) -> tuple[float, ...]:
     """Return a temperature of the winner at each progress; empty where there is none, or it is not known."""
     if result.winner is None:
         return ()
     runs = controlled_runs(result, result.winner) if is_controlled(result.winner) else []
-    return measured_levels(result, runs, result.winner, shown, progress)
+    return measured_levels(result, runs, result.winner, temperature, progress)

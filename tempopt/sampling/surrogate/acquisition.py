@@ -43,16 +43,18 @@ def continuation_value(
 
     Args:
         mean_M: What sets are expected to come to, the forecast left out.
-        run: Mean and variance of what the run comes to, and its covariances with the sets, shape (M,).
+        run: Mean and variance of the final value of the run, and its covariances with the sets, shape (M,).
         forecast: What the run is forecast to come to.
         doubt: Variance of that forecast about what the run will come to, > 0.
     """
     mean, variance, together_M = run
-    told = variance + doubt
-    means_M = mean_M + together_M * (forecast - mean) / told
-    # of the run's end, given its forecast: covariance with the means doubt / told of what it was,
-    # variance * doubt / told
-    return float(_rise(means_M[:, None], together_M[:, None] * math.sqrt(doubt / (told * variance)))[0])
+    total_variance = variance + doubt
+    means_M = mean_M + together_M * (forecast - mean) / total_variance
+    # of the run's end, given its forecast: covariance with the means doubt / total_variance of what it
+    # was, variance * doubt / total_variance
+    return float(
+        _rise(means_M[:, None], together_M[:, None] * math.sqrt(doubt / (total_variance * variance)))[0]
+    )
 
 
 def _rise(mean_M1: Array, change_MK: Array) -> Array:
@@ -79,16 +81,16 @@ def select_batch(
         first: Place of the first set; None: the best single one.
     """
     mean_M = posterior.mean_M
-    found = [int(np.argmax(mean_M)) if first is None else first]
+    indices = [int(np.argmax(mean_M)) if first is None else first]
     if count == 1:
-        return found
+        return indices
     values, vectors = np.linalg.eigh(posterior.covariance())
     root_MM = vectors * np.sqrt(np.maximum(values, 0.0))
     worlds_SM = mean_M + rng.standard_normal((_WORLDS, len(mean_M))) @ root_MM.T
-    best_S = worlds_SM[:, found].max(axis=1)
-    while len(found) < count:
+    best_S = worlds_SM[:, indices].max(axis=1)
+    while len(indices) < count:
         together_M = np.maximum(worlds_SM, best_S[:, None]).mean(axis=0)
-        together_M[found] = -np.inf
-        found.append(int(np.argmax(together_M)))
-        best_S = np.maximum(best_S, worlds_SM[:, found[-1]])
-    return found
+        together_M[indices] = -np.inf
+        indices.append(int(np.argmax(together_M)))
+        best_S = np.maximum(best_S, worlds_SM[:, indices[-1]])
+    return indices

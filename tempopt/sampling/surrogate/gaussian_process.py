@@ -108,8 +108,8 @@ class Surrogate:
     @property
     def noise(self) -> float:
         """Standard deviation of a run about the mean of its parameter set and that of its seed."""
-        _, own, noise, _ = _variances(self.found)
-        return float(np.sqrt(own + noise)) * self._scale
+        _, seed_signal, noise, _ = _variances(self.found)
+        return float(np.sqrt(seed_signal + noise)) * self._scale
 
     def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
         """Return means, and what the runs take off the prior's covariance, as its square root (N, M)."""
@@ -123,10 +123,10 @@ class Surrogate:
 
     def _prior_covariance(self, one_MD: Array, other_ND: Array, same_MN: Array | float = 0.0) -> Array:
         """Return the covariance of parameter sets, and where ``same_MN`` is 1 of runs of one seed."""
-        signal, own, _, shared = _variances(self.found)
+        signal, seed_signal, _, shared = _variances(self.found)
         shape_MN = _matern(self._apart(one_MD, other_ND), self._lengths)[0]
         of_sets_MN = signal * shape_MN + self._trend(self.found) * self._together(one_MD, other_ND)
-        covariance_MN: Array = of_sets_MN + same_MN * (shared + own * shape_MN)
+        covariance_MN: Array = of_sets_MN + same_MN * (shared + seed_signal * shape_MN)
         return covariance_MN
 
     def _prior_variance(self, features_MD: Array) -> Array:
@@ -149,9 +149,9 @@ class Surrogate:
         together: Array = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
         return together
 
-    def _trend(self, at: Array) -> float:
+    def _trend(self, point: Array) -> float:
         """Return the variance of the trends' factors."""
-        return float(np.exp(2 * at[-5])) if self._trends else 0.0
+        return float(np.exp(2 * point[-5])) if self._trends else 0.0
 
     def mean(self, features_MD: Array) -> Array:
         """Return the predicted means of parameter sets."""
@@ -188,18 +188,18 @@ class Surrogate:
     def _lengths(self) -> Array:
         return self.found[: self._lengths_end]
 
-    def _covariance(self, at: Array) -> tuple[Array, Array, Array]:
+    def _covariance(self, point: Array) -> tuple[Array, Array, Array]:
         """Return the covariance of values, the correlation, and the derivative by squared distance."""
-        shape_NN, slope_NN = _matern(self._squares_DNN, at[: self._lengths_end])
-        signal, own, noise, shared = _variances(at)
-        factor_NN = signal + own * self._same_NN + self._alike_NN
+        shape_NN, slope_NN = _matern(self._squares_DNN, point[: self._lengths_end])
+        signal, seed_signal, noise, shared = _variances(point)
+        factor_NN = signal + seed_signal * self._same_NN + self._alike_NN
         whole_NN = factor_NN * shape_NN + shared * self._same_NN
-        whole_NN += self._trend(at) * self._trend_NN
+        whole_NN += self._trend(point) * self._trend_NN
         whole_NN[np.diag_indices_from(whole_NN)] += noise + _JITTER
         return whole_NN, shape_NN, factor_NN * slope_NN
 
-    def _solved(self, at: Array) -> tuple[Array, Array]:
-        lower: Array = cholesky(self._covariance(at)[0], lower=True)
+    def _solved(self, point: Array) -> tuple[Array, Array]:
+        lower: Array = cholesky(self._covariance(point)[0], lower=True)
         return lower, cho_solve((lower, True), self._values_N)
 
     def _fitted(self, start: Array) -> Array:
@@ -208,7 +208,7 @@ class Surrogate:
         # an evaluation, unlike a training, has no noise at all
         lowest[_QUIET] = (centre - _QUIETEST * width)[_QUIET]
         bounds = list(zip(lowest, centre + _BOUND * width, strict=True))
-        done: Any = minimize(
+        optimum: Any = minimize(
             self._loss,
             start,
             jac=True,
@@ -216,12 +216,12 @@ class Surrogate:
             bounds=bounds,
             options={"maxiter": _ITERATIONS},
         )
-        best: Array = done.x
+        best: Array = optimum.x
         return best
 
-    def _loss(self, at: Array) -> tuple[float, Array]:
+    def _loss(self, point: Array) -> tuple[float, Array]:
         """Return the negative logarithm of the posterior density, and its gradient."""
-        whole_NN, shape_NN, slope_NN = self._covariance(at)
+        whole_NN, shape_NN, slope_NN = self._covariance(point)
         lower = cholesky(whole_NN, lower=True)
         weights_N = cho_solve((lower, True), self._values_N)
         inverse_NN = cho_solve((lower, True), np.eye(len(weights_N)))
@@ -229,21 +229,21 @@ class Surrogate:
         slopes = [
             # d(squared distance)/d(log length) is -2 (difference / length)^2
             float((pull_NN * slope_NN * (-2.0 * squares_NN * np.exp(-2 * length))).sum()) / 2
-            for squares_NN, length in zip(self._squares_DNN, at[: self._lengths_end], strict=True)
+            for squares_NN, length in zip(self._squares_DNN, point[: self._lengths_end], strict=True)
         ]
         if self._trends:
-            slopes.append(float((pull_NN * self._trend_NN).sum()) * self._trend(at))
-        signal, own, noise, shared = _variances(at)
+            slopes.append(float((pull_NN * self._trend_NN).sum()) * self._trend(point))
+        signal, seed_signal, noise, shared = _variances(point)
         slopes += [
             float((pull_NN * shape_NN).sum()) * signal,
-            float((pull_NN * shape_NN * self._same_NN).sum()) * own,
+            float((pull_NN * shape_NN * self._same_NN).sum()) * seed_signal,
             float(np.trace(pull_NN)) * noise,
             float((pull_NN * self._same_NN).sum()) * shared,
         ]
         centre, width = self._prior.T
-        apart = (at - centre) / width
+        deviations = (point - centre) / width
         evidence = self._values_N @ weights_N / 2 + np.log(np.diag(lower)).sum()
-        return float(evidence + (apart**2).sum() / 2), np.array(slopes) + apart / width
+        return float(evidence + (deviations**2).sum() / 2), np.array(slopes) + deviations / width
 
 
 def near(values_N: Array) -> Array:
@@ -251,8 +251,8 @@ def near(values_N: Array) -> Array:
 
     How bad the worst are says nothing of which is best, and must not be the scale that the best are seen at.
     """
-    middle, most = float(np.median(values_N)), float(values_N.max())
-    room = _ROOM * (most - middle)
+    middle, best = float(np.median(values_N)), float(values_N.max())
+    room = _ROOM * (best - middle)
     if room <= 0:
         return values_N
     below_N = np.maximum(middle - room - values_N, 0.0)
@@ -290,8 +290,8 @@ class Posterior:
 
     def covariance(self) -> Array:
         """Return the covariances, shape (M, M)."""
-        whole = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
-        covariance: Array = self._surrogate._scale**2 * (whole - self._half_NM.T @ self._half_NM)
+        prior_MM = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
+        covariance: Array = self._surrogate._scale**2 * (prior_MM - self._half_NM.T @ self._half_NM)
         return covariance * np.outer(self.weights_M, self.weights_M)
 
     def variance(self) -> Array:
@@ -302,12 +302,12 @@ class Posterior:
 
     def joined_by(self, features_D: Array) -> Posterior:
         """Return beliefs of these parameter sets and of one more, the last one."""
-        one, both = Posterior(self._surrogate, features_D[None], self._weigh, self._base), copy(self)
-        both.features_MD = np.vstack([self.features_MD, one.features_MD])
-        both.mean_M = np.append(self.mean_M, one.mean_M)
-        both.weights_M = np.append(self.weights_M, one.weights_M)
-        both._half_NM = np.hstack([self._half_NM, one._half_NM])
-        return both
+        single, joint = Posterior(self._surrogate, features_D[None], self._weigh, self._base), copy(self)
+        joint.features_MD = np.vstack([self.features_MD, single.features_MD])
+        joint.mean_M = np.append(self.mean_M, single.mean_M)
+        joint.weights_M = np.append(self.weights_M, single.weights_M)
+        joint._half_NM = np.hstack([self._half_NM, single._half_NM])
+        return joint
 
     def of_runs(self, features_KD: Array, seed: int) -> tuple[Array, Array, Array]:
         """Return the predicted values of runs with a seed: means, variances, covariances, (M, K).
@@ -319,8 +319,8 @@ class Posterior:
         surrogate = self._surrogate
         cross_KN = surrogate._with_runs(features_KD, np.full(len(features_KD), seed))
         half_NK = solve_triangular(surrogate._lower, cross_KN.T, lower=True, check_finite=False)
-        _, own, noise, shared = _variances(surrogate.found)
-        before_K = surrogate._prior_variance(features_KD) + own + noise + shared
+        _, seed_signal, noise, shared = _variances(surrogate.found)
+        before_K = surrogate._prior_variance(features_KD) + seed_signal + noise + shared
         left_K = np.maximum(before_K - (half_NK**2).sum(axis=0), noise + _JITTER)
         together_MK = surrogate._prior_covariance(self.features_MD, features_KD) - self._half_NM.T @ half_NK
         square = surrogate._scale**2
@@ -328,10 +328,10 @@ class Posterior:
         return surrogate._mean_of(cross_KN), square * left_K, square * together_MK
 
 
-def _variances(at: Array) -> tuple[float, float, float, float]:
+def _variances(point: Array) -> tuple[float, float, float, float]:
     """Return the variances of the signal, of a seed's own part, of noise, and of what a seed does to all."""
-    signal, own, noise, shared = np.exp(2 * at[-4:]).tolist()
-    return signal, own, noise, shared
+    signal, seed_signal, noise, shared = np.exp(2 * point[-4:]).tolist()
+    return signal, seed_signal, noise, shared
 
 
 def _relative(runs: Runs) -> Array:

@@ -29,8 +29,8 @@ class Forecast:
         complete: Reports (step to value) and end value of each complete run.
     """
 
-    def __init__(self, complete: Sequence[tuple[Reports, float]]) -> None:
-        self._complete = [(dict(reports), value) for reports, value in complete]
+    def __init__(self, complete_runs: Sequence[tuple[Reports, float]]) -> None:
+        self._complete = [(dict(reports), value) for reports, value in complete_runs]
         values = np.array([value for _, value in self._complete])
         self._mean = float(values.mean()) if len(values) else 0.0
         self._variance = float(values.var(ddof=1)) if len(values) > 1 else 1.0
@@ -57,17 +57,17 @@ class Forecast:
         pairs = [(recent(r, step), value) for r, value in self._complete if any(s <= step for s in r)]
         if len(pairs) < _FEWEST:
             return None
-        then, end = np.array(pairs).T
-        spread = float(then.var(ddof=1))
+        step_values, end_values = np.array(pairs).T
+        spread = float(step_values.var(ddof=1))
         if spread <= 0 or self._variance <= 0:
             return None
-        kept = len(pairs) / (len(pairs) + _DOUBT)
-        told = kept * float(np.corrcoef(then, end)[0, 1])
-        if told < _LEAST:
+        shrinkage = len(pairs) / (len(pairs) + _DOUBT)
+        correlation = shrinkage * float(np.corrcoef(step_values, end_values)[0, 1])
+        if correlation < _LEAST:
             return None
         # what a value there says of the end by itself: not drawn towards the mean of those that came through
-        slope = math.sqrt(self._variance / spread) / told
-        return float(then.mean()), slope, self._variance * (1.0 / told**2 - 1.0) + 1e-12
+        slope = math.sqrt(self._variance / spread) / correlation
+        return float(step_values.mean()), slope, self._variance * (1.0 / correlation**2 - 1.0) + 1e-12
 
 
 def recent(reports: Reports, step: int) -> float:
