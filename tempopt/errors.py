@@ -15,7 +15,7 @@ TempoptError
 │  └─ StudyChanged        the stored study was begun with another spec
 ├─ NothingToPlot          a study has not measured what a plot would show
 └─ StudyFailed            the study ran and failed (exit code 1)
-   └─ StaleAttempt        the ticket was given to somebody else meanwhile
+   └─ StaleAttempt        the ticket was given to another agent meanwhile
 """
 
 from __future__ import annotations
@@ -95,31 +95,31 @@ class StaleAttempt(StudyFailed):
     """The ticket was given to another agent meanwhile."""
 
 
-def unknown(what: str, given: object, known: Iterable[str], remedy: str = "", *, where: str = "") -> str:
+def unknown(what: str, name: object, choices: Iterable[str], remedy: str = "", *, where: str = "") -> str:
     """Return the message for a name that is not known, with the nearest match first.
 
     Args:
         what: What kind of name it is, as in ``"schedule"``.
-        given: The name that was given.
-        known: The names that are allowed.
+        name: The name that was given.
+        choices: The names that are allowed.
         remedy: A closing sentence on what to do, if there is more to do than choose.
         where: Where the name was looked for, if that is to be said, as in ``' in "criterion"'``.
     """
-    names, given = list(known), str(given)
+    names, name = list(choices), str(name)
     # what is longer than every name is near to none, and takes long to compare
-    near = difflib.get_close_matches(given, names, n=1) if len(given) <= _WORD else []
+    near = difflib.get_close_matches(name, names, n=1) if len(name) <= _WORD else []
     hint = f' Did you mean "{near[0]}"?' if near else ""
-    listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
+    listing = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
     return (
-        f'Unknown {what} "{given}"{where}.{hint} Known: {listed or "none"}.{" " + remedy if remedy else ""}'
+        f'Unknown {what} "{name}"{where}.{hint} Known: {listing or "none"}.{" " + remedy if remedy else ""}'
     )
 
 
-def not_text(given: str) -> str | None:
+def not_text(text: str) -> str | None:
     """Return what makes a text one that UTF-8 or a database cannot hold, None if nothing does."""
-    if "\0" in given:
+    if "\0" in text:
         return "the character NUL"
-    return "bytes that are not UTF-8" if any("\ud800" <= sign <= "\udfff" for sign in given) else None
+    return "bytes that are not UTF-8" if any("\ud800" <= sign <= "\udfff" for sign in text) else None
 
 
 # ---- lengths
@@ -140,23 +140,25 @@ def shortened(message: str) -> str:
     """
     if len(message) <= _LONGEST:
         return message
-    message = re.sub(rf"\S{{{_WORD},}}", lambda found: _ends(found[0], _WORD), masked(message))
+    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _ends(match[0], _WORD), masked(message))
     if len(message) > _LONGEST:
         message = _KNOWN.sub(r"\1", message)
     if len(message) > _LONGEST:
         message = "\n".join(_ends(line, _LINE) for line in message.splitlines())
     if len(message) <= _LONGEST:
         return message
-    first, *lines = message.splitlines()
-    last, kept, left = lines.pop(), [first], _LONGEST - 40 - len(first)
-    left -= len(last)
+    first_line, *lines = message.splitlines()
+    last_line, head, room = lines.pop(), [first_line], _LONGEST - 40 - len(first_line)
+    room -= len(last_line)
     for line in lines:
-        left -= len(line) + 1
-        if left < 0:
+        room -= len(line) + 1
+        if room < 0:
             break
-        kept.append(line)
-    without = len(lines) + 1 - len(kept)
-    return "\n".join([*kept, f"  … ({without} {'line is' if without == 1 else 'lines are'} left out)", last])
+        head.append(line)
+    num_omitted = len(lines) + 1 - len(head)
+    return "\n".join(
+        [*head, f"  … ({num_omitted} {'line is' if num_omitted == 1 else 'lines are'} left out)", last_line]
+    )
 
 
 def _ends(text: str, length: int) -> str:

@@ -10,17 +10,17 @@ from pathlib import Path
 from tempopt.errors import UsageError
 
 
-def absolute(given: str, what: str) -> Path:
+def absolute(text: str, what: str) -> Path:
     """Return an absolute path, ``~`` replaced; ``what`` names it in messages.
 
     Raises:
         UsageError: There is no such user, or nothing can be found at a path like that.
     """
     try:
-        path = Path(given).expanduser().absolute()
+        path = Path(text).expanduser().absolute()
         _exists(path)
     except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"{what} {given} cannot be used: {_why(error)}. Give another path.") from error
+        raise UsageError(f"{what} {text} cannot be used: {_why(error)}. Give another path.") from error
     return path
 
 
@@ -100,11 +100,11 @@ def _why(error: Exception) -> str:
 @contextlib.contextmanager
 def removed_if_empty(folder: Path) -> Iterator[None]:
     """Remove at the end what is empty of a folder and those above it, if they were not there before."""
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
     finally:
         # one that is not empty is not removed, nor any above it
         with contextlib.suppress(OSError):
-            for each in made:
-                each.rmdir()
+            for new_folder in new_folders:
+                new_folder.rmdir()

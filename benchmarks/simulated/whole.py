@@ -129,7 +129,7 @@ class Whole:
         own = [row for row in self.rows if (row.kind, row.round) == ("search", ticket.round)]
         left = sum(row.state == "waiting" for row in own)
         before = any(row.state == "withdrawn" for row in own)
-        return before or beyond_notice(self._spec, ticket, self._arms, left=left) is not None
+        return before or beyond_notice(self._spec, ticket, self._arms, num_left=left) is not None
 
     def _skip(self, ticket: TicketRow) -> None:
         self.rows[ticket.id] = dataclasses.replace(ticket, state="withdrawn")

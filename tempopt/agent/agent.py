@@ -62,7 +62,7 @@ class Agent:
         workers: Warm workers, one run each at a time.
         folder: Local folder for logs, one subfolder per ticket.
         checkpoints: URL of the folder for checkpoints, for messages.
-        observer: Who looks on.
+        observer: Is told what happens.
         new: Whether the study is begun by this agent.
         turn: Says when it leaves the study to serve another; None: it stays until nothing is left to do.
     """
@@ -107,7 +107,7 @@ class Agent:
         Raises:
             StudyFailed: Nothing can be trained, workers die before they begin, the store stays away, or
                 the study was deleted.
-            KeyboardInterrupt: Passed on, after the runs in progress were checkpointed and given back.
+            KeyboardInterrupt: Passed on, after the runs in progress were checkpointed and returned.
         """
         with interruptible() as interrupt:
             try:
@@ -152,10 +152,10 @@ class Agent:
             idle_seconds=now - self._worked, has_looked=self._client.looked > self._worked
         )
 
-    def _abandon(self, refused: Collection[int]) -> None:
+    def _abandon(self, refused_ids: Collection[int]) -> None:
         for work in self._pool.all:
             ticket = work.ticket
-            if ticket is not None and ticket.id in refused:
+            if ticket is not None and ticket.id in refused_ids:
                 self._observer.note(
                     f"{ticket.kind} {ticket.number} was given to another agent meanwhile; what was trained "
                     "of it here is thrown away."
@@ -215,8 +215,8 @@ class Agent:
         patience = _LISTEN_SECONDS
         if self._pool.free():
             patience = min(patience, max(0.0, self._idle_until - time.monotonic()))
-        heard = [interrupt.wake, *self._client.wakes(), *by_connection]
-        for ready in wait(heard, timeout=patience):
+        channels = [interrupt.wake, *self._client.wakes(), *by_connection]
+        for ready in wait(channels, timeout=patience):
             if ready is interrupt.wake:
                 raise KeyboardInterrupt
             if ready in by_connection:
@@ -262,9 +262,9 @@ class Agent:
         elif isinstance(message, Finished | Failed):
             self._disk.log(message.log_lost)
         self._client.progressed(work.ticket, work.patience(self._spec.study.lease), step=work.step)
-        for other in self._pool.waiting_for(work):
-            assert other.ticket is not None
-            self._client.progressed(other.ticket, first_lease(self._spec.study.lease))
+        for neighbour in self._pool.waiting_for(work):
+            assert neighbour.ticket is not None
+            self._client.progressed(neighbour.ticket, first_lease(self._spec.study.lease))
         match message:
             case Started():
                 self._started(work, message)
@@ -284,9 +284,11 @@ class Agent:
         codes, ticket = self._client.codes, work.ticket
         assert ticket is not None
         # a run that starts again before its last report will report those steps once more
-        known, work.reports = work.reports, {}
+        earlier_reports, work.reports = work.reports, {}
         history = {int(step): value for step, value in message.reports}
-        self._began(work, message, {step: value for step, value in history.items() if step in known})
+        self._began(
+            work, message, {step: value for step, value in history.items() if step in earlier_reports}
+        )
         identities = {RunCode.parse(code).identity for code in codes}
         if identities and RunCode.parse(message.code).identity not in identities:
             self._observer.note(
@@ -299,7 +301,7 @@ class Agent:
         for text in message.notes:
             self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
         for step, value in history.items():
-            if step in known:
+            if step in earlier_reports:
                 work.reports[step] = value
             else:
                 self._reported(work, step, value)
@@ -347,19 +349,19 @@ class Agent:
         elif message.state == "diverged":
             self._end(work, "diverged", message)
         else:
-            measured = [
+            measurements = [
                 Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)
                 for name, value in message.measurements.items()
             ]
-            measured += [
+            measurements += [
                 Measurement(ticket_id=ticket.id, step=int(step), name=name, value=value)
                 for name, points in message.curves.items()
                 for step, value in points
             ]
-            self._end(work, "complete", message, measured)
+            self._end(work, "complete", message, measurements)
 
     def _end(
-        self, work: WorkerSlot, outcome: Outcome, message: Finished, measured: Sequence[Measurement] = ()
+        self, work: WorkerSlot, outcome: Outcome, message: Finished, measurements: Sequence[Measurement] = ()
     ) -> None:
         ticket = work.ticket
         assert ticket is not None
@@ -368,7 +370,7 @@ class Agent:
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = value_of(ticket.kind, self._spec, message.measurements)
-        change, row = ended(work, outcome, message, value=value, measured=measured)
+        change, row = ended(work, outcome, message, value=value, measured=measurements)
         self._client.ended(change, ticket, row, work.reports)
         self._free(work)
         self._observer.finished(row)
@@ -426,8 +428,8 @@ class Agent:
         self._free(work)
         if row.state != "waiting":
             self._observer.finished(row)
-        most = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
-        if attempts > 1 and self._losses > most:
+        max_losses = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
+        if attempts > 1 and self._losses > max_losses:
             raise StudyFailed(
                 f"{self._losses} runs in a row were lost, the last one because {why.rstrip('.')}. Put that "
                 "right, and have them trained again with all that is left: tempopt resume "
@@ -444,9 +446,9 @@ class Agent:
     # ---- leaving
 
     def _leave(self) -> None:
-        """Have runs write a checkpoint and stop, and give their tickets back, within the grace time."""
-        until = time.monotonic() + self._spec.resources_here.grace
-        # whatever happens now, a second Ctrl-C or a worker that dies, the tickets are to be given back
+        """Have runs write a checkpoint and stop, and return their tickets, within the grace time."""
+        deadline = time.monotonic() + self._spec.resources_here.grace
+        # whatever happens now, a second Ctrl-C or a worker that dies, the tickets are to be returned
         with contextlib.suppress(KeyboardInterrupt, Exception):
             for work in self._pool.all:
                 if work.waiting:
@@ -455,8 +457,8 @@ class Agent:
                     work.stopped = work.stopped or "left"
                     id, attempt = work.ticket.id, work.ticket.attempt
                     work.worker.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
-            while (busy := self._pool.busy()) and (left := until - time.monotonic()) > 0:
-                for ready in wait(busy, timeout=left):
+            while (busy := self._pool.busy()) and (seconds_left := deadline - time.monotonic()) > 0:
+                for ready in wait(busy, timeout=seconds_left):
                     self._hear(busy[ready])  # type: ignore[index]
         for work in self._pool.all:
             if work.ticket is not None:

@@ -160,7 +160,7 @@ class AnyAgent:
         """Serve studies, and return the names of unfinished ones that failed here.
 
         Raises:
-            KeyboardInterrupt: Passed on; the runs in progress were saved and given back.
+            KeyboardInterrupt: Passed on; the runs in progress were saved and returned.
             AccessDenied: The server does not accept the token.
             StoreUnreachable: The database or the server was away for half an hour.
         """
@@ -239,10 +239,10 @@ class AnyAgent:
     @contextlib.contextmanager
     def _updating(self, turn: Turn, study: OpenStudy) -> Iterator[None]:
         """Tell a turn what else there is to serve, as long as the context is open."""
-        over = threading.Event()
+        done_event = threading.Event()
 
         def update() -> None:
-            while not over.wait(LOOK_SECONDS):
+            while not done_event.wait(LOOK_SECONDS):
                 # what the agent of the study does about a store that is away is its own affair
                 with contextlib.suppress(TempoptError):
                     self._update(turn, study)
@@ -252,15 +252,17 @@ class AnyAgent:
         try:
             yield
         finally:
-            over.set()
+            done_event.set()
 
-    def _update(self, turn: Turn, served: OpenStudy) -> None:
+    def _update(self, turn: Turn, served_study: OpenStudy) -> None:
         studies = self._studies.list_open()
-        priority = next((study.priority for study in studies if study.id == served.id), served.priority)
-        others = [study for study in self._to_serve(studies) if study.id != served.id]
-        turn.better = next((study.name for study in others if study.priority > priority), None)
+        priority = next(
+            (study.priority for study in studies if study.id == served_study.id), served_study.priority
+        )
+        other_studies = [study for study in self._to_serve(studies) if study.id != served_study.id]
+        turn.better = next((study.name for study in other_studies if study.priority > priority), None)
         idle_seconds = math.inf if self._idle_seconds is None else self._idle_seconds
-        turn.idle_seconds = min(_PATIENCE_SECONDS, idle_seconds) if others else idle_seconds
+        turn.idle_seconds = min(_PATIENCE_SECONDS, idle_seconds) if other_studies else idle_seconds
 
 
 class _Notes(Unobserved):

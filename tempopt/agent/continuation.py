@@ -25,22 +25,23 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
     Raises:
         StudyChanged: It asks something else.
     """
-    stored = same_question(study, spec)
-    spec = begun_as(spec, stored)
-    counted, asked = (
-        f"{each.num_baseline} baseline, {each.num_constant} constant and {each.study.trials} search tickets"
-        for each in (stored, spec)
+    stored_spec = same_question(study, spec)
+    spec = begun_as(spec, stored_spec)
+    stored_counts, new_counts = (
+        f"{study_spec.num_baseline} baseline, {study_spec.num_constant} constant and "
+        f"{study_spec.study.trials} search tickets"
+        for study_spec in (stored_spec, spec)
     )
-    if counted != asked:
+    if stored_counts != new_counts:
         # who asks for fewer than there are most likely means so many more
-        more = spec.study.trials - stored.study.trials
-        more = more if more > 0 else spec.study.trials
+        num_added = spec.study.trials - stored_spec.study.trials
+        num_added = num_added if num_added > 0 else spec.study.trials
         raise StudyChanged(
-            f'The store has a study "{study.name}" that was begun with {counted}, and {asked} are asked now. '
-            f"Ask for as many; to add {more} search tickets: tempopt resume {study.name} --trials +{more}. "
-            "Or give this one another name (--name)."
+            f'The store has a study "{study.name}" that was begun with {stored_counts}, and {new_counts} are '
+            f"asked now. Ask for as many; to add {num_added} search tickets: tempopt resume {study.name} "
+            f"--trials +{num_added}. Or give this one another name (--name)."
         )
-    if spec.to_json() != stored.to_json():
+    if spec.to_json() != stored_spec.to_json():
         refuse_secrets(spec.trainer.get("logger"))
         store.set_spec(study.id, spec.to_json(), spec.identity())
     return spec
@@ -52,15 +53,16 @@ def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
     Raises:
         StudyChanged: The given spec asks something else.
     """
-    stored = StudySpec.stored(study)
-    if found := differences(stored, begun_as(spec, stored)):
-        listed = "\n".join(f"  {line}" for line in found.values())
-        told = f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
+    stored_spec = StudySpec.stored(study)
+    if changes := differences(stored_spec, begun_as(spec, stored_spec)):
+        listing = "\n".join(f"  {line}" for line in changes.values())
+        message = f'The store has a study "{study.name}" that was begun with another spec:\n{listing}\n'
         raise StudyChanged(
-            f"{told}Give this one another name (--name), or continue that one: tempopt resume {study.name}. "
-            f"A study of another name learns from its runs with study.warm_start: [{study.name}]."
+            f"{message}Give this one another name (--name), or continue that one: tempopt "
+            f"resume {study.name}. A study of another name learns from its runs with study.warm_start: "
+            f"[{study.name}]."
         )
-    return stored
+    return stored_spec
 
 
 def refuse_alike(store: Store, spec: StudySpec) -> None:
@@ -69,10 +71,10 @@ def refuse_alike(store: Store, spec: StudySpec) -> None:
     Raises:
         SpecError: Two of its names differ in case or accents alone, and the server ignores those.
     """
-    if spec.compare is None and (two := store.alike(list(spec.space("search")))):
+    if spec.compare is None and (alike_names := store.alike(list(spec.space("search")))):
         raise SpecError(
-            f'The study spec searches "{two[0]}" and "{two[1]}", which the database {store.url_shown} takes '
-            "for one and the same name in Optuna's tables (their collation ignores case or accents). Rename "
-            "one of these arguments in the module, or give another --storage: SQLite and PostgreSQL tell "
-            "such names apart."
+            f'The study spec searches "{alike_names[0]}" and "{alike_names[1]}", which the database '
+            f"{store.url_shown} takes for one and the same name in Optuna's tables (their collation "
+            "ignores case or accents). Rename one of these arguments in the module, or give another "
+            "--storage: SQLite and PostgreSQL tell such names apart."
         )

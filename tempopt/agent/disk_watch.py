@@ -1,6 +1,6 @@
 """What an agent's disks refuse: told once when it begins and once when it is over, and waited for.
 
-A run whose own code cannot write is given back and tried again after a pause. Checkpoints and logs that
+A run whose own code cannot write is returned and tried again after a pause. Checkpoints and logs that
 cannot be written end no run.
 """
 
@@ -60,15 +60,15 @@ class DiskWatch:
             "continues. Free some space there, or allow writing.",
         )
 
-    def _see(self, what: str, why: str, told: str) -> None:
+    def _see(self, what: str, why: str, message: str) -> None:
         if why and what not in self._since:
             self._since[what] = time.monotonic()
-            self._note(told)
+            self._note(message)
         elif not why and what in self._since:
             self._note(f"{what} are written again after {time.monotonic() - self._since.pop(what):.0f} s.")
 
     def refuse(self, ticket: TicketRow, why: str, tickets: Mapping[int, TicketRow]) -> None:
-        """Take note of a run that could not write, was given back and is to be tried again after a pause.
+        """Take note of a run that could not write, was returned and is to be tried again after a pause.
 
         Args:
             ticket: Its ticket.
@@ -80,14 +80,14 @@ class DiskWatch:
         """
         now = time.monotonic()
         # what another agent has trained meanwhile is none to wait for
-        still = {id for id, each in tickets.items() if not over(each)}
-        self._refused = {id: since for id, since in self._refused.items() if id in still}
+        open_ids = {id for id, row in tickets.items() if not over(row)}
+        self._refused = {id: start for id, start in self._refused.items() if id in open_ids}
         is_first = not self._refused
-        waited = now - self._refused.setdefault(ticket.id, now)
+        seconds = now - self._refused.setdefault(ticket.id, now)
         name = f"{ticket.kind} {ticket.number}"
-        if waited > self._timeout:
+        if seconds > self._timeout:
             raise StudyFailed(
-                f"The training of {name} could not write for {waited:.0f} s (study.store_timeout allows "
+                f"The training of {name} could not write for {seconds:.0f} s (study.store_timeout allows "
                 f"{self._timeout:g} s): {why}. The run is given back. Free some space, or allow writing, and "
                 f"go on with what is left: tempopt resume {self._study}"
             )
@@ -102,9 +102,9 @@ class DiskWatch:
     def trained(self, ticket: TicketRow) -> None:
         """Take note of a run that came to its end."""
         self._pause = self.until = 0.0
-        since = self._refused.pop(ticket.id, None)
-        if since is not None and not self._refused:
+        start = self._refused.pop(ticket.id, None)
+        if start is not None and not self._refused:
             self._note(
                 f"{ticket.kind} {ticket.number}: the training could write again after "
-                f"{time.monotonic() - since:.0f} s, and has ended."
+                f"{time.monotonic() - start:.0f} s, and has ended."
             )

@@ -37,7 +37,7 @@ def _unheard(stage: Stage) -> None:
 
 @contextlib.contextmanager
 def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
-    workers = [WorkerProcess(slot=slot, place=place) for slot, place in enumerate(places)]
+    workers = [WorkerProcess(slot=slot, place=placement) for slot, placement in enumerate(places)]
     try:
         yield workers
     finally:
@@ -46,7 +46,7 @@ def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
 
 
 def rehearse(
-    spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"], told: Told = _unheard
+    spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"], on_stage: Told = _unheard
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
@@ -54,7 +54,7 @@ def rehearse(
         spec: The spec.
         worker: Who tries it.
         task: Whether to train, or to check classes and arguments alone.
-        told: Called with each part of it, once that is over.
+        on_stage: Called with each part of it, once that is over.
 
     Returns:
         The spec with the named temperatures that its module has, and how the training began; None if it was
@@ -64,14 +64,14 @@ def rehearse(
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    started, finished = _checked(spec, worker, task, told)
-    found = spec.with_found(
+    started, finished = _checked(spec, worker, task, on_stage)
+    checked_spec = spec.with_found(
         finished.found,
         not_learned=finished.not_learned,
         evaluated=finished.evaluated,
         trained=finished.trained,
     )
-    return found, started
+    return checked_spec, started
 
 
 _CHECKED: dict[str, StudySpec] = {}
@@ -115,23 +115,30 @@ def _checked(
     spec: StudySpec,
     worker: WorkerProcess,
     task: Literal["rehearse", "check"],
-    told: Told = _unheard,
+    on_stage: Told = _unheard,
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        return _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
-    names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
+        return _tried(spec, worker, task=task, space=space, sampled=sampled, on_stage=on_stage)
+    names = dict.fromkeys(name for parameter_set in spec.compare for name in parameter_set.parameters)
     space = {
-        name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
+        name: [
+            parameter_set.parameters[name]
+            for parameter_set in spec.compare
+            if name in parameter_set.parameters
+        ]
+        for name in names
     }
-    found = _tried(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
-    for each in spec.compare if task == "rehearse" else ():
+    messages = _tried(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
+    for parameter_set in spec.compare if task == "rehearse" else ():
         try:
-            found = _tried(spec, worker, task=task, space={}, sampled=each.parameters, told=told)
+            messages = _tried(
+                spec, worker, task=task, space={}, sampled=parameter_set.parameters, on_stage=on_stage
+            )
         except SpecError as error:
-            raise SpecError(f"Parameter set {each.name}: {error}") from error
-    return found
+            raise SpecError(f"Parameter set {parameter_set.name}: {error}") from error
+    return messages
 
 
 def _tried(
@@ -141,11 +148,11 @@ def _tried(
     task: Literal["rehearse", "check", "time"],
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
-    told: Told = _unheard,
+    on_stage: Told = _unheard,
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
-    measured = evaluations("confirm", (), spec, {}, {})
+    evaluation_list = evaluations("confirm", (), spec, {}, {})
     worker.send(
         RunRequest(
             ticket=0,
@@ -153,7 +160,7 @@ def _tried(
             program=spec.program(),
             parameters=parameters,
             seed=derive(spec.study.seed, task),
-            evaluations=measured,
+            evaluations=evaluation_list,
             task=task,
             learns=spec.study.learned if task == "rehearse" and spec.learns else False,
             space=space,
@@ -166,7 +173,7 @@ def _tried(
         if isinstance(message, Started):
             started = message
         if isinstance(message, Stage):
-            told(message)
+            on_stage(message)
         if isinstance(message, Finished):
             return started, message
     raise StudyFailed(f"The {_CALLED} crashed: {worker.obituary()}.")
@@ -176,9 +183,9 @@ def explain_failure(failure: Failed, called: str) -> SpecError:
     """Return what a worker has found wrong, with the line of the user's own code where there is one."""
     if failure.kind == "usage":
         return SpecError(failure.message)
-    places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
+    frames = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
     # the person's own line, not that of the library it ends in
-    own = [
-        place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
+    own_frames = [
+        frame for frame in frames if "site-packages" not in frame and f"{os.sep}tempopt{os.sep}" not in frame
     ]
-    return SpecError("\n".join([f"The {called} ended in {failure.message}", *(own or places)[-1:]]))
+    return SpecError("\n".join([f"The {called} ended in {failure.message}", *(own_frames or frames)[-1:]]))

@@ -76,7 +76,7 @@ class Snapshot:
 
 
 class Observer(Protocol):
-    """Looks on while a study runs. The agent calls it from its own thread and waits for it: be quick.
+    """Observes a study while it runs. The agent calls it from its own thread and waits for it: be quick.
 
     ``others_every``: seconds after which it wants to see anew what other agents do, which the store has to be
     asked for; None: never.

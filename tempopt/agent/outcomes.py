@@ -114,7 +114,7 @@ def after_loss(ticket: TicketRow, change: Lost) -> TicketRow:
 
 
 def returned(work: WorkerSlot, peak_memory: int | None) -> Returned:
-    """Return the change for a ticket that is given back in good order."""
+    """Return the change for a ticket that is returned in good order."""
     ticket, seconds = _ticket(work), work.age
     return Returned(
         ticket_id=ticket.id,

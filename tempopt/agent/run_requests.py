@@ -58,9 +58,9 @@ class Requests:
             self._program = self._spec.program()
         cache, spec, study = self._cache, self._spec, self._study
         winner = cache.winner(ticket.round) if ticket.kind == "confirm" else {}
-        folder, begun = self.folder(ticket), study.created.isoformat()
-        looked_at = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
-        observed = spec.compare is None and looked_at
+        folder, created = self.folder(ticket), study.created.isoformat()
+        is_observable = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
+        is_observed = spec.compare is None and is_observable
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,
@@ -73,8 +73,8 @@ class Requests:
             checkpoint_every=spec.study.checkpoint_every,
             resume=[Saved(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
             memory_share=memory_share,
-            observe=observed,
+            observe=is_observed,
             # maps are large: those of one pair show what there is to see
-            maps=observed and ticket.pair == 0,
-            label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
+            maps=is_observed and ticket.pair == 0,
+            label=Label(study=study.name, begun=created, run=folder.name, kind=ticket.kind, arm=ticket.arm),
         )

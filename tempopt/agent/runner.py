@@ -48,7 +48,7 @@ class StudyRunner:
         study: Its row; None if it is to be begun.
         workers: As for :func:`search`.
         checkpoints: As for :func:`search`.
-        observer: Who looks on.
+        observer: Is told what happens.
         wake: Whether a study that was paused goes on; False: it is left at rest.
         turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
     """
@@ -100,7 +100,7 @@ class StudyRunner:
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             try:
                 if self._study is None:
-                    spec, _ = rehearse(spec, workers[0], task="rehearse", told=self._rehearsed)
+                    spec, _ = rehearse(spec, workers[0], task="rehearse", on_stage=self._rehearsed)
                 else:
                     spec = checked(spec, workers[0], again=self._turn is None)
             except SpecError as error:
@@ -112,13 +112,13 @@ class StudyRunner:
                 self._study,
                 checkpoints=self._checkpoints,
                 owner=user(),
-                told=self._observer.note,
+                on_note=self._observer.note,
             )
             self._train(study, program, workers, folder)
 
     def _train(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> None:
         """Work on a study until nothing is left to do."""
-        place = join(self._checkpoints, study.name)
+        checkpoints_url = join(self._checkpoints, study.name)
         client = TicketClient(
             spec=self._spec,
             program=program,
@@ -126,7 +126,7 @@ class StudyRunner:
             store=self._store,
             folder=folder,
             workers=len(workers),
-            checkpoints=place,
+            checkpoints=checkpoints_url,
             observer=self._observer,
         )
         agent = Agent(
@@ -134,7 +134,7 @@ class StudyRunner:
             client=client,
             workers=workers,
             folder=folder,
-            checkpoints=place,
+            checkpoints=checkpoints_url,
             observer=self._observer,
             new=self._study is None,
             turn=self._turn,
@@ -146,21 +146,30 @@ class StudyRunner:
 
     def _where_begun(self, refusal: str) -> str:
         """Return where the modules of a study that is there may be, if one was not found here."""
-        kept = None if self._study is None else self._study.checkpoints
-        if not kept or not is_local(kept) or Path(kept).name != DEFAULT_FOLDER or "Looked in " not in refusal:
+        stored_url = None if self._study is None else self._study.checkpoints
+        if (
+            not stored_url
+            or not is_local(stored_url)
+            or Path(stored_url).name != DEFAULT_FOLDER
+            or "Looked in " not in refusal
+        ):
             return ""
-        folder = str(Path(kept).parent)
+        folder = str(Path(stored_url).parent)
         return f"\nThe study was begun in {folder}. Go there, or run: export PYTHONPATH={shlex.quote(folder)}"
 
     def _rehearsed(self, stage: Stage) -> None:
         if stage.seconds >= _LONG:
             self._observer.note(stage_text(stage))
 
-    def _kept_at(self, given: str | Path | None) -> str:
-        kept = self._study.checkpoints if self._study is not None else None
-        if given is None and kept is not None and (not is_local(kept) or Path(kept).is_dir()):
-            return kept
-        return location(DEFAULT_FOLDER if given is None else given)
+    def _kept_at(self, checkpoints: str | Path | None) -> str:
+        stored_url = self._study.checkpoints if self._study is not None else None
+        if (
+            checkpoints is None
+            and stored_url is not None
+            and (not is_local(stored_url) or Path(stored_url).is_dir())
+        ):
+            return stored_url
+        return location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
 
 
 def optimizers(spec: StudySpec) -> None:
@@ -172,12 +181,12 @@ def optimizers(spec: StudySpec) -> None:
     try_strategies(spec.study.sampler, spec.study.pruner)
 
 
-def places_here(spec: StudySpec, asked: int | None) -> AbstractContextManager[list[Placement]]:
+def places_here(spec: StudySpec, num_requested: int | None) -> AbstractContextManager[list[Placement]]:
     """Return where workers train, on cards that are this agent's until the end of the context.
 
     Args:
         spec: The study's spec.
-        asked: Number of workers; None: as many as there is room for.
+        num_requested: Number of workers; None: as many as there is room for.
     """
     machine = this_machine()
     need = spec.need(gpus=machine.has_gpus)
@@ -185,7 +194,7 @@ def places_here(spec: StudySpec, asked: int | None) -> AbstractContextManager[li
     threads = spec.resources_here.threads
 
     def dealt(free: Machine) -> list[Placement]:
-        count = count_workers(need, free, asked=asked, most=spec.study.parallel)
+        count = count_workers(need, free, num_requested=num_requested, max_workers=spec.study.parallel)
         return deal(need, count, free, threads=threads)
 
     return claimed(machine, dealt)
@@ -212,24 +221,24 @@ def writable_folder(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def workers_asked(given: Workers | None, spec: StudySpec, turn: Turn | None) -> int | None:
+def workers_asked(workers: Workers | None, spec: StudySpec, turn: Turn | None) -> int | None:
     """Return the number of workers that was asked for, None for as many as there is room for.
 
     Args:
-        given: What this command was given; None: what the spec says.
+        workers: What this command was given; None: what the spec says.
         turn: The turn of an agent of several studies, which uses at most ``study.parallel``; None: no such.
 
     Raises:
         UsageError: It is more than ``study.parallel`` allows.
     """
-    wanted = given or spec.resources_here.workers
-    if wanted is None or wanted == "auto":
+    num_workers = workers or spec.resources_here.workers
+    if num_workers is None or num_workers == "auto":
         return None
     if turn is not None:
-        return min(wanted, spec.study.parallel)
-    if not 1 <= wanted <= spec.study.parallel:
+        return min(num_workers, spec.study.parallel)
+    if not 1 <= num_workers <= spec.study.parallel:
         raise UsageError(
-            f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a "
-            "run may not depend on which of the others has finished first. Raise it in a new study."
+            f"{num_workers} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, "
+            "because a run may not depend on which of the others has finished first. Raise it in a new study."
         )
-    return wanted
+    return num_workers

@@ -58,7 +58,7 @@ def _view(slot: int, row: TicketRow, reports: Mapping[int, float]) -> WorkerView
 def to_json(store: Store, tickets: Iterable[TicketRow]) -> list[dict[str, Any]]:
     """Return the documented data of ``tempopt show --json`` about the agents at work, one entry a run."""
     rows = [row for row in tickets if row.state == "running"]
-    seen = views(rows, _reports(store, rows))
+    run_views = views(rows, _reports(store, rows))
     return [
         {
             "agent": view.agent,
@@ -69,7 +69,7 @@ def to_json(store: Store, tickets: Iterable[TicketRow]) -> list[dict[str, Any]]:
             "total_steps": view.total_steps,
             "value": view.value,
         }
-        for view in seen
+        for view in run_views
         if not view.silent
     ]
 
@@ -78,7 +78,7 @@ def _reports(store: Store, rows: Sequence[TicketRow]) -> dict[int, dict[int, flo
     if not rows:
         return {}
     reports: dict[int, dict[int, float]] = {}
-    measured = store.measurements(rows[0].study_id, [row.id for row in rows], names=["report"])
-    for report in sorted(measured, key=lambda report: report.step):
+    measurements = store.measurements(rows[0].study_id, [row.id for row in rows], names=["report"])
+    for report in sorted(measurements, key=lambda report: report.step):
         reports.setdefault(report.ticket_id, {})[report.step] = report.value
     return reports

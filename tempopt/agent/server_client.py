@@ -157,12 +157,12 @@ class ServerClient:
     ) -> Written:
         """Tell the server what the outbox holds: at once, but in parts where an outage has made it long."""
         *first, last = _parts(changes)
-        refused: list[int] = []
-        pruned: dict[int, int] = {}
-        for each in first:
-            answer = self._said(study_id, each)
-            refused += answer.refused
-            pruned |= answer.pruned
+        refused_ids: list[int] = []
+        pruned_steps: dict[int, int] = {}
+        for part in first:
+            answer = self._said(study_id, part)
+            refused_ids += answer.refused
+            pruned_steps |= answer.pruned
         answer = self._said(
             study_id,
             last,
@@ -170,8 +170,8 @@ class ServerClient:
             lease=lease,
             take=None if take is None else Take(held=list(take.held)),
         )
-        answer.refused += refused
-        answer.pruned = pruned | answer.pruned
+        answer.refused += refused_ids
+        answer.pruned = pruned_steps | answer.pruned
         self._answer = answer
         return Written(
             refused=dict.fromkeys(answer.refused, "It is another agent's by now."),
@@ -181,15 +181,15 @@ class ServerClient:
         )
 
     def _said(self, study_id: int, changes: Sequence[Change], **more: Any) -> Synced:
-        concerned = {each.ticket_id for each in changes} & self._runs.keys()
-        runs = {id: _counted(self._runs[id]) for id in concerned}
+        ticket_ids = {change.ticket_id for change in changes} & self._runs.keys()
+        runs = {id: _counted(self._runs[id]) for id in ticket_ids}
         return self._line.sync(study_id, changes, runs=runs, **more)
 
-    def _deliver(self, held: list[int] | None = None) -> TicketRow | None:
+    def _deliver(self, held_ids: list[int] | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
         take = None
-        if held is not None:
-            take = Wanted(limits={}, lease=self._spec.study.lease, max_attempts=1, held=held)
+        if held_ids is not None:
+            take = Wanted(limits={}, lease=self._spec.study.lease, max_attempts=1, held=held_ids)
         self._outbox.deliver(take)
         return self._absorb(self._answer)
 
@@ -204,12 +204,12 @@ class ServerClient:
                 self.listeners.prune(id, run.attempt)
         if answer.taken is None:
             return None
-        taken = answer.taken
-        ticket: TicketRow = from_plain(TicketRow, taken.ticket)
-        reports = {step: math.nan if value is None else value for step, value in taken.reports}
-        self._tickets[ticket.id], self._requests[ticket.id] = ticket, taken.request
+        assignment = answer.taken
+        ticket: TicketRow = from_plain(TicketRow, assignment.ticket)
+        reports = {step: math.nan if value is None else value for step, value in assignment.reports}
+        self._tickets[ticket.id], self._requests[ticket.id] = ticket, assignment.request
         self._runs[ticket.id] = _Run(attempt=ticket.attempt, total_steps=ticket.total_steps, reports=reports)
-        if taken.pruned:
+        if assignment.pruned:
             self._pruned_before.add(ticket.id)
         return ticket
 
@@ -256,10 +256,10 @@ class ServerClient:
         self._tickets[row.id] = row
 
     def returned(self, change: Returned) -> None:
-        """Have it told that an attempt was given back."""
+        """Have it told that an attempt was returned."""
         self._outbox.add(change)
-        known = self._tickets[change.ticket_id]
-        self._tickets[change.ticket_id] = dataclasses.replace(known, state="waiting", agent=None)
+        ticket = self._tickets[change.ticket_id]
+        self._tickets[change.ticket_id] = dataclasses.replace(ticket, state="waiting", agent=None)
 
     def let_go(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
@@ -282,21 +282,21 @@ class ServerClient:
         """Return what becomes readable when the server has answered who waits for a ticket."""
         return (self._wake,)
 
-    def next_ticket(self, held: list[int]) -> TicketRow | None:
+    def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
         """Return a ticket to do, None if there is none just now; the server is asked to say when there is."""
         if self._poll is not None:
             return self._polled()
         if self._outbox.urgent:
             began = time.monotonic()
-            ticket = self._deliver(held)
+            ticket = self._deliver(held_ids)
             if ticket is not None or self._over:
                 return ticket
             self._had_nothing(began)
         if self._state == "paused" or self._over:
             return None
         self._connection.check()
-        wait = _WAIT_SECONDS if held or self._stays else _SHORT_WAIT_SECONDS
-        take = Take(held=held, wait=min(wait, LONGEST_WAIT))
+        wait = _WAIT_SECONDS if held_ids or self._stays else _SHORT_WAIT_SECONDS
+        take = Take(held=held_ids, wait=min(wait, LONGEST_WAIT))
         self._poll = _Poll(self._line, self._study.id, take, self._ring)
         return None
 
@@ -342,24 +342,24 @@ class ServerClient:
 
     def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""
-        found = ticket.id in self._pruned_before
+        was_pruned = ticket.id in self._pruned_before
         self._pruned_before.discard(ticket.id)
-        return found
+        return was_pruned
 
     def any_done(self) -> bool:
-        """Return whether a run of the study has come to its end."""
+        """Return whether a run of the study is complete."""
         return any(self._standing.get("done", {}).values()) or any(
-            each.state == "done" for each in self._tickets.values()
+            ticket.state == "done" for ticket in self._tickets.values()
         )
 
     def known(self) -> Mapping[int, TicketRow]:
         """Return the tickets that this agent has had."""
         return self._tickets
 
-    def snapshot(self, own: Sequence[WorkerView], elapsed: float) -> Snapshot:
+    def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as the server told it last, with what the agent's own workers do."""
-        stage = next((each.kind for each in own if each.kind is not None), None)
-        return Snapshot(**{**self._standing, "stage": stage, "workers": list(own), "elapsed": elapsed})
+        stage = next((view.kind for view in own_views if view.kind is not None), None)
+        return Snapshot(**{**self._standing, "stage": stage, "workers": list(own_views), "elapsed": elapsed})
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
@@ -433,16 +433,16 @@ def _parts(changes: Sequence[Change]) -> list[list[Change]]:
     """Return changes in their order, in parts that a server reads: one part, empty, if there are none."""
     parts: list[list[Change]] = [[]]
     size = 0
-    for each in changes:
-        length = len(json.dumps(change_to_plain(each)))
+    for change in changes:
+        length = len(json.dumps(change_to_plain(change)))
         if parts[-1] and size + length > _MOST_BYTES:
             parts.append([])
             size = 0
-        parts[-1].append(each)
+        parts[-1].append(change)
         size += length
     return parts
 
 
 def _counted(run: _Run) -> Counted:
-    told = [(step, value if math.isfinite(value) else None) for step, value in sorted(run.reports.items())]
-    return Counted(attempt=run.attempt, total_steps=run.total_steps, reports=told)
+    reports = [(step, value if math.isfinite(value) else None) for step, value in sorted(run.reports.items())]
+    return Counted(attempt=run.attempt, total_steps=run.total_steps, reports=reports)

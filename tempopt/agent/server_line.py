@@ -42,11 +42,11 @@ class ServerLine:
             StudyNotFound: There is none of that name.
             UsageError: It was paused, or the server does not serve this agent.
         """
-        said = Join(study=self._study, agent=self.agent, session=self._session, workers=self._workers)
+        request = Join(study=self._study, agent=self.agent, session=self._session, workers=self._workers)
         pauses = [*_AGAIN_SECONDS]
         while True:
             try:
-                answer = self._connection.post("/api/agents/join", said.model_dump(mode="json"))
+                answer = self._connection.post("/api/agents/join", request.model_dump(mode="json"))
             except StoreBusy:
                 raise
             except StoreUnreachable:
@@ -74,13 +74,13 @@ class ServerLine:
             StoreUnreachable: The server cannot be reached, or does not know the token any more.
             StudyNotFound: The study was deleted.
         """
-        said = Sync(
+        request = Sync(
             study=self._study,
             study_id=study_id,
             agent=dead or self.agent,
             session=self._session,
             workers=self._workers,
-            changes=[change_to_plain(each) for each in changes],
+            changes=[change_to_plain(change) for change in changes],
             renew=dict(renew or {}),
             lease=lease,
             runs=dict(runs or {}),
@@ -88,7 +88,7 @@ class ServerLine:
             dead=dead is not None,
         )
         patience = _SLACK_SECONDS + (0.0 if take is None else take.wait)
-        body = said.model_dump(mode="json", exclude_defaults=True)
+        body = request.model_dump(mode="json", exclude_defaults=True)
         try:
             answer = self._connection.post("/api/agents/sync", body, timeout=patience)
         except AccessDenied as error:
@@ -98,5 +98,5 @@ class ServerLine:
 
     def leave(self, study_id: int) -> None:
         """Have what was given and not begun wait again."""
-        said = Leave(study=self._study, study_id=study_id, agent=self.agent, session=self._session)
-        self._connection.post("/api/agents/leave", said.model_dump(mode="json"), timeout=10.0)
+        request = Leave(study=self._study, study_id=study_id, agent=self.agent, session=self._session)
+        self._connection.post("/api/agents/leave", request.model_dump(mode="json"), timeout=10.0)

@@ -45,7 +45,7 @@ def work_behind(
         workers: As for :func:`tempopt.search`.
         folder: Local folder for logs; None: ``tempopt-runs`` in the current one.
         token_file: File that workers read the token for checkpoints from; None: where this process has it.
-        observer: Who looks on.
+        observer: Is told what happens.
         turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
 
     Raises:
@@ -54,8 +54,8 @@ def work_behind(
         SpecError: Its class is not found on this machine.
         StudyFailed: Nothing can be trained, or the server was away for longer than ``study.store_timeout``.
     """
-    joined = while_busy(lambda: ServerLine(connection, name, 1).join(), note=observer.note)
-    study = _study(joined)
+    answer = while_busy(lambda: ServerLine(connection, name, 1).join(), note=observer.note)
+    study = _study(answer)
     if study.state == "done":
         return study.state
     spec = StudySpec.stored(study)
@@ -66,15 +66,15 @@ def work_behind(
     if token_file is not None:
         os.environ["TEMPOPT_TOKEN_FILE"] = str(Path(token_file).absolute())
         os.environ.pop("TEMPOPT_TOKEN", None)
-    asked = workers_asked(workers, spec, turn)
+    num_requested = workers_asked(workers, spec, turn)
     with (
-        writable_folder(logs) as place,
+        writable_folder(logs) as log_folder,
         terminable(),
-        places_here(spec, asked) as places,
-        workers_of(places) as here,
+        places_here(spec, num_requested) as places,
+        workers_of(places) as worker_processes,
     ):
-        spec = checked(spec, here[0], again=turn is None)
-        return _worked(connection, spec, here, place, observer, turn)
+        spec = checked(spec, worker_processes[0], again=turn is None)
+        return _worked(connection, spec, worker_processes, log_folder, observer, turn)
 
 
 def _worked(
@@ -86,12 +86,12 @@ def _worked(
     turn: Turn | None,
 ) -> StudyState:
     line = ServerLine(connection, spec.study.name, len(workers))
-    joined = line.join()
-    study = _study(joined)
+    answer = line.join()
+    study = _study(answer)
     client = ServerClient(
         spec=spec,
         study=study,
-        joined=joined,
+        joined=answer,
         line=line,
         folder=folder,
         observer=observer,
@@ -115,7 +115,7 @@ def _worked(
     return "done" if client.over() else client.state
 
 
-def _study(joined: Joined) -> StudyRow:
-    row: dict[str, Any] = joined.study
-    found: StudyRow = from_plain(StudyRow, row)
-    return found
+def _study(answer: Joined) -> StudyRow:
+    row: dict[str, Any] = answer.study
+    study: StudyRow = from_plain(StudyRow, row)
+    return study

@@ -57,12 +57,12 @@ def interruptible() -> Iterator[Interrupt]:
 
 @contextlib.contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    ours = threading.current_thread() is threading.main_thread()
+    is_main_thread = threading.current_thread() is threading.main_thread()
     # who said nohup does not want to hear of a terminal that goes away
-    heard = [s for s in LEAVING if signal.getsignal(s) != signal.SIG_IGN] if ours else []
-    before = {signum: signal.signal(signum, handler) for signum in heard}
+    signums = [s for s in LEAVING if signal.getsignal(s) != signal.SIG_IGN] if is_main_thread else []
+    before = {signum: signal.signal(signum, handler) for signum in signums}
     try:
         yield
     finally:
-        for signum, theirs in before.items():
-            signal.signal(signum, theirs)
+        for signum, old_handler in before.items():
+            signal.signal(signum, old_handler)

@@ -24,7 +24,7 @@ def snapshot(
         cache: The tickets.
         spec: The study's spec.
         workers: What each worker that is known of does, those of other agents included.
-        elapsed: Seconds since the agent, or whoever looks, began.
+        elapsed: Seconds since the agent, or the process that looks, began.
         at_work: Number of workers that share what is left to do; None: those that are not silent.
     """
     best = cache.arms.best()
@@ -32,7 +32,7 @@ def snapshot(
         study=spec.study.name,
         metric=spec.study.metric,
         direction=spec.study.direction,
-        stage=next((each.kind for each in workers if each.kind is not None), None),
+        stage=next((view.kind for view in workers if view.kind is not None), None),
         done={kind: cache.done[kind] for kind in KINDS},
         asked=cache.asked(),
         best=best.value if best is not None else None,
@@ -40,11 +40,11 @@ def snapshot(
         baseline_mean=cache.baseline(),
         workers=list(workers),
         elapsed=elapsed,
-        remaining=_remaining(cache, sum(not each.silent for each in workers) if at_work is None else at_work),
+        remaining=_remaining(cache, sum(not view.silent for view in workers) if at_work is None else at_work),
         confirms_on=spec.study.confirm_on,
     )
 
 
 def _remaining(cache: StudyCache, workers: int) -> float | None:
-    left = cache.seconds_left() if workers else None
-    return None if left is None else left / workers
+    seconds = cache.seconds_left() if workers else None
+    return None if seconds is None else seconds / workers

@@ -34,17 +34,18 @@ def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     if not any(row.state == "waiting" for kind in SEARCHING for row in cache.of_kind(kind)):
         return None
     tickets = list(cache.tickets.values())
-    passing, proving = _left(tickets, spec, seconds)
-    passing_of_cards, proving_of_cards = _left(tickets, spec, spent)
+    search_seconds, proof_seconds = _left(tickets, spec, seconds)
+    search_gpu_seconds, proof_gpu_seconds = _left(tickets, spec, spent)
     allowances = (
-        ("hours", cache.age, passing / workers, proving / workers, limits.hours),
-        ("gpu_hours", cache.spent, passing_of_cards, proving_of_cards, limits.gpu_hours),
+        ("hours", cache.age, search_seconds / workers, proof_seconds / workers, limits.hours),
+        ("gpu_hours", cache.spent, search_gpu_seconds, proof_gpu_seconds, limits.gpu_hours),
     )
-    for name, used, search, proof, limit in allowances:
-        if limit is not None and (used + search + proof) / _HOUR > limit:
+    for name, used_amount, search, proof, limit in allowances:
+        if limit is not None and (used_amount + search + proof) / _HOUR > limit:
             return (
-                f"study.limits.{name} allows {limit:g}; {used / _HOUR:.3g} are used and confirming takes "
-                f"about {proof / _HOUR:.3g} more. The search ends here; what it has found is confirmed."
+                f"study.limits.{name} allows {limit:g}; {used_amount / _HOUR:.3g} are used and confirming "
+                f"takes about {proof / _HOUR:.3g} more. The search ends here; what it has found is "
+                "confirmed."
             )
     return None
 
@@ -60,15 +61,15 @@ def _left(
     if not costs:
         return 0.0, 0.0
     mean = fmean(costs)
-    running = [each for each in tickets if each.kind in SEARCHING and each.state == "running"]
-    search = mean + sum(max(0.0, mean - cost(each)) for each in running)
+    running = [ticket for ticket in tickets if ticket.kind in SEARCHING and ticket.state == "running"]
+    search = mean + sum(max(0.0, mean - cost(ticket)) for ticket in running)
     count = to_prove(tickets, spec)
     # the mean that they are taken to cost is uncertain, too
     spread = variance(costs) * (count + count**2 / len(costs)) if len(costs) > 1 else 0.0
     return search, count * mean + 2.0 * math.sqrt(spread)
 
 
-def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, left: int) -> str | None:
+def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, num_left: int) -> str | None:
     """Return in words that nothing left of the search could be noticed, None if something could, or may.
 
     What all runs that are left would add if each were worth as much as the next, against the standard error
@@ -79,7 +80,7 @@ def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, left: int) 
         spec: The study's spec, with ``study.limits.standard_errors``.
         ticket: A search ticket that has not been begun.
         arms: What is known.
-        left: Search tickets that have not been begun, this one included.
+        num_left: Search tickets that have not been begun, this one included.
     """
     limit = spec.study.limits.standard_errors
     prospect = arms.prospect(ticket) if limit is not None and ticket.kind == "search" else None
@@ -87,10 +88,10 @@ def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, left: int) 
         return None
     rise, noise = prospect
     error = noise * math.sqrt(2.0 / spec.study.seeds.confirm.max)
-    if left * rise >= limit * error:
+    if num_left * rise >= limit * error:
         return None
     return (
         f"study.limits.standard_errors is {limit:g}: the next trial is expected to add {rise:.2g}, and all "
-        f"{left} that are left {left * rise:.2g}, were each worth as much, to a gain with a standard error "
-        f"of {error:.2g}. The search ends here; what it has found is confirmed."
+        f"{num_left} that are left {num_left * rise:.2g}, were each worth as much, to a gain with a standard "
+        f"error of {error:.2g}. The search ends here; what it has found is confirmed."
     )

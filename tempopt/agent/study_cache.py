@@ -69,14 +69,14 @@ class StudyCache:
         if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
             self.read()
             return
-        reports = by_step(each for each in news.reports if each.name == "report")
+        reports = by_step(report for report in news.reports if report.name == "report")
         guards = by_guard(news.reports, self._spec)
         for row in news.tickets:
             self.take_in(row, reports.get(row.id, {}), guards.get(row.id, {}))
-        begun = {row.id for row in news.tickets}
+        begun_ids = {row.id for row in news.tickets}
         for row in list(self.within_reach()):
-            if row.state == "running" and row.id not in begun:
-                # given back, or lost: of tickets that wait there is no news
+            if row.state == "running" and row.id not in begun_ids:
+                # returned, or lost: of tickets that wait there is no news
                 self.note(row.id, state="waiting", agent=None, lease=None)
 
     def take_in(
@@ -87,7 +87,7 @@ class StudyCache:
         Its reports (step to value), and what it measured of guarded metrics by name, count once it is over.
 
         What is known already is known better: a run that another agent has taken over, and perhaps ended,
-        may come to its end here too before the store could refuse it.
+        may end here too before the store could refuse it.
         """
         before = self.tickets[row.id]
         if before.state in OVER or before.attempt > row.attempt:
@@ -156,8 +156,8 @@ class StudyCache:
             return None
         if self._to_come is None:
             self._to_come = to_come(list(self.tickets.values()), self._spec)
-        left = sum(count - self.done[kind] for kind, count in self.asked().items())
-        return (self._to_come + left) * self._whole_seconds / self._whole_runs
+        num_left = sum(count - self.done[kind] for kind, count in self.asked().items())
+        return (self._to_come + num_left) * self._whole_seconds / self._whole_runs
 
     def of_kind(self, kind: Kind) -> list[TicketRow]:
         """Return the tickets of a kind by number."""
@@ -213,8 +213,8 @@ class StudyCache:
         return [kind for kind in KINDS if self._advance(kind) < len(self._of_kind[kind])]
 
     def _advance(self, kind: Kind) -> int:
-        ids, place = self._of_kind[kind], self._first_open[kind]
-        while place < len(ids) and self.tickets[ids[place]].state in OVER:
-            place += 1
-        self._first_open[kind] = place
-        return place
+        ids, position = self._of_kind[kind], self._first_open[kind]
+        while position < len(ids) and self.tickets[ids[position]].state in OVER:
+            position += 1
+        self._first_open[kind] = position
+        return position

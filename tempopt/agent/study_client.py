@@ -60,7 +60,7 @@ class StudyClient(Protocol):
         """
 
     def wakes(self) -> Sequence[Connection | socket]:
-        """Return what becomes readable when there is news that nobody has asked for."""
+        """Return what becomes readable when there is news without a request."""
 
     def speak(self) -> None:
         """Deliver what there is to tell, if it is time."""
@@ -68,11 +68,11 @@ class StudyClient(Protocol):
     def over(self) -> bool:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
 
-    def next_ticket(self, held: list[int]) -> TicketRow | None:
+    def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
         """Return a ticket to do, with its parameters, None if there is none just now.
 
         Args:
-            held: Ids of the tickets that are in progress here.
+            held_ids: Ids of the tickets that are in progress here.
         """
 
     def folder(self, ticket: TicketRow) -> Path:
@@ -135,22 +135,22 @@ class StudyClient(Protocol):
         """Have it told that an attempt was lost; arguments as for :meth:`ended`."""
 
     def returned(self, change: Returned) -> None:
-        """Have it told that an attempt was given back."""
+        """Have it told that an attempt was returned."""
 
     def let_go(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
 
     def any_done(self) -> bool:
-        """Return whether a run of the study has come to its end."""
+        """Return whether a run of the study is complete."""
 
     def known(self) -> Mapping[int, TicketRow]:
         """Return the tickets that are known of, by id."""
 
-    def snapshot(self, own: Sequence[WorkerView], elapsed: float) -> Snapshot:
+    def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as it stands, for observers.
 
         Args:
-            own: What the agent's own workers do.
+            own_views: What the agent's own workers do.
             elapsed: Seconds since the agent began.
         """
 

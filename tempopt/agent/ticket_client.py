@@ -52,7 +52,7 @@ class TicketClient:
         checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
         program: What workers train; None: what the spec says.
         name: Name of the agent, unique for ever; None: a new one of this process.
-        cache: The tickets, if somebody else reads them for several agents; None: read here.
+        cache: The tickets, if one reader reads them for several agents; None: read here.
         connection: How the store is reached; None: as ``study.store_timeout`` says.
         outbox: What is on its way to the store; None: kept on disk in ``folder`` while that is away.
         abandon: Called with the ids of tickets that are others' by now, before anything else is done.
@@ -163,8 +163,8 @@ class TicketClient:
     def began(self, change: Began, history: Mapping[int, float]) -> None:
         """Have told that a run has begun to train; ``history`` is in the store."""
         self.tell(change)
-        known: dict[str, object] = {"machine": change.machine, "device": change.device}
-        self.cache.note(change.ticket_id, total_steps=change.total_steps, **known)
+        hardware: dict[str, object] = {"machine": change.machine, "device": change.device}
+        self.cache.note(change.ticket_id, total_steps=change.total_steps, **hardware)
 
     def reported(
         self,
@@ -194,21 +194,30 @@ class TicketClient:
         Args:
             after: Step up to which the run is known to go on.
         """
-        known: dict[int, float] = {}
+        partial_reports: dict[int, float] = {}
         for step in sorted(reports):
-            known[step] = reports[step]
-            if step > after and step != total_steps and self.cache.arms.prune(ticket, known):
+            partial_reports[step] = reports[step]
+            if step > after and step != total_steps and self.cache.arms.prune(ticket, partial_reports):
                 return step
         return None
 
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
         self.tell(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint), age=age)
-        newest = (checkpoint, *(other for other in ticket.checkpoints if other.url != checkpoint.url))
-        needed = to_go_on_from(newest)
-        self._needless += [(ticket, other.url) for other in newest[len(needed) :]]
-        self.cache.note(ticket.id, checkpoints=needed)
-        return dataclasses.replace(ticket, checkpoints=needed)
+        newest = (
+            checkpoint,
+            *(
+                other_checkpoint
+                for other_checkpoint in ticket.checkpoints
+                if other_checkpoint.url != checkpoint.url
+            ),
+        )
+        needed_checkpoints = to_go_on_from(newest)
+        self._needless += [
+            (ticket, old_checkpoint.url) for old_checkpoint in newest[len(needed_checkpoints) :]
+        ]
+        self.cache.note(ticket.id, checkpoints=needed_checkpoints)
+        return dataclasses.replace(ticket, checkpoints=needed_checkpoints)
 
     def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
         """Have the end of a run told, with what only the whole study tells of it."""
@@ -240,7 +249,7 @@ class TicketClient:
         self.cache.take_in(row, reports, guards)
 
     def returned(self, change: Returned) -> None:
-        """Have it told that an attempt was given back."""
+        """Have it told that an attempt was returned."""
         self.tell(change)
         self.cache.note(change.ticket_id, state="waiting", agent=None)
 
@@ -256,28 +265,28 @@ class TicketClient:
 
     def _deliver(self, take: Wanted | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
-        written = self._outbox.deliver(take, version=self.cache.version)
-        self._delete_needless(written.refused)
-        self.cache.state = written.state
-        self.cache.grow_to(written.age)
-        if written.refused:
-            self.listeners.abandon(written.refused.keys())
-        if written.refused or written.version != self.cache.version:
+        write_result = self._outbox.deliver(take, version=self.cache.version)
+        self._delete_needless(write_result.refused)
+        self.cache.state = write_result.state
+        self.cache.grow_to(write_result.age)
+        if write_result.refused:
+            self.listeners.abandon(write_result.refused.keys())
+        if write_result.refused or write_result.version != self.cache.version:
             self._read()
-        return written.taken
+        return write_result.taken
 
-    def _delete_needless(self, refused: Collection[int]) -> None:
+    def _delete_needless(self, refused_ids: Collection[int]) -> None:
         """Delete the checkpoints that the store names no more, now that it has been told all.
 
         Args:
-            refused: Ids of tickets that are others' by now, with their files.
+            refused_ids: Ids of tickets that are others' by now, with their files.
         """
-        needless, self._needless = self._needless, []
+        needless_checkpoints, self._needless = self._needless, []
         study = self._study.name
         checkpoints.remove(
             url
-            for ticket, url in needless
-            if ticket.id not in refused
+            for ticket, url in needless_checkpoints
+            if ticket.id not in refused_ids
             # a row of the store is no reason to delete a file that tempopt has not written
             and checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
         )
@@ -301,28 +310,28 @@ class TicketClient:
         return self._requests.of(ticket, memory_share)
 
     def any_done(self) -> bool:
-        """Return whether a run of the study has come to its end."""
+        """Return whether a run of the study is complete."""
         return any(t.state == "done" for t in self.cache.tickets.values())
 
     def known(self) -> Mapping[int, TicketRow]:
         """Return the tickets of the study by id."""
         return self.cache.tickets
 
-    def snapshot(self, own: Sequence[WorkerView], elapsed: float) -> Snapshot:
+    def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as it stands, with what other agents do."""
-        return snapshot(self.cache, self._spec, [*own, *self.others()], elapsed)
+        return snapshot(self.cache, self._spec, [*own_views, *self.others()], elapsed)
 
     def others(self) -> list[WorkerView]:
         """Return what other agents do, as it was when the store was asked last.
 
-        It is asked as often as the observer wants to know, and not at all while nobody does.
+        It is asked as often as the observer wants to know, and not at all while it does not.
         """
-        every = self._observer.others_every
-        late = every is not None and time.monotonic() - self._looked >= every
+        interval = self._observer.others_every
+        is_late = interval is not None and time.monotonic() - self._looked >= interval
         # runs that have ended here are in progress for the store until it has heard of it
-        if late and not self._outbox.urgent:
+        if is_late and not self._outbox.urgent:
             self._looked = time.monotonic()
-            # somebody looks on: no reason for the agent to give up, who will hear of it anyway
+            # for display alone: no reason for the agent to give up, who will hear of it anyway
             with contextlib.suppress(StoreAway, StudyFailed, StudyNotFound):
                 self._others = self._connection.attempt(self._look_around, reads=True)
         return self._others
@@ -331,35 +340,35 @@ class TicketClient:
         self.cache.refresh()
         return in_work(self.cache, self._store, but=self._name)
 
-    def next_ticket(self, held: list[int]) -> TicketRow | None:
+    def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
         """Return a ticket to do, with its parameters, None if there is none just now.
 
         Args:
-            held: Ids of the tickets that are in progress here.
+            held_ids: Ids of the tickets that are in progress here.
         """
         ticket, goes_on, began = None, False, time.monotonic()
         if self._outbox.urgent:
             # a ticket whose end the store has not heard of would be handed out again
             goes_on = self.cache.startable() and self._why_to_end() is None
-            ticket = self._deliver(self._wanted(held) if goes_on else None)
+            ticket = self._deliver(self._wanted(held_ids) if goes_on else None)
             if self.cache.state == "paused":
                 return None
         if ticket is None:
             if reason := self._why_to_end():
                 self._end_search(reason)
-            ticket = self._take(held) if self.cache.startable() and not goes_on else None
+            ticket = self._take(held_ids) if self.cache.startable() and not goes_on else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
             self._connection.attempt(self.cache.refresh, reads=True)
-            late = time.monotonic() - self._asked >= THOROUGH_SECONDS
-            if not self.cache.over() and (late or self.cache.startable()):
-                ticket = self._take(held)
+            is_late = time.monotonic() - self._asked >= THOROUGH_SECONDS
+            if not self.cache.over() and (is_late or self.cache.startable()):
+                ticket = self._take(held_ids)
         if ticket is None:
             if self.cache.state == "running" and not self.cache.over():
                 self._in_vain = began
             return None
         if ticket.id not in self.cache.tickets:
-            # somebody has added tickets since they were last read
+            # tickets have been added since they were last read
             self._read()
         if ticket.parameters is None:
             try:
@@ -372,20 +381,20 @@ class TicketClient:
             self.cache.take_in(ticket, {})
         return ticket
 
-    def _wanted(self, held: list[int]) -> Wanted:
+    def _wanted(self, held_ids: list[int]) -> Wanted:
         self._asked = time.monotonic()
         return Wanted(
             limits=self.cache.limits(),
             lease=first_lease(self._spec.study.lease),
             max_attempts=self._spec.study.max_attempts,
             dead=self.cache.dead(),
-            held=held,
+            held=held_ids,
             expired=self._connection.settled,
         )
 
-    def _take(self, held: list[int]) -> TicketRow | None:
-        wanted = self._wanted(held)
-        return self._connection.attempt(lambda: self._store.take_ticket(self._study.id, self._name, wanted))
+    def _take(self, held_ids: list[int]) -> TicketRow | None:
+        request = self._wanted(held_ids)
+        return self._connection.attempt(lambda: self._store.take_ticket(self._study.id, self._name, request))
 
     def _parametrised(self, ticket: TicketRow) -> TicketRow | None:
         """Return a ticket with what it is to train; None: the search ends before it."""
@@ -395,7 +404,7 @@ class TicketClient:
         while reason := self._beyond_notice(ticket):
             if self._end_search(reason, before=ticket):
                 return None
-            # somebody has asked for more in the meantime
+            # more were requested in the meantime
             self._read()
         arms = self.cache.arms
         sampled = arms.ask(ticket)
@@ -412,27 +421,27 @@ class TicketClient:
             # trials that a person has asked for after a verdict are trained
             return None
         search = self.cache.of_kind("search")
-        unbegun = [each for each in search if each.parameters is None and each.round == ticket.round]
-        if any(t.sampled is not None and t.number >= ticket.number and not over(t) for t in unbegun):
-            # and so is what somebody wants tried
+        unbegun_rows = [row for row in search if row.parameters is None and row.round == ticket.round]
+        if any(t.sampled is not None and t.number >= ticket.number and not over(t) for t in unbegun_rows):
+            # and so are enqueued parameters
             return None
         # another agent may end the search at one before this, or have done so: then it ends for all
-        first = ticket.number - self._spec.study.parallel
-        said = (
-            beyond_notice(self._spec, each, self.cache.arms, left=len(search) - each.number)
-            for each in unbegun
-            if first < each.number <= ticket.number and each.sampled is None
+        first_number = ticket.number - self._spec.study.parallel
+        reasons = (
+            beyond_notice(self._spec, row, self.cache.arms, num_left=len(search) - row.number)
+            for row in unbegun_rows
+            if first_number < row.number <= ticket.number and row.sampled is None
         )
-        return next(filter(None, said), None)
+        return next(filter(None, reasons), None)
 
     def reports(self, ticket: TicketRow) -> dict[int, float]:
         """Return what earlier attempts at a ticket have reported, step to value."""
         if ticket.attempt == 1:
             return {}
-        found = self._connection.attempt(
+        measurements = self._connection.attempt(
             lambda: self._store.measurements(self._study.id, [ticket.id], names=["report"])
         )
-        return by_step(found).get(ticket.id, {})
+        return by_step(measurements).get(ticket.id, {})
 
     def _end_search(self, reason: str, *, before: TicketRow | None = None) -> bool:
         """Withdraw what waits, and return whether it was; not if tickets have come or gone meanwhile.
@@ -456,17 +465,19 @@ class TicketClient:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
         if not self.cache.over() or len(self._outbox):
             return False
-        # what is over for all agents is over for good, but somebody may have asked for more
+        # what is over for all agents is over for good, but more may have been requested
         self._read()
         if not self.cache.over():
             return False
         id, version = self._study.id, self.cache.version
-        new = next_tickets(list(self.cache.tickets.values()), self._spec, self.cache.arms.recommend)
-        if not new and self._connection.attempt(lambda: self._store.set_state(id, "done", version=version)):
+        new_tickets = next_tickets(list(self.cache.tickets.values()), self._spec, self.cache.arms.recommend)
+        if not new_tickets and self._connection.attempt(
+            lambda: self._store.set_state(id, "done", version=version)
+        ):
             self._connection.attempt(self._write_recommendation)
             return True
-        if new:
-            self._connection.attempt(lambda: self._store.add_tickets(id, new, version=version))
+        if new_tickets:
+            self._connection.attempt(lambda: self._store.add_tickets(id, new_tickets, version=version))
         self._read()
         return False
 

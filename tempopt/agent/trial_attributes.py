@@ -24,7 +24,7 @@ ENTROPY = "entropy/"
 
 
 def trial_attributes(
-    ticket: TicketRow, seconds: float, gain: float | None, measured: Iterable[Measurement]
+    ticket: TicketRow, seconds: float, gain: float | None, measurements: Iterable[Measurement]
 ) -> dict[str, int | float]:
     """Return the numbers of a trial that has ended; what cannot be said of it is left out.
 
@@ -40,27 +40,31 @@ def trial_attributes(
         ticket: As it was taken; one that has no trial has no attributes.
         seconds: Training seconds of this attempt.
         gain: As far as it is known.
-        measured: What was measured at its end.
+        measurements: What was measured at its end.
     """
     if ticket.trial_number is None:
         return {}
-    found: dict[str, int | float] = {}
+    attributes: dict[str, int | float] = {}
     parameters = ticket.parameters or {}
     for name in temperatures_of(parameters):
         level = TemperatureParameters.from_mapping(own_parameters(parameters, name)).plan(1).schedule
-        found |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
-    measured = list(measured)
+        attributes |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
+    measurements = list(measurements)
     if is_controlled(parameters):
-        ends = _ends(CONTROLLED_CURVE, measured)
-        found["tau_final"] = geometric_mean(ends) if ends else math.nan
+        ends = _ends(CONTROLLED_CURVE, measurements)
+        attributes["tau_final"] = geometric_mean(ends) if ends else math.nan
     if gain is not None:
-        found["gain"] = gain
-    if entropies := _ends(ENTROPY, measured):
-        found["entropy_final"] = fmean(entropies)
-    found |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
-    return {name: number for name, number in found.items() if math.isfinite(number)}
+        attributes["gain"] = gain
+    if entropies := _ends(ENTROPY, measurements):
+        attributes["entropy_final"] = fmean(entropies)
+    attributes |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
+    return {name: number for name, number in attributes.items() if math.isfinite(number)}
 
 
-def _ends(prefix: str, measured: Iterable[Measurement]) -> list[float]:
+def _ends(prefix: str, measurements: Iterable[Measurement]) -> list[float]:
     """Return the last value of each measurement of a ticket whose name begins so."""
-    return [value for own in last_values(measured, prefix).values() for value in own.values()]
+    return [
+        value
+        for values_by_ticket in last_values(measurements, prefix).values()
+        for value in values_by_ticket.values()
+    ]

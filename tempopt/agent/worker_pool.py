@@ -48,7 +48,7 @@ class WorkerPool:
 
     def waiting_for(self, work: WorkerSlot) -> Iterator[WorkerSlot]:
         """Yield those that wait for this one to leave their card to them."""
-        return (other for other in self._neighbours(work) if other.waiting)
+        return (neighbour for neighbour in self._neighbours(work) if neighbour.waiting)
 
     def tend(self) -> list[WorkerSlot]:
         """Start anew who has to be, and return those that have waited for their card and may begin now."""
@@ -61,13 +61,13 @@ class WorkerPool:
 
     def _cleared(self, work: WorkerSlot) -> bool:
         """Return whether a worker is warm and has its card to itself; neighbours make way once they can."""
-        others = self._neighbours(work)
-        if not all(other.at_rest for other in others):
+        neighbours = self._neighbours(work)
+        if not all(neighbour.at_rest for neighbour in neighbours):
             return False
-        for other in others:
-            if not other.suspended:
-                other.worker.kill()
-                other.process = Process.SUSPENDED
+        for neighbour in neighbours:
+            if not neighbour.suspended:
+                neighbour.worker.kill()
+                neighbour.process = Process.SUSPENDED
         return work.worker.ready
 
     def heard(self) -> None:
@@ -108,4 +108,4 @@ class WorkerPool:
 
     def _kept_off(self, work: WorkerSlot) -> bool:
         """Return whether the card is another's alone, or is about to be."""
-        return any(other.alone for other in self._neighbours(work))
+        return any(neighbour.alone for neighbour in self._neighbours(work))

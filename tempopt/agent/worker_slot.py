@@ -136,8 +136,8 @@ class WorkerSlot:
     @property
     def cards(self) -> float:
         """How many cards its run has, a share of one that others may use too counting as that share."""
-        place = self.worker.place
-        return float(len(place.gpus or ())) if self.alone else place.cards
+        placement = self.worker.place
+        return float(len(placement.gpus or ())) if self.alone else placement.cards
 
     @property
     def memory_share(self) -> float | None:
@@ -148,9 +148,9 @@ class WorkerSlot:
     def abandon(self) -> None:
         """Have the worker end a run that is another's by now."""
         assert self.ticket is not None
-        sent, run = not self.waiting, (self.ticket.id, self.ticket.attempt)
+        is_sent, run = not self.waiting, (self.ticket.id, self.ticket.attempt)
         self.free()
-        if sent:
+        if is_sent:
             self.phase, self.abandoned = Phase.ABANDONING, run
             self.worker.send(Stop(ticket=run[0], attempt=run[1]))
         self.moved = time.monotonic()
@@ -193,9 +193,9 @@ class WorkerSlot:
         """Return whether it did not move for as long as it may, and no word from it is on its way."""
         if self.at_rest:
             return False
-        late = time.monotonic() - self.moved > self.patience(lease)
+        is_late = time.monotonic() - self.moved > self.patience(lease)
         # an agent that was paused itself has not yet read what came meanwhile
-        return late and not self.worker.connection.poll()
+        return is_late and not self.worker.connection.poll()
 
     def printed(self) -> str:
         """Return the end of what this attempt has printed."""

@@ -147,7 +147,7 @@ class Outbox:
         # one lease for all of them: the longest that any of them has earned
         lease = max((seconds for _, seconds, _ in self._renew.values()), default=self._lease)
         try:
-            written = self._connection.attempt(
+            write_result = self._connection.attempt(
                 lambda: self._store.write(
                     self._study_id,
                     self._changes,
@@ -170,15 +170,15 @@ class Outbox:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
             self._written = self._size = 0
-        return written
+        return write_result
 
     def _spill(self) -> None:
         """Write what is not yet on disk to it; what cannot be written is kept, and tried again."""
-        new = self._changes[self._written :]
-        if not new:
+        new_changes = self._changes[self._written :]
+        if not new_changes:
             return
         try:
-            self._append("".join(_line(change) for change in new).encode())
+            self._append("".join(_line(change) for change in new_changes).encode())
         except OSError as error:
             if not self._is_full:
                 why = error.strerror or str(error)

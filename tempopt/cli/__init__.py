@@ -80,22 +80,22 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
-        own = commands.add_parser(
+        subparser = commands.add_parser(
             name,
             help=command.summary,
             description=f"{command.summary[0].upper()}{command.summary[1:]}.",
             allow_abbrev=False,
         )
         for argument in command.arguments:
-            own.add_argument(*argument.names, **argument.settings)
+            subparser.add_argument(*argument.names, **argument.settings)
     return parser, commands.choices
 
 
 def _refuse_no_text(argv: Sequence[str]) -> None:
     for word in argv:
         if no_text := not_text(word):
-            shown = word.encode("unicode_escape").decode("ascii")
-            raise UsageError(f'An argument holds {no_text}: "{shown}". Give text in UTF-8.')
+            escaped_word = word.encode("unicode_escape").decode("ascii")
+            raise UsageError(f'An argument holds {no_text}: "{escaped_word}". Give text in UTF-8.')
 
 
 def _refuse_unknown(argv: Sequence[str]) -> None:
@@ -103,20 +103,20 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
     if any(_SPACED_URL.search(word) for word in argv):
         raise UsageError("A URL was given with a space in its user name or password. Write it %20.")
     if not argv or argv[0].startswith("-"):
-        own, where, known = argv[:1], "option", ["--version", "--import", "--print-completion"]
+        words, where, options = argv[:1], "option", ["--version", "--import", "--print-completion"]
     elif argv[0] not in COMMANDS:
         raise UsageError(unknown("command", argv[0], COMMANDS))
     else:
-        own, where = argv[1:], f"option of tempopt {argv[0]}"
+        words, where = argv[1:], f"option of tempopt {argv[0]}"
         names = [name for argument in COMMANDS[argv[0]].arguments for name in argument.names]
-        known = [name for name in names if name.startswith("-")]
-    for word in own:
+        options = [name for name in names if name.startswith("-")]
+    for word in words:
         if word == "--":
             return
         is_option = word.startswith("-") and word != "-" and not word[1:2].isdigit()
         option = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if is_option and option not in (*known, "-h", "--help"):
-            raise UsageError(unknown(where, option, [*known, "--help"]))
+        if is_option and option not in (*options, "-h", "--help"):
+            raise UsageError(unknown(where, option, [*options, "--help"]))
 
 
 def _refuse_no_folder() -> None:
@@ -212,14 +212,14 @@ def exit_code(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output had enough of it, as in `tempopt list | head`.
+        # The reader of the output has closed it, as in `tempopt list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
         _print_traceback()
-        what = masked(f"{type(error).__name__}: {error}")
+        description = masked(f"{type(error).__name__}: {error}")
         print(
-            f"tempopt: error: {what}\nThis was not foreseen. If it is not yours to put right, please "
+            f"tempopt: error: {description}\nThis was not foreseen. If it is not yours to put right, please "
             "report it with the lines above.",
             file=sys.stderr,
         )

@@ -58,17 +58,17 @@ def _agent_behind(arguments: argparse.Namespace) -> int:
     connection, file = _connection(arguments)
     url, name = connection.url, arguments.name
     try:
-        with observing(sys.stdout) as seen:
+        with observing(sys.stdout) as observer:
             state = work_behind(
                 connection,
                 name,
                 workers=arguments.workers,
                 token_file=file,
-                observer=seen,
+                observer=observer,
             )
     except KeyboardInterrupt:
-        again = f"tempopt agent {shlex.quote(name)} --server {shlex.quote(url)}"
-        print(f"\nInterrupted. Everything that was reported is saved. To go on:\n  {again}")
+        command = f"tempopt agent {shlex.quote(name)} --server {shlex.quote(url)}"
+        print(f"\nInterrupted. Everything that was reported is saved. To go on:\n  {command}")
         return INTERRUPTED
     finally:
         connection.close()
@@ -88,17 +88,17 @@ def _serve_any(arguments: argparse.Namespace) -> int:
         if _is_behind_server(arguments):
             connection, file = _connection(arguments)
             stack.callback(connection.close)
-            shown = connection.url
+            shown_url = connection.url
             studies = ServerStudies(connection=connection, workers=arguments.workers, token_file=file)
         else:
             # the first study may be submitted later; a file that is not there is rather a typing mistake
             refuse_missing_file(parse(arguments.url))
             store = stack.enter_context(Store.open(arguments.url))
-            shown = store.url_shown
+            shown_url = store.url_shown
             studies = DatabaseStudies(
                 store=store, workers=arguments.workers, checkpoints=arguments.checkpoints
             )
-        _print_timed(f"Serves every study of {shown}.")
+        _print_timed(f"Serves every study of {shown_url}.")
         try:
             with terminable():
                 failed = AnyAgent(studies, idle_seconds=arguments.until_idle, note=_print_timed).run()

@@ -26,32 +26,32 @@ def pause(arguments: argparse.Namespace) -> int:
     if count := _end_unbegun(arguments):
         print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
         return DONE
-    name, told = arguments.name, admin.pause(arguments.url, arguments.name)
-    if told.before == "done":
+    name, change = arguments.name, admin.pause(arguments.url, arguments.name)
+    if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to pause.')
         return DONE
-    print(f'Study "{name}" {"was paused already" if told.before == "paused" else "is paused"}. ', end="")
-    print(f"{_at_work(told.agents)}{' Each agent leaves once its runs are saved.' * bool(told.agents)}")
+    print(f'Study "{name}" {"was paused already" if change.before == "paused" else "is paused"}. ', end="")
+    print(f"{_at_work(change.agents)}{' Each agent leaves once its runs are saved.' * bool(change.agents)}")
     print(f"To go on:  tempopt resume {_where(arguments)}")
     return DONE
 
 
 def stop(arguments: argparse.Namespace) -> int:
     """End the searching of a study, so that what was found is confirmed."""
-    name, told = arguments.name, admin.stop(arguments.url, arguments.name)
-    if told.before == "done":
+    name, change = arguments.name, admin.stop(arguments.url, arguments.name)
+    if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to stop.')
         return DONE
-    if told.compares:
+    if change.compares:
         print(f'"{name}" is a comparison: there is no search to stop. To pause it: tempopt pause {name}')
         return DONE
-    count = told.withdrawn
+    count = change.withdrawn
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
     print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")
-    if told.agents and told.before == "running":
-        print(f"{_at_work(told.agents)} Runs at work end, then what was found is confirmed.")
+    if change.agents and change.before == "running":
+        print(f"{_at_work(change.agents)} Runs at work end, then what was found is confirmed.")
         return DONE
-    print("It is paused." if told.before == "paused" else _at_work(told.agents))
+    print("It is paused." if change.before == "paused" else _at_work(change.agents))
     print(f"To have what was found confirmed:  tempopt resume {_where(arguments)}")
     return DONE
 
@@ -64,13 +64,15 @@ def delete(arguments: argparse.Namespace) -> int:
     if count := _end_unbegun(arguments):
         print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
         return DONE
-    waiting = _waiting(arguments)
-    deleted = admin.delete(arguments.url, arguments.name, force=arguments.force)
-    cancelled(waiting, given(arguments))
-    print(f'Study "{arguments.name}" is deleted; {amount(deleted.freed)} of checkpoints and logs were freed.')
-    if deleted.agents:
-        print(f"{_at_work(deleted.agents)} Each agent leaves as soon as it notices.")
-    for url, reason in deleted.left.items():
+    waiting_jobs = _waiting(arguments)
+    deletion = admin.delete(arguments.url, arguments.name, force=arguments.force)
+    cancelled(waiting_jobs, given(arguments))
+    print(
+        f'Study "{arguments.name}" is deleted; {amount(deletion.freed)} of checkpoints and logs were freed.'
+    )
+    if deletion.agents:
+        print(f"{_at_work(deletion.agents)} Each agent leaves as soon as it notices.")
+    for url, reason in deletion.left.items():
         print(f"Not removed: {url} ({reason})")
     return DONE
 
@@ -90,24 +92,24 @@ def _waiting(arguments: argparse.Namespace) -> list[JobRow]:
     """Return the jobs of a study that wait for room: they would begin it again when it has been deleted."""
     with Store.open(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
-    found = standing(rows, given(arguments))
-    _refuse_unreached(found, arguments)
-    return [row for row, each in zip(rows, found, strict=True) if each.state == "waiting"]
+    jobs = standing(rows, given(arguments))
+    _refuse_unreached(jobs, arguments)
+    return [row for row, job in zip(rows, jobs, strict=True) if job.state == "waiting"]
 
 
-def _refuse_unreached(found: Sequence[Standing], arguments: argparse.Namespace) -> None:
+def _refuse_unreached(jobs: Sequence[Standing], arguments: argparse.Namespace) -> None:
     """Refuse to go on where jobs cannot be reached from here, unless it is forced.
 
     Raises:
         UsageError: A job cannot be reached.
     """
-    unreached = [each for each in found if each.state == UNKNOWN]
-    if unreached and not getattr(arguments, "force", False):
-        named = ", ".join(f"{each.launcher} {each.id}" for each in unreached)
+    unreachable_jobs = [job for job in jobs if job.state == UNKNOWN]
+    if unreachable_jobs and not getattr(arguments, "force", False):
+        job_names = ", ".join(f"{job.launcher} {job.id}" for job in unreachable_jobs)
         raise UsageError(
-            f'These jobs of study "{arguments.name}" cannot be reached from here: {named}. '
-            f"{unreached[0].message.removesuffix('.')}. Those that wait would begin the study again: type "
-            "this where they can be reached, or cancel them there and give tempopt delete --force."
+            f'These jobs of study "{arguments.name}" cannot be reached from here: {job_names}. '
+            f"{unreachable_jobs[0].message.removesuffix('.')}. Those that wait would begin the study again: "
+            "type this where they can be reached, or cancel them there and give tempopt delete --force."
         )
 
 
@@ -117,14 +119,17 @@ def _jobs(count: int) -> str:
 
 def gc(arguments: argparse.Namespace) -> int:
     """Remove the checkpoints that no run needs any more, or list them."""
-    collected = admin.collect(arguments.url, arguments.name, dry_run=arguments.dry_run)
-    for each in collected:
+    collections = admin.collect(arguments.url, arguments.name, dry_run=arguments.dry_run)
+    for collection in collections:
         if arguments.dry_run:
-            for url, size in each.files.items():
-                print(f"{each.study}: {url} ({amount(size)})")
-        for url, reason in each.left.items():
-            print(f"{each.study}: not removed: {url} ({reason})")
-    count, freed = sum(len(each.files) for each in collected), sum(each.freed for each in collected)
+            for url, size in collection.files.items():
+                print(f"{collection.study}: {url} ({amount(size)})")
+        for url, reason in collection.left.items():
+            print(f"{collection.study}: not removed: {url} ({reason})")
+    count, freed = (
+        sum(len(collection.files) for collection in collections),
+        sum(collection.freed for collection in collections),
+    )
     files = "1 checkpoint" if count == 1 else f"{count} checkpoints"
     print(f"{'Would free' if arguments.dry_run else 'Freed'} {amount(freed)}: {files}.")
     return DONE

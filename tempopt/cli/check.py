@@ -14,7 +14,7 @@ def check(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec, arguments.set)
     from tempopt.study import api  # loads Optuna, which a spec that is refused does not need
 
-    told = functools.partial(print, flush=True)
-    for line in api.check(spec, dry_run=arguments.dry_run, told=told):
-        told(line)
+    print_line = functools.partial(print, flush=True)
+    for line in api.check(spec, dry_run=arguments.dry_run, on_line=print_line):
+        print_line(line)
     return DONE

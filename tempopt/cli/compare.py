@@ -97,9 +97,9 @@ def _refuse_options_of_from(arguments: argparse.Namespace) -> None:
         "--without": arguments.without,
         "--from-storage": arguments.from_storage,
     }
-    given = [option for option, value in options.items() if value]
-    if given:
-        raise UsageError(f"{', '.join(given)}: give the study as well, as in --from STUDY.")
+    set_options = [option for option, value in options.items() if value]
+    if set_options:
+        raise UsageError(f"{', '.join(set_options)}: give the study as well, as in --from STUDY.")
 
 
 def over(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:
@@ -112,7 +112,7 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
     """
     from tempopt.results.decision import screen_lines
 
-    found = result.comparison
+    comparison = result.comparison
     where = f"{shlex.quote(result.name)}{storage_option(arguments)}"
     if getattr(arguments, "json", False):
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
@@ -121,8 +121,10 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         if report:
             print(f"Read the report:  {report}")
         print(f"Look again:       tempopt show {where}")
-        if found is not None and found.taken is not None:
-            print(f"Take {found.taken}:{' ' * max(1, 12 - len(found.taken))}tempopt export {where}")
-    if found is None or all(each.answer is None and not each.fails_more for each in found.variants):
+        if comparison is not None and comparison.taken is not None:
+            print(f"Take {comparison.taken}:{' ' * max(1, 12 - len(comparison.taken))}tempopt export {where}")
+    if comparison is None or all(
+        variant.answer is None and not variant.fails_more for variant in comparison.variants
+    ):
         return FAILED
-    return _CODES[found.outcome]
+    return _CODES[comparison.outcome]

@@ -27,10 +27,10 @@ def dashboard(arguments: argparse.Namespace) -> int:
     from tempopt.report.dashboard import Dashboard
 
     with contextlib.suppress(KeyboardInterrupt), terminable():
-        with Dashboard(arguments.url, port=arguments.port, name=arguments.name, note=_warn) as served:
-            print(f"Dashboard: {served.url}")
+        with Dashboard(arguments.url, port=arguments.port, name=arguments.name, note=_warn) as server:
+            print(f"Dashboard: {server.url}")
             print("Ctrl-C ends it; the studies continue.", flush=True)
-            served.serve()
+            server.serve()
     return DONE
 
 

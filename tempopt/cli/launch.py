@@ -1,4 +1,4 @@
-"""``tempopt search`` and ``resume`` with ``--launcher``: start agents elsewhere, and look on or go away."""
+"""``tempopt search`` and ``resume`` with ``--launcher``: start agents elsewhere, and watch or go away."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
             trials=trials.whole,
             more=trials.more,
             enqueue=enqueue,
-            told=print,
+            on_note=print,
         )
 
     return _launch(arguments, spec, order)
@@ -71,16 +71,16 @@ def resume(arguments: argparse.Namespace) -> int:
         spec = StudySpec.stored(study)
 
         def order() -> tuple[StudySpec, StudyRow | None]:
-            changed = grown(
+            new_spec = grown(
                 store,
                 study,
                 more=arguments.trials.more,
                 pairs=arguments.pairs,
                 retry_failed=arguments.retry_failed,
                 explain=getattr(arguments, "explain", False),
-                told=print,
+                on_note=print,
             )
-            return changed, study
+            return new_spec, study
 
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
         return _launched(arguments, store, launcher, launch, order, by_value=False)
@@ -106,29 +106,31 @@ def _launched(
     *,
     by_value: bool,
 ) -> int:
-    """Have a study ordered and its agents started, and look on to the verdict.
+    """Have a study ordered and its agents started, and watch to the verdict.
 
     Args:
         by_value: Whether the agents are given the spec; False: they find it in the store.
     """
     spec, study = order()
     name = spec.study.name
-    over = study is not None and store.load_study(name).state == "done"
+    is_over = study is not None and store.load_study(name).state == "done"
     notes: list[str] = []
-    if not over:
+    if not is_over:
         with terminable(), _told_of_trials(arguments, study):
             notes = launch.start(
                 study,
                 spec if by_value else None,
                 checkpoints_at=arguments.checkpoints,
-                overrides=[each for each in getattr(arguments, "set", ()) if parse_override(each).local],
+                overrides=[
+                    override for override in getattr(arguments, "set", ()) if parse_override(override).local
+                ],
             )
-    if arguments.detach and not over:
+    if arguments.detach and not is_over:
         print(*notes, elsewhere(name, arguments), sep="\n")
         return DONE
 
     def look_on(observer: Observer) -> StudyResult:
-        if over:
+        if is_over:
             return load(store, name, needs_measurements=True)
         for note in notes:
             observer.note(note)
@@ -154,10 +156,9 @@ def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> It
         added = {"trials": 0, "pairs": 0}
         if hasattr(arguments, "trials"):
             added = {"trials": arguments.trials.more, "pairs": getattr(arguments, "pairs", 0)}
-        given = next((option for option, count in added.items() if count), None)
-        if study is None or given is None:
+        unit = next((option for option, count in added.items() if count), None)
+        if study is None or unit is None:
             raise
         raise type(error)(
-            f"{error}\nThe {added[given]} {given} were added all the same: leave --{given} out of "
-            "your next try."
+            f"{error}\nThe {added[unit]} {unit} were added all the same: leave --{unit} out of your next try."
         ) from error

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.results.study_result import StudyResult
 
-# A server is restarted in less, and whoever waits holds room that others could use.
+# A server is restarted in less, and a waiting process holds room that others could use.
 _PATIENCE = 1800.0
 _PAUSE = 5.0
 # No attempt to reach a server that is away takes as long.
@@ -43,7 +43,7 @@ def run() -> int:
 
 
 def _end_with_the_launcher() -> None:
-    # nothing more is ever sent: the end of the stream is the end of whoever gave us room
+    # nothing more is ever sent: the end of the stream is the end of the process that gave us room
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -51,15 +51,15 @@ def _end_with_the_launcher() -> None:
 
 def _patiently(task: dict[str, Any]) -> int:
     """Work, and begin again as long as the database cannot be reached: no person is there to restart it."""
-    reached = time.monotonic()
+    last_reached = time.monotonic()
     while True:
         began = time.monotonic()
         try:
             return _work(task)
         except (StoreUnreachable, StoreLost) as error:
             if time.monotonic() - began > _WORKED:
-                reached = time.monotonic()
-            if time.monotonic() - reached >= _PATIENCE:
+                last_reached = time.monotonic()
+            if time.monotonic() - last_reached >= _PATIENCE:
                 raise
             print(f"tempopt: {error} Trying again.", file=sys.stderr, flush=True)
             time.sleep(_PAUSE)

@@ -40,12 +40,12 @@ def login(arguments: argparse.Namespace) -> int:
 
 def logout(arguments: argparse.Namespace) -> int:
     """Forget a server and its token."""
-    left = credentials.forget(arguments.server)
-    if left is None:
-        which = "any server" if arguments.server is None else arguments.server
-        print(shown(f"You are not logged in to {which}."))
+    server = credentials.forget(arguments.server)
+    if server is None:
+        server_text = "any server" if arguments.server is None else arguments.server
+        print(shown(f"You are not logged in to {server_text}."))
         return DONE
-    print(f"Logged out of {left}. The token is still valid: tempopt token revoke ends it for good.")
+    print(f"Logged out of {server}. The token is still valid: tempopt token revoke ends it for good.")
     return DONE
 
 
@@ -66,9 +66,9 @@ def _me(url: str, token: str) -> dict[str, Any]:
 
     connection = ServerConnection(url, token)
     try:
-        told: dict[str, Any] = connection.get("/api/me")
+        token_info: dict[str, Any] = connection.get("/api/me")
     finally:
         connection.close()
-    if not isinstance(told, dict) or not {"name", "scopes", "prefix"} <= told.keys():
+    if not isinstance(token_info, dict) or not {"name", "scopes", "prefix"} <= token_info.keys():
         raise UsageError(f"{url} does not answer as a tempopt server does. Give the URL of tempopt serve.")
-    return told
+    return token_info

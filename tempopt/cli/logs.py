@@ -19,38 +19,40 @@ _WHY = "Only what a run prints is kept. For results: tempopt show; for curves: t
 def logs(arguments: argparse.Namespace) -> int:
     """Print a line for each attempt at a run, or all that the attempts at one printed."""
     ticket = " ".join(arguments.ticket) or None
-    printed = admin.logs(arguments.url, arguments.name, ticket)
+    outputs = admin.logs(arguments.url, arguments.name, ticket)
     if arguments.attempt is not None:
-        printed = [each for each in printed if each.attempt == arguments.attempt]
-    if not printed:
-        of = "" if arguments.attempt is None else f" of attempt {arguments.attempt}"
-        print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{of}. {_WHY}")
+        outputs = [output for output in outputs if output.attempt == arguments.attempt]
+    if not outputs:
+        attempt_text = "" if arguments.attempt is None else f" of attempt {arguments.attempt}"
+        print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{attempt_text}. {_WHY}")
     elif ticket is None:
-        print_table(_overview(printed))
+        print_table(_overview(outputs))
     else:
-        for each in printed:
-            _show(each)
+        for output in outputs:
+            _show(output)
     return DONE
 
 
-def _show(printed: Printed) -> None:
-    state = "running" if printed.running else "over"
-    print(shown(f"==> {printed.ticket}, attempt {printed.attempt}, {state}, agent {printed.agent}"))
-    if printed.text is None:
-        host = printed.agent.partition(":")[0]
+def _show(output: Printed) -> None:
+    state = "running" if output.running else "over"
+    print(shown(f"==> {output.ticket}, attempt {output.attempt}, {state}, agent {output.agent}"))
+    if output.text is None:
+        host = output.agent.partition(":")[0]
         print(shown(f"It is running on {host}; its log is there until it is over."))
     else:
         # a progress bar returns to the start of its line: each state of it is a line here
-        print(shown(printed.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")))
+        print(shown(output.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")))
 
 
-def _overview(printed: list[Printed]) -> Table:
+def _overview(outputs: list[Printed]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for title in ("ticket", "attempt", "agent", "lines"):
         table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")
     table.add_column("last line", overflow="ellipsis", no_wrap=True, ratio=1)
-    for each in printed:
+    for output in outputs:
         # what a run prints may hold anything, such as what moves the cursor
-        last = "".join(sign if sign.isprintable() else " " for sign in each.text or "")
-        table.add_row(each.ticket, str(each.attempt), Text(shown(each.agent)), str(each.lines), Text(last))
+        last_line = "".join(sign if sign.isprintable() else " " for sign in output.text or "")
+        table.add_row(
+            output.ticket, str(output.attempt), Text(shown(output.agent)), str(output.lines), Text(last_line)
+        )
     return table

@@ -25,27 +25,27 @@ def print_forecast(forecast: StudyForecast) -> None:
 def _table(forecast: StudyForecast, where: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True)
-    for first in (f"gain of\n{LARGE_GAIN:g} sd: min", "no gain:\nmin"):
-        for name in (first, "\ntypical", "\nmax"):
+    for title in (f"gain of\n{LARGE_GAIN:g} sd: min", "no gain:\nmin"):
+        for name in (title, "\ntypical", "\nmax"):
             table.add_column(name, justify="right", no_wrap=True)
     for kind, span in forecast.runs.gain.items():
         no_gain = forecast.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
         table.add_row(LABELS[kind], *_cells(span), *_cells(no_gain))
     totals = [forecast.runs.total(gain=gain) for gain in (True, False)]
     table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
-    hours = [known for total in totals if (known := forecast.hours(total))]
+    hours = [total_hours for total in totals if (total_hours := forecast.hours(total))]
     if hours:
-        cells = (lasting(each * _HOUR) for span in hours for each in (span.min, span.typical, span.max))
+        cells = (lasting(value * _HOUR) for span in hours for value in (span.min, span.typical, span.max))
         table.add_row(f"time on {where}", *cells)
-    cards = [known for total in totals if (known := forecast.gpu_hours(total))]
+    cards = [total_hours for total in totals if (total_hours := forecast.gpu_hours(total))]
     if cards and forecast.run.gpus:
-        cells = (f"{each:.3g}" for span in cards for each in (span.min, span.typical, span.max))
+        cells = (f"{value:.3g}" for span in cards for value in (span.min, span.typical, span.max))
         table.add_row("GPU-hours", *cells)
     return table
 
 
 def _cells(span: Span) -> list[str]:
-    return [f"{each:.0f}" for each in (span.min, span.typical, span.max)]
+    return [f"{value:.0f}" for value in (span.min, span.typical, span.max)]
 
 
 def _lines(forecast: StudyForecast) -> list[str]:

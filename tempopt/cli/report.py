@@ -41,36 +41,36 @@ def at_end(arguments: argparse.Namespace, name: str) -> str | None:
     An earlier report is replaced. Any other file of that name is left as it is, which is told.
     A report that cannot be written is told, and is no reason for a search to fail: None is returned.
     """
-    wanted = Path(file_name(name))
+    default_path = Path(file_name(name))
     try:
         page = _page(arguments.url, name, "inline")
-        path = next(each for each in _names(wanted) if _is_free(each))
+        path = next(path for path in _names(default_path) if _is_free(path))
         replace(path, page)
     except Exception as error:
-        what = f"{error}" if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
-        again = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
+        reason = f"{error}" if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
+        command = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
         print(
             masked(
-                f"tempopt: warning: the report could not be written: {what}\n"
-                f"The study is whole. Try again: {again}"
+                f"tempopt: warning: the report could not be written: {reason}\n"
+                f"The study is whole. Try again: {command}"
             ),
             file=sys.stderr,
         )
         return None
-    if path != wanted:
+    if path != default_path:
         print(
-            f"tempopt: warning: {wanted} is there already and is no report of tempopt, so it is left as it "
-            f"is. The report is in {path}.",
+            f"tempopt: warning: {default_path} is there already and is no report of tempopt, so it is left "
+            f"as it is. The report is in {path}.",
             file=sys.stderr,
         )
     return str(path)
 
 
-def _names(wanted: Path) -> Iterator[Path]:
+def _names(path: Path) -> Iterator[Path]:
     """Yield what a report may be called, best first."""
-    yield wanted
-    yield wanted.with_stem(f"{wanted.stem}-tempopt")
-    yield from (wanted.with_stem(f"{wanted.stem}-tempopt-{number}") for number in count(2))
+    yield path
+    yield path.with_stem(f"{path.stem}-tempopt")
+    yield from (path.with_stem(f"{path.stem}-tempopt-{number}") for number in count(2))
 
 
 def _is_free(path: Path) -> bool:

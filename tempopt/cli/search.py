@@ -107,8 +107,8 @@ def explain(arguments: argparse.Namespace) -> int:
 def by_launcher(arguments: argparse.Namespace) -> bool:
     if arguments.launcher is not None:
         return True
-    given = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
-    for option, value in given.items():
+    options = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
+    for option, value in options.items():
         if value:
             raise UsageError(f"{option} is for a launcher. Give one, as in --launcher slurm.")
     return False
@@ -125,7 +125,7 @@ def to_verdict(
 
     Args:
         name: Name of the study.
-        carry_out: What does it, given who looks on.
+        carry_out: Carries it out, given an observer.
         arguments: What was typed.
         interrupted: Returns what to say after Ctrl-C; None: how to resume it.
     """
@@ -138,15 +138,15 @@ def to_verdict(
         with observing(stream, verbose=getattr(arguments, "verbose", False)) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
-        how = interrupted() if interrupted is not None else how_to_go_on(name, arguments, "resume")
-        print(f"\n{how}", file=stream)
+        advice = interrupted() if interrupted is not None else how_to_go_on(name, arguments, "resume")
+        print(f"\n{advice}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
-        # whoever read the output has gone, and the study has not come to its end
+        # the reader of the output has gone, and the study has not ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     if result.state != "done":
-        # somebody ran `tempopt pause`; other agents may yet be saving their runs
+        # a person ran `tempopt pause`; other agents may yet be saving their runs
         command = _command("resume", name, arguments)
         text = "The study was paused. Everything that was reported is saved. To go on:"
         print(f"\n{text}\n  {command}", file=stream)
@@ -172,9 +172,9 @@ def published(arguments: argparse.Namespace, name: str) -> str | None:
 
         return at_end(arguments, name)
     except KeyboardInterrupt:
-        again = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
+        command = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
         print(
-            f"\ntempopt: interrupted: no report was written. The study is whole. To write it: {again}",
+            f"\ntempopt: interrupted: no report was written. The study is whole. To write it: {command}",
             file=sys.stderr,
         )
         return None

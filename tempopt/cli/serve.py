@@ -25,7 +25,7 @@ def serve(arguments: argparse.Namespace) -> int:
         packages = {"fastapi", "h11", "prometheus_client", "starlette", "uvicorn"}
         raise missing_extra(error, "server", packages, "tempopt serve answers by FastAPI") from error
     if not (arguments.storage or arguments.storage_file or os.environ.get("TEMPOPT_STORAGE")):
-        # whoever has logged in to a server may serve a database of their own all the same
+        # a user who has logged in to a server may serve a database of their own all the same
         arguments.url = urls.DEFAULT_STORAGE
     if is_server(arguments.url):
         raise UsageError(
@@ -62,6 +62,6 @@ def serve(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             listening=listening,
             proxies=arguments.trust_proxy,
-            told=told,
+            on_start=told,
         )
     return DONE

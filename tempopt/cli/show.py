@@ -20,7 +20,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.watch is not None:
         if arguments.json:
             raise UsageError("--json prints once, and --watch continues. Leave one of them out.")
-        from tempopt.cli.watch import look_on  # whoever looks once waits for no more than that
+        from tempopt.cli.watch import look_on  # needed with --watch alone
 
         look_on(arguments)
         print()

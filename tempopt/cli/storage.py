@@ -21,10 +21,10 @@ def storage_url(arguments: argparse.Namespace) -> str:
     Raises:
         UsageError: Both options were given, or the file holds no URL.
     """
-    given, file = arguments.storage, arguments.storage_file
-    if given is not None and file is not None:
+    url, file = arguments.storage, arguments.storage_file
+    if url is not None and file is not None:
         raise UsageError("--storage and --storage-file were both given. Give one of them.")
-    return urls.storage_url(given) if file is None else _from_file(Path(file))
+    return urls.storage_url(url) if file is None else _from_file(Path(file))
 
 
 def storage_option(arguments: argparse.Namespace) -> str:
@@ -60,9 +60,9 @@ def refuse_of_databases(command: str, arguments: argparse.Namespace) -> None:
     where = f"{urls.shown(arguments.url)} is a tempopt server"
     if command in _OF_DATABASES:
         raise UsageError(f"tempopt {command} needs the database, and {where}. {_OF_DATABASES[command]}")
-    for option, instead in _HERE_ALONE.items():
+    for option, replacement in _HERE_ALONE.items():
         if command in ("search", "compare", "resume") and getattr(arguments, option, None):
-            raise UsageError(f"--{option} is for a database, and {where}. {instead} Take it out.")
+            raise UsageError(f"--{option} is for a database, and {where}. {replacement} Take it out.")
 
 
 def read_private(path: Path, holds: str) -> tuple[str, bool]:

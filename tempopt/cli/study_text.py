@@ -86,8 +86,8 @@ def _tickets(result: StudyResult) -> Table:
     for kind, count in result.tickets.items():
         if count.requested == 0 and not result.spec.about_temperature:
             continue
-        asked = "not known yet" if count.requested is None else str(count.requested)
-        table.add_row(LABELS[kind], asked, *(str(getattr(count, state)) for state in states))
+        requested_text = "not known yet" if count.requested is None else str(count.requested)
+        table.add_row(LABELS[kind], requested_text, *(str(getattr(count, state)) for state in states))
     return table
 
 
@@ -101,9 +101,9 @@ def print_waiting(arguments: argparse.Namespace, jobs: Sequence[Standing]) -> No
     """Print how the jobs of a study stand that none of them has begun yet."""
     if arguments.json:
         unknown = dict.fromkeys(_KEYS)
-        jobs_told = [asdict(job) for job in jobs]
-        told = {"study": arguments.name, **unknown, "jobs": jobs_told, "agents_at_work": []}
-        print(json.dumps(told, indent=2))
+        job_rows = [asdict(job) for job in jobs]
+        document = {"study": arguments.name, **unknown, "jobs": job_rows, "agents_at_work": []}
+        print(json.dumps(document, indent=2))
         return
     print(f"{arguments.name}: not begun yet")
     print_jobs(jobs)
@@ -112,13 +112,14 @@ def print_waiting(arguments: argparse.Namespace, jobs: Sequence[Standing]) -> No
 def print_jobs(jobs: Sequence[Standing]) -> None:
     """Print how the jobs of a study stand, a line for each launcher."""
     for launcher in dict.fromkeys(job.launcher for job in jobs):
-        own = [job for job in jobs if job.launcher == launcher]
-        counts = Counter(job.state for job in own)
-        told = ", ".join(
+        launcher_jobs = [job for job in jobs if job.launcher == launcher]
+        counts = Counter(job.state for job in launcher_jobs)
+        counts_text = ", ".join(
             f"{count} {'whose state is not known here' if state == UNKNOWN else state}"
-            for state, count in sorted(counts.items(), key=lambda each: _ORDER.index(each[0]))
+            for state, count in sorted(counts.items(), key=lambda pair: _ORDER.index(pair[0]))
         )
-        more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
-        print(shown(f"jobs: {launcher} {told} ({', '.join(job.id for job in own[:_NAMED])}{more})"))
-        for message in dict.fromkeys(job.message for job in own if job.message):
+        more_text = f" and {len(launcher_jobs) - _NAMED} more" if len(launcher_jobs) > _NAMED else ""
+        ids = ", ".join(job.id for job in launcher_jobs[:_NAMED])
+        print(shown(f"jobs: {launcher} {counts_text} ({ids}{more_text})"))
+        for message in dict.fromkeys(job.message for job in launcher_jobs if job.message):
             print(shown(f"  {message}"))

@@ -25,15 +25,15 @@ _COLUMNS = ("id", "name", "user", "scopes", "studies", "created", "expires", "us
 
 def token(arguments: argparse.Namespace) -> int:
     """Create, list or revoke a token."""
-    given = {
+    options = {
         "--name": arguments.name,
         "--scope": arguments.scope,
         "--studies": arguments.studies,
         "--expires": arguments.expires,
         "--user": arguments.user,
     }
-    if arguments.action != "create" and (extra := [name for name, value in given.items() if value]):
-        raise UsageError(f"{extra[0]} is for tempopt token create. Take it out.")
+    if arguments.action != "create" and (extra_options := [name for name, value in options.items() if value]):
+        raise UsageError(f"{extra_options[0]} is for tempopt token create. Take it out.")
     if arguments.json and arguments.action != "list":
         raise UsageError("--json is for tempopt token list. Take it out.")
     if (arguments.action == "revoke") != (arguments.id is not None):
@@ -95,13 +95,13 @@ def _list(arguments: argparse.Namespace) -> int:
         rows = _asked(arguments, "GET", "/api/tokens")
     else:
         with Store.open(arguments.url, create=False) as store:
-            found = [asdict(each) for each in store.tokens()]
-        rows = [{**each, "digest": None, "scopes": list(each["scopes"])} for each in found]
-    told = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
+            tokens = [asdict(row) for row in store.tokens()]
+        rows = [{**row, "digest": None, "scopes": list(row["scopes"])} for row in tokens]
+    text_rows = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
     if arguments.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(text_rows, indent=2))
         return DONE
-    print(*in_columns(told, _COLUMNS), sep="\n")
+    print(*in_columns(text_rows, _COLUMNS), sep="\n")
     return DONE
 
 

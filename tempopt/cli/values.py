@@ -23,11 +23,11 @@ _MOST = 1e9
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
 
 
-def _whole(text: str, fewest: int, most: int) -> int:
+def _whole(text: str, min_value: int, max_value: int) -> int:
     """Return an integer from fewest to most."""
     # Python converts no more than a few thousand digits
-    if not (text.isdecimal() and len(text) <= len(str(most)) and fewest <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number from {fewest} to {most}')
+    if not (text.isdecimal() and len(text) <= len(str(max_value)) and min_value <= int(text) <= max_value):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number from {min_value} to {max_value}')
     return int(text)
 
 
@@ -44,19 +44,19 @@ def pairs(text: str) -> int:
 def number(text: str) -> float:
     """Return a number of at least 0."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= _MOST:
+        value = -1.0
+    if not 0 <= value <= _MOST:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to {_MOST:g}')
-    return found
+    return value
 
 
 def hours(text: str) -> float:
     """Return a number above 0."""
-    if not (found := number(text)):
+    if not (value := number(text)):
         raise argparse.ArgumentTypeError(f'"{text}" is not a number above 0')
-    return found
+    return value
 
 
 def user(text: str) -> str:

@@ -1,4 +1,4 @@
-"""``tempopt show NAME --watch``: look on until a study is done, wherever its agents are."""
+"""``tempopt show NAME --watch``: watch until a study is done, wherever its agents are."""
 
 from __future__ import annotations
 

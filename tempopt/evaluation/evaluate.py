@@ -145,7 +145,7 @@ def _search(
     for abandoned in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         # a program that was ended has left it
         study.tell(abandoned.number, state=TrialState.FAIL)
-    complete = [each for each in study.trials if each.state == TrialState.COMPLETE]
+    complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
     value_by_key = {_key(_parameters(trial)): trial.value for trial in complete}
     number, failed = len(complete), 0
 
@@ -205,23 +205,23 @@ def _key(parameters: Mapping[str, Any]) -> str:
 
 def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel) -> EvaluationResult:
     direction = request.spec.study.direction
-    complete = [each for each in study.trials if each.state == TrialState.COMPLETE]
+    complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
     reference = next(trial for trial in complete if trial.user_attrs.get(_IS_REFERENCE))
     # the reference goes first, and stays unless another one is better
     ranked = [reference, *(trial for trial in complete if trial is not reference)]
     best = max(ranked, key=lambda trial: oriented(trial.value or 0.0, direction))
     params = _parameters(best)
-    measured = {"reference": model.evaluate(_parameters(reference), on_test=True)}
+    evaluations = {"reference": model.evaluate(_parameters(reference), on_test=True)}
     is_reference = training_key(params) == training_key(_parameters(reference))
-    measured["best"] = measured["reference"] if is_reference else model.evaluate(params, on_test=True)
+    evaluations["best"] = evaluations["reference"] if is_reference else model.evaluate(params, on_test=True)
     generation = {name: value for name, value in params.items() if name in GENERATION}
     if request.searches_both and not is_reference:
-        measured["generation"] = model.evaluate({**_parameters(reference), **generation}, on_test=True)
-    on = "test" if all("test" in each.values for each in measured.values()) else "validate"
+        evaluations["generation"] = model.evaluate({**_parameters(reference), **generation}, on_test=True)
+    on = "test" if all("test" in evaluation.values for evaluation in evaluations.values()) else "validate"
     seed = derive(request.spec.study.seed, "bootstrap")
 
-    def gain(name: str, over: str) -> Gain:
-        return _gain(measured[name], measured[over], on, direction=direction, seed=seed)
+    def gain(name: str, reference_name: str) -> Gain:
+        return _gain(evaluations[name], evaluations[reference_name], on, direction=direction, seed=seed)
 
     return EvaluationResult(
         name=study.study_name,
@@ -234,8 +234,8 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
         chosen_reference=float(reference.value or 0.0),
         on=on,  # type: ignore[arg-type]
         gain=gain("best", "reference"),
-        generation=gain("generation", "reference") if "generation" in measured else None,
-        temperature=gain("best", "generation") if "generation" in measured else None,
+        generation=gain("generation", "reference") if "generation" in evaluations else None,
+        temperature=gain("best", "generation") if "generation" in evaluations else None,
         trials=len(complete),
         left_out=request.left_out,
     )
@@ -244,22 +244,28 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
 def _gain(best: Measured, reference: Measured, on: str, *, direction: Any, seed: int) -> Gain:
     """Return what a parameter set gains over another on the same data, with its interval if there is one."""
     value, reference_value = best.values.get(on, math.nan), reference.values.get(on, math.nan)
-    one, two = best.units.get(on), reference.units.get(on)
+    best_units, reference_units = best.units.get(on), reference.units.get(on)
     interval: Interval | None = None
-    is_paired = one is not None and two is not None and (one.kind, one.sizes) == (two.kind, two.sizes)
-    if one is not None and two is not None and is_paired:
-        differences = [oriented(a - b, direction) for a, b in zip(one.values, two.values, strict=True)]
+    is_paired = (
+        best_units is not None
+        and reference_units is not None
+        and (best_units.kind, best_units.sizes) == (reference_units.kind, reference_units.sizes)
+    )
+    if best_units is not None and reference_units is not None and is_paired:
+        differences = [
+            oriented(a - b, direction) for a, b in zip(best_units.values, reference_units.values, strict=True)
+        ]
         if len(differences) >= FEWEST and all(map(math.isfinite, differences)):
-            (interval,) = paired_bootstrap([differences], one.sizes, seed=seed)
+            (interval,) = paired_bootstrap([differences], best_units.sizes, seed=seed)
     return Gain(
         value=value,
         reference_value=reference_value,
         gain=oriented(value - reference_value, direction) if interval is None else interval.difference,
         interval=interval,
-        unit=None if two is None else two.kind,
-        num_units=0 if two is None else len(two.values),
-        num_items=0 if two is None else round(sum(two.sizes)),
+        unit=None if reference_units is None else reference_units.kind,
+        num_units=0 if reference_units is None else len(reference_units.values),
+        num_items=0 if reference_units is None else round(sum(reference_units.sizes)),
         num_changed=None
-        if one is None or two is None or not is_paired
-        else sum(a != b for a, b in zip(one.values, two.values, strict=True)),
+        if best_units is None or reference_units is None or not is_paired
+        else sum(a != b for a, b in zip(best_units.values, reference_units.values, strict=True)),
     )

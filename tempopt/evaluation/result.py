@@ -149,15 +149,15 @@ class EvaluationResult:
             )
         data, where = f"the {_DATA[self.on]} data", temperature_text(self.params)
         if self.is_shown:
-            better = "higher" if self.direction == "maximize" else "lower"
+            better_word = "higher" if self.direction == "maximize" else "lower"
             return (
-                f"Gain shown: for these weights {self.metric} is {better} by {str(self.gain).lstrip('+')} on "
-                f"{data} at {where} than as the spec stands."
+                f"Gain shown: for these weights {self.metric} is {better_word} by "
+                f"{str(self.gain).lstrip('+')} on {data} at {where} than as the spec stands."
             )
-        which = ", which chose it" if self.on == "validate" else ""
+        choice_note = ", which chose it" if self.on == "validate" else ""
         return (
             f"No gain shown: for these weights the gain in {self.metric} at {where} is {self.gain} on "
-            f"{data}{which}."
+            f"{data}{choice_note}."
         )
 
     def _values(self) -> str:
@@ -175,12 +175,12 @@ class EvaluationResult:
         """Return what the interval is of, or why there is none."""
         gain = self.gain
         if gain.interval is not None:
-            many = f"{gain.num_units} {gain.unit}"
+            units_text = f"{gain.num_units} {gain.unit}"
             if gain.unit == "items" and gain.num_units < gain.num_items:
-                many = f"{gain.num_items} items, in {gain.num_units} groups of neighbours"
+                units_text = f"{gain.num_items} items, in {gain.num_units} groups of neighbours"
             return (
-                f"interval: paired bootstrap over {many} of the {_DATA[self.on]} data; of these weights, not "
-                "over seeds: another training of the model may gain another amount."
+                f"interval: paired bootstrap over {units_text} of the {_DATA[self.on]} data; of these "
+                "weights, not over seeds: another training of the model may gain another amount."
             )
         if gain.unit is None:
             return f"no interval: the metric is not the mean of what is logged for each batch. {_ITEMS}."

@@ -82,8 +82,8 @@ def digest_of(path: Path) -> str:
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.relative_to(path).as_posix().encode())
-        with file.open("rb") as opened:
-            while chunk := opened.read(_CHUNK_BYTES):
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()
 

@@ -45,24 +45,24 @@ def allowed_logits(logits: Tensor, parameters: GenerationParameters) -> Tensor:
         return logits.masked_fill(~best, -math.inf)
     logits = logits / parameters.sampling_temperature
     if 0 < parameters.top_k_tokens < logits.shape[-1]:
-        least = logits.topk(parameters.top_k_tokens, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < least, -math.inf)
+        threshold = logits.topk(parameters.top_k_tokens, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < threshold, -math.inf)
     if parameters.top_p < 1:
         logits = logits.masked_fill(~_nucleus(logits, parameters.top_p), -math.inf)
     if parameters.min_p > 0:
         probability = logits.softmax(-1)
-        least = parameters.min_p * probability.amax(-1, keepdim=True)
-        logits = logits.masked_fill(probability < least, -math.inf)
+        threshold = parameters.min_p * probability.amax(-1, keepdim=True)
+        logits = logits.masked_fill(probability < threshold, -math.inf)
     return logits
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     """Return which tokens are among the fewest of the most likely ones that have ``top_p`` together."""
     # from the least likely one on, as transformers does: the small are summed before the large
-    ordered, order = logits.sort(dim=-1)
-    kept = ordered.softmax(-1).cumsum(-1) > 1 - top_p
-    kept[..., -1] = True
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    sorted_logits, order = logits.sort(dim=-1)
+    mask = sorted_logits.softmax(-1).cumsum(-1) > 1 - top_p
+    mask[..., -1] = True
+    return torch.zeros_like(mask).scatter(-1, order, mask)
 
 
 def sample(

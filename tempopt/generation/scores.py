@@ -101,8 +101,9 @@ def _check_answers(answers_BSL: Tensor, wanted_BL: Tensor | None = None) -> None
     if fits and wanted_BL is not None:
         fits = tuple(wanted_BL.shape) == (answers_BSL.shape[0], answers_BSL.shape[2])
     if not fits:
-        wanted = "" if wanted_BL is None else f" and what is wanted {tuple(wanted_BL.shape)}"
+        target_text = "" if wanted_BL is None else f" and what is wanted {tuple(wanted_BL.shape)}"
         raise UsageError(
-            f"The answers have the shape {tuple(answers_BSL.shape)}{wanted}. Give (prompts, samples, tokens)"
-            f"{' and (prompts, tokens)' * (wanted_BL is not None)}, filled to the same number of tokens."
+            f"The answers have the shape {tuple(answers_BSL.shape)}{target_text}. Give (prompts, "
+            f"samples, tokens){' and (prompts, tokens)' * (wanted_BL is not None)}, filled to the same "
+            "number of tokens."
         )

@@ -21,43 +21,47 @@ BUILT_IN = tuple(_OURS)
 _ENGINES = {"ray": "ray", "slurm": "submitit"}
 
 
-def make_launcher(given: str, options: Mapping[str, str]) -> Launcher:
+def make_launcher(launcher_name: str, options: Mapping[str, str]) -> Launcher:
     """Return the launcher that a name or an import path stands for.
 
     Args:
-        given: ``local``, ``ray``, ``slurm``, or ``package.module:Class`` for one of your own.
+        launcher_name: ``local``, ``ray``, ``slurm``, or ``package.module:Class`` for one of your own.
         options: What ``--launch KEY=VALUE`` gave.
 
     Raises:
         UsageError: There is no such launcher, its module does not import, what it needs is not installed,
             or it refuses its options.
     """
-    if given not in _OURS and ":" not in given:
-        raise UsageError(unknown("launcher", given, _OURS, "For one of your own give package.module:Class."))
+    if launcher_name not in _OURS and ":" not in launcher_name:
+        raise UsageError(
+            unknown("launcher", launcher_name, _OURS, "For one of your own give package.module:Class.")
+        )
     try:
-        return _class(given)(options)
+        return _class(launcher_name)(options)
     except ImportError as error:
-        raise _without_engine(given, error) or UsageError(f"--launcher: {error}") from error
+        raise _without_engine(launcher_name, error) or UsageError(f"--launcher: {error}") from error
     except TypeError as error:
-        raise UsageError(f'--launcher: "{given}" cannot be made: {error}.') from error
+        raise UsageError(f'--launcher: "{launcher_name}" cannot be made: {error}.') from error
 
 
-def _class(given: str) -> type[Launcher]:
-    # what is abstract stays so: whoever forgets a method is told by Python itself
-    if given not in _OURS:
-        return cast("type[Launcher]", load_class(given.replace(":", "."), base=Launcher, where="--launcher"))
-    module, _, name = _OURS[given].rpartition(".")
+def _class(launcher_name: str) -> type[Launcher]:
+    # what is abstract stays so: Python itself reports a missing method
+    if launcher_name not in _OURS:
+        return cast(
+            "type[Launcher]", load_class(launcher_name.replace(":", "."), base=Launcher, where="--launcher")
+        )
+    module, _, name = _OURS[launcher_name].rpartition(".")
     # not from the current folder, as one's own is: no file there takes an engine's place
     return cast("type[Launcher]", getattr(importlib.import_module(module), name))
 
 
-def _without_engine(given: str, error: ImportError) -> UsageError | None:
+def _without_engine(launcher_name: str, error: ImportError) -> UsageError | None:
     """Return the message for an engine that is not installed, None if that is not what is wrong."""
-    engine = _ENGINES.get(given)
+    engine = _ENGINES.get(launcher_name)
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if engine is None or missing is None or missing.partition(".")[0] != engine:
         return None
     return UsageError(
-        f"The launcher {given} needs the package {engine}, which is not installed here. "
-        f"Run: pip install 'tempopt[{given}]'"
+        f"The launcher {launcher_name} needs the package {engine}, which is not installed here. "
+        f"Run: pip install 'tempopt[{launcher_name}]'"
     )

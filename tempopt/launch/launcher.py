@@ -82,7 +82,7 @@ class Launcher(abc.ABC):
 
     - an agent runs by :func:`tempopt.launch.supervise.supervise`, with what its task needs on one machine;
     - an agent that died (killed, its machine lost) is started again; one that ended by itself is not;
-    - an agent is told to leave in good order, with ``task.grace`` seconds, before its room is taken away;
+    - an agent is asked to leave in good order, with ``task.grace`` seconds, before its room is taken away;
 
     Args:
         options: What ``--launch KEY=VALUE`` gave.
@@ -110,8 +110,10 @@ class Launcher(abc.ABC):
     def __init__(self, options: Mapping[str, str]) -> None:
         for name in options:
             if name not in self.OPTIONS:
-                known = [f"{option} ({meaning})" for option, meaning in self.OPTIONS.items()]
-                raise UsageError(unknown(f"option of the launcher {self.name}", name, known or ["none"]))
+                descriptions = [f"{option} ({meaning})" for option, meaning in self.OPTIONS.items()]
+                raise UsageError(
+                    unknown(f"option of the launcher {self.name}", name, descriptions or ["none"])
+                )
         self.options = dict(options)
 
     @abc.abstractmethod
@@ -153,7 +155,7 @@ class Launcher(abc.ABC):
         """Have agents leave in good order, and start none of these jobs again; return once they have left."""
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
-        """Let go of what the launcher holds; agents go on if ``outlives``, else they leave in good order."""
+        """Release what the launcher holds; agents go on if ``outlives``, else they leave in good order."""
 
 
 def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:

@@ -1,6 +1,6 @@
-"""A study carried out by agents that a launcher starts: what they are told, and how one looks on.
+"""A study carried out by agents that a launcher starts: what they are told, and how it is watched.
 
-Trains nothing and takes no ticket; whoever launches may go away where the launcher outlives it.
+Trains nothing and takes no ticket; the process that launches may go away where the launcher outlives it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Launch:
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
         refuse_file(launcher, store)
-        asked = workers_asked(workers, spec, None)
+        num_requested = workers_asked(workers, spec, None)
         self._need = spec.need(gpus=launcher.has_gpus())
         self.room = launcher.room(self._need)
         """How many trials fit at a time."""
-        if self.room == 0 and not (launcher.oversubscribes and asked):
+        if self.room == 0 and not (launcher.oversubscribes and num_requested):
             raise UsageError(launcher.lack(self._need))
-        self.workers = asked or min(self.room, spec.study.parallel)
+        self.workers = num_requested or min(self.room, spec.study.parallel)
         """How many trials run side by side."""
         self._ids: list[str] = []
 
@@ -96,73 +96,77 @@ class Launch:
         """
         if checkpoints_at is None:
             checkpoints_at = self._kept(study) or checkpoints.DEFAULT_FOLDER
-        place = checkpoints.absolute(checkpoints_at)
+        checkpoints_url = checkpoints.absolute(checkpoints_at)
         base = Task(
             program=self._program,
             study=self._name,
             storage=self._store.url,
             spec=None if spec is None else spec.to_json(),
-            options=("--checkpoints", place, *(word for each in overrides for word in ("--set", each))),
+            options=(
+                "--checkpoints",
+                checkpoints_url,
+                *(word for override in overrides for word in ("--set", override)),
+            ),
             folder=str(Path.cwd()),
             environment=environment(),
             grace=self._grace,
         )
         split = self._launcher.split(self._need, self.workers)
-        rested = study is not None and self._store.load_study(self._name).state == "paused"
-        if study is not None and rested:
-            # once, here: an agent that comes to a study which was paused meanwhile leaves it at rest
+        was_paused = study is not None and self._store.load_study(self._name).state == "paused"
+        if study is not None and was_paused:
+            # once, here: an agent that finds a study which was paused meanwhile leaves it at rest
             self._store.set_state(study.id, "running")
         try:
             self._ids = self._launcher.start(tasks(base, self._need, split))
             if self._launcher.outlives:
                 self._store.add_jobs(self._name, self._called, self._launcher.options, self._ids)
         except BaseException:
-            # agents that nobody can find again are worse than none
+            # agents that cannot be found again are worse than none
             self._launcher.cancel(self._ids)
-            if study is not None and rested:
+            if study is not None and was_paused:
                 self._store.set_state(study.id, "paused")
             raise
-        return self._notes(place, len(split))
+        return self._notes(checkpoints_url, len(split))
 
     def _kept(self, study: StudyRow | None) -> str | None:
         """Return where the study has kept its checkpoints, if the agents can be taken to reach that."""
-        kept = None if study is None else study.checkpoints
-        if kept is None or self._launcher.spans_hosts or not checkpoints.is_local(kept):
-            return kept
+        stored_url = None if study is None else study.checkpoints
+        if stored_url is None or self._launcher.spans_hosts or not checkpoints.is_local(stored_url):
+            return stored_url
         # another machine's folder, unless it is there
-        return kept if Path(kept).is_dir() else None
+        return stored_url if Path(stored_url).is_dir() else None
 
-    def _notes(self, place: str, agents: int) -> list[str]:
+    def _notes(self, checkpoints_url: str, agents: int) -> list[str]:
         count = f"{agents} agent{'s' * (agents > 1)}"
         trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
         notes = [f"Launched {count} on {self._launcher.name}, for {trials} side by side."]
         if self.workers > self.room:
             notes.append(f"There is room for {self.room} at a time; the others wait for it.")
-        if self._launcher.spans_hosts and checkpoints.is_local(place):
+        if self._launcher.spans_hosts and checkpoints.is_local(checkpoints_url):
             notes.append(
-                f"Checkpoints go to {place}, which has to be a folder that all machines share: else a run "
-                "that moves to another machine begins again. Another place: --checkpoints URL."
+                f"Checkpoints go to {checkpoints_url}, which has to be a folder that all machines share: "
+                "else a run that moves to another machine begins again. Another place: --checkpoints URL."
             )
         return notes
 
     def watch(self, observer: Observer, timeout: float | None = None) -> StudyResult:
-        """Look on until the study is done or paused, and return its result.
+        """Watch until the study is done or paused, and return its result.
 
         Args:
             observer: Who is told.
-            timeout: Seconds after which to look on no more; None: none.
+            timeout: Seconds after which to watch no more; None: none.
 
         Raises:
             UsageError: No agent can do what was asked.
             StudyFailed: Every agent has failed or left, or the study was deleted.
             TimeoutError: The time is over.
         """
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         watch = Watch(self._store, self._name, observer)
-        told: set[str] = set()
+        announcements: set[str] = set()
         reachable = True
         while True:
-            # in this order: whoever has ended has told the store before
+            # in this order: an agent that has ended has told the store before
             jobs = self._launcher.jobs(self._ids)
             try:
                 state = watch.look()
@@ -181,20 +185,20 @@ class Launch:
             failed = [job for job in jobs if job.state == "failed"]
             if state is None and any(job.code == USAGE for job in failed):
                 raise self._failure(failed)
-            for job in (job for job in failed if job.id not in told):
-                told.add(job.id)
+            for job in (job for job in failed if job.id not in announcements):
+                announcements.add(job.id)
                 observer.note(f"Agent {job.id} has failed: {reason(job)}")
             for job in jobs:
                 # all that wait for the same are told of once
-                if job.state == "waiting" and job.message and job.message not in told:
-                    told.add(job.message)
+                if job.state == "waiting" and job.message and job.message not in announcements:
+                    announcements.add(job.message)
                     observer.note(f"Agent {job.id} waits: {job.message}")
             if reachable and all(job.state in _ENDED for job in jobs):
                 raise self._failure(failed)
-            left = until - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 raise TimeoutError(f'Study "{self._name}" has not ended within {timeout:g} s.')
-            time.sleep(min(left, 5.0 if self._launcher.outlives else 1.0))
+            time.sleep(min(seconds_left, 5.0 if self._launcher.outlives else 1.0))
 
     def cancel(self) -> None:
         """Have the agents leave in good order, and wait until they have."""
@@ -203,15 +207,15 @@ class Launch:
 
     def _dismiss(self, jobs: Sequence[Job], *, all_of_them: bool) -> None:
         """Take back what waits for room, and what does not end by itself though nothing is left to do."""
-        waiting = [job.id for job in jobs if job.state == "waiting"]
-        self._take_back(waiting)
+        waiting_ids = [job.id for job in jobs if job.state == "waiting"]
+        self._take_back(waiting_ids)
         if not all_of_them:
-            self._forget(waiting)
+            self._forget(waiting_ids)
             return
-        until = time.monotonic() + self._grace
-        while (left := self.at_work()) and time.monotonic() < until:
+        deadline = time.monotonic() + self._grace
+        while (active_ids := self.at_work()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._take_back(left)
+        self._take_back(active_ids)
         self._forget(self._ids)
 
     def _take_back(self, ids: Sequence[str]) -> None:
@@ -261,8 +265,8 @@ def refuse_file(launcher: Launcher, store: Store) -> None:
 
 def reason(job: Job) -> str:
     """Return what an agent ended with: its error if there is one, else the end of what it said."""
-    _, found, error = job.message.rpartition(_ERROR)
-    return error if found else job.message or "no reason is known"
+    _, separator, error = job.message.rpartition(_ERROR)
+    return error if separator else job.message or "no reason is known"
 
 
 def environment() -> dict[str, str]:
@@ -270,4 +274,4 @@ def environment() -> dict[str, str]:
     path = os.environ.get("PYTHONPATH")
     if not path:
         return {}
-    return {"PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in path.split(os.pathsep))}
+    return {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in path.split(os.pathsep))}

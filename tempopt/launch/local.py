@@ -85,7 +85,7 @@ class _Agent:
         self._output = self._log.open("ab")
         self._supervisor = Supervisor(task, self._output.fileno())
         self._ended: Ended | None = None
-        # a daemon: when this process is told to end, agents are too, by the end of their standard input
+        # a daemon: when this process is asked to end, agents are too, by the end of their standard input
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -95,12 +95,12 @@ class _Agent:
 
     def job(self, id: str) -> Job:
         """Return how it stands."""
-        ended = self._ended
-        if ended is None:
+        ending = self._ended
+        if ending is None:
             return Job(id=id, state="running")
-        if ended.in_order:
-            return Job(id=id, state="done", code=ended.code)
-        return Job(id=id, state="failed", message=ended.message, code=ended.code)
+        if ending.in_order:
+            return Job(id=id, state="done", code=ending.code)
+        return Job(id=id, state="failed", message=ending.message, code=ending.code)
 
     def leave(self) -> threading.Thread:
         """Have it checkpoint and leave; return a thread that ends when it has."""
@@ -113,12 +113,12 @@ class _Agent:
         self._thread.join()
 
 
-def _folder(given: str) -> Path:
-    path = absolute(given, "--launch logs: the folder")
+def _folder(folder: str) -> Path:
+    path = absolute(folder, "--launch logs: the folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"--launch logs={given}: the folder cannot be made: {error.strerror}. Give another one."
+            f"--launch logs={folder}: the folder cannot be made: {error.strerror}. Give another one."
         ) from error
     return path

@@ -18,6 +18,6 @@ def split_over(rooms: Sequence[int], per_agent: int, workers: int) -> list[int]:
     largest = min(per_agent, max(rooms, default=0) or per_agent)
     agents: list[int] = []
     for room in (*rooms, workers):
-        here = min(room, workers - sum(agents))
-        agents += [min(largest, here - done) for done in range(0, here, largest)]
+        node_workers = min(room, workers - sum(agents))
+        agents += [min(largest, node_workers - done) for done in range(0, node_workers, largest)]
     return agents

@@ -43,7 +43,7 @@ class RayLauncher(Launcher):
     """Starts agents on a Ray cluster; without an address on one of this machine, which ends with the program.
 
     A cluster may grow: what does not fit yet waits, and Ray's autoscaler sees it. Room is counted on the
-    nodes that are there now, whoever else uses them.
+    nodes that are there now, others may use them too.
 
     Args:
         options: ``address``, ``working_dir``, ``autoscaling``, ``token_file``.
@@ -67,8 +67,8 @@ class RayLauncher(Launcher):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        given = self.options.get("address") or os.environ.get("RAY_ADDRESS") or "local"
-        self.spans_hosts = self.outlives = given != "local"
+        address = self.options.get("address") or os.environ.get("RAY_ADDRESS") or "local"
+        self.spans_hosts = self.outlives = address != "local"
         if (autoscaling := self.options.get("autoscaling", "no")) not in ("yes", "no"):
             raise UsageError(f'--launch autoscaling={autoscaling}: give "yes" or "no".')
         self._grows = autoscaling == "yes"
@@ -78,12 +78,12 @@ class RayLauncher(Launcher):
         token_file = self.options.pop("token_file", None)
         self._sends = folder is not None
         self._started: list[str] = []
-        CONNECTION.take(given, folder, token_file)
-        if given == "auto":
+        CONNECTION.take(address, folder, token_file)
+        if address == "auto":
             # what is found here may not be found from elsewhere
             self.options["address"] = ray.get_runtime_context().gcs_address
         elif self.outlives:
-            self.options["address"] = given
+            self.options["address"] = address
 
     def has_gpus(self) -> bool:
         """Return whether a node has cards, by Ray's own account."""
@@ -130,7 +130,7 @@ class RayLauncher(Launcher):
         try:
             ray.get(keeper.jobs.remote(), timeout=_STARTING)
         except BaseException as error:
-            # nobody else knows of it: it would start agents that cannot be found
+            # nothing else knows of it: it would start agents that cannot be found
             with contextlib.suppress(Exception):
                 ray.kill(keeper)
             if not isinstance(error, RayError):
@@ -142,12 +142,12 @@ class RayLauncher(Launcher):
 
     def jobs(self, ids: Sequence[str]) -> list[Job]:
         """Return how jobs stand, those of earlier programs, too."""
-        found: dict[str, Job] = {}
+        jobs_by_id: dict[str, Job] = {}
         for name, indices in _by_keeper(ids).items():
             for index, (state, message, code) in zip(indices, _stand(name, indices), strict=True):
                 id = f"{name}:{index}"
-                found[id] = Job(id=id, state=state, message=message, code=code)
-        return [found.get(id) or Job(id=id, state="gone") for id in ids]
+                jobs_by_id[id] = Job(id=id, state=state, message=message, code=code)
+        return [jobs_by_id.get(id) or Job(id=id, state="gone") for id in ids]
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have agents leave, all at once, and wait until they have.
@@ -160,7 +160,7 @@ class RayLauncher(Launcher):
             list(pool.map(_leave, keepers, keepers.values()))
 
     def close(self) -> None:
-        """Let go of the cluster; agents on a Ray of this machine's own leave in good order."""
+        """Disconnect from the cluster; agents on a Ray of this machine's own leave in good order."""
         if not self.outlives:
             self.cancel(self._started)
         CONNECTION.release()
@@ -189,11 +189,11 @@ def _machines() -> list[Machine]:
     """Return what each node has; Ray speaks of cards by number."""
     return [
         Machine(
-            cores=int(has.get("CPU", 0)),
-            memory=int(has.get("memory", 0)),
-            cards=tuple(map(str, range(int(has.get("GPU", 0))))),
+            cores=int(node_resources.get("CPU", 0)),
+            memory=int(node_resources.get("memory", 0)),
+            cards=tuple(map(str, range(int(node_resources.get("GPU", 0))))),
         )
-        for has in (node["Resources"] for node in _nodes())
+        for node_resources in (node["Resources"] for node in _nodes())
     ]
 
 
@@ -205,12 +205,12 @@ def _place_of_keepers() -> NodeAffinitySchedulingStrategy | None:
 
 def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
     """Return the indices of jobs by the name of their keeper, without what is no id of ours."""
-    found: dict[str, list[int]] = {}
+    indices_by_keeper: dict[str, list[int]] = {}
     for id in ids:
         name, _, index = id.rpartition(":")
         if name and index.isdecimal():
-            found.setdefault(name, []).append(int(index))
-    return found
+            indices_by_keeper.setdefault(name, []).append(int(index))
+    return indices_by_keeper
 
 
 def _stand(name: str, indices: Sequence[int]) -> list[Stand]:

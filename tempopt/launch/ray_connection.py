@@ -1,4 +1,4 @@
-"""This program's connection to Ray, of which it can have one: made with several tries, shared, and let go of.
+"""This program's connection to Ray, of which it can have one: made with several tries, shared, and closed.
 
 What is done on the cluster is ray.py's, and the token that a cluster asks for is ray_token.py's.
 """
@@ -56,24 +56,26 @@ class Connection:
     def take(self, address: str, folder: str | None, token_file: str | None) -> None:
         """Connect, or share the connection that is there."""
         if not ray.is_initialized():
-            shown = ray_token.Shown()
+            auth = ray_token.Shown()
             try:
-                _connect(address, folder, token_file, shown)
+                _connect(address, folder, token_file, auth)
             except BaseException:
-                shown.take_back()
+                auth.take_back()
                 raise
-            self._shown, self._token_file = shown, token_file
+            self._shown, self._token_file = auth, token_file
             self._address, self._users, self._ours = address, 1, True
             return
-        known = {ray.get_runtime_context().gcs_address, "auto"}
+        addresses = {ray.get_runtime_context().gcs_address, "auto"}
         if self._users and self._ours:
-            known = {self._address} if self._address == "local" else {*known, self._address}
-        its_token = self._token_file if self._ours else None
-        if address not in known or folder is not None or token_file not in (None, its_token):
-            also = {"working_dir": folder, "token_file": token_file}
-            given = "".join(f" {name}={value}" for name, value in also.items() if value is not None)
+            addresses = {self._address} if self._address == "local" else {*addresses, self._address}
+        own_token_file = self._token_file if self._ours else None
+        if address not in addresses or folder is not None or token_file not in (None, own_token_file):
+            launch_options = {"working_dir": folder, "token_file": token_file}
+            options_text = "".join(
+                f" {name}={value}" for name, value in launch_options.items() if value is not None
+            )
             raise UsageError(
-                f"--launch address={address}{given}: this program is "
+                f"--launch address={address}{options_text}: this program is "
                 "connected to a Ray already, and can be to one only. Give address=auto to use that one, or "
                 "call ray.shutdown() before."
             )
@@ -92,26 +94,26 @@ class Connection:
 CONNECTION = Connection()
 
 
-def _connect(address: str, folder: str | None, token_file: str | None, shown: ray_token.Shown) -> None:
+def _connect(address: str, folder: str | None, token_file: str | None, auth: ray_token.Shown) -> None:
     token = None if token_file is None else ray_token.read_file(token_file)
     if folder is not None and not Path(folder).is_dir():
         raise UsageError(f"--launch working_dir={folder}: there is no such folder.")
-    own: dict[str, Any] = {}
+    init_kwargs: dict[str, Any] = {}
     # what answers as Ray does, or is started here, is worth more than one try
     answers = True
     if address == "local":
-        own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-        ray_token.settle_own(shown, token)
+        init_kwargs = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+        ray_token.settle_own(auth, token)
     else:
-        answers = ray_token.settle(shown, address, _listening(address), token)
+        answers = ray_token.settle(auth, address, _listening(address), token)
     if folder is not None:
-        own["runtime_env"] = {"working_dir": folder}
+        init_kwargs["runtime_env"] = {"working_dir": folder}
     tries = _TRIES if answers else 1
     for number in range(1, tries + 1):
         try:
             if address != "local":
                 _probe(address, _LONG_PATIENCE if answers else _PATIENCE)
-            return _initialise(address, own)
+            return _initialise(address, init_kwargs)
         # Ray raises whatever it comes upon: ConnectionError, RuntimeError, ValueError, ImportError, ...
         except Exception as error:
             if number == tries or passing(error) is None:
@@ -123,7 +125,7 @@ def _connect(address: str, folder: str | None, token_file: str | None, shown: ra
         time.sleep(_PAUSE)
 
 
-def _initialise(address: str, own: Mapping[str, Any]) -> None:
+def _initialise(address: str, init_kwargs: Mapping[str, Any]) -> None:
     """Connect, or leave no half of a connection behind.
 
     After ray:// has failed, Ray would take this program for connected by it, and fail at everything else.
@@ -132,7 +134,7 @@ def _initialise(address: str, own: Mapping[str, Any]) -> None:
         # they are meant for people who program with Ray
         warnings.simplefilter("ignore")
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **init_kwargs)
         except BaseException:
             with contextlib.suppress(Exception):
                 ray.shutdown()
@@ -141,11 +143,13 @@ def _initialise(address: str, own: Mapping[str, Any]) -> None:
 
 def _refusal(address: str, error: Exception, tries: int) -> UsageError:
     """Return what to tell a person whose cluster has not taken the connection."""
-    known = passing(error)
-    if known is None:
+    passing_error = passing(error)
+    if passing_error is None:
         return _unreachable(address, shortly(error))
-    often = "once" if tries == 1 else f"{tries} times"
-    return UsageError(f"--launch address={address}: tried {often}: {shortly(error)} {known.meaning}")
+    tries_text = "once" if tries == 1 else f"{tries} times"
+    return UsageError(
+        f"--launch address={address}: tried {tries_text}: {shortly(error)} {passing_error.meaning}"
+    )
 
 
 def _listening(address: str) -> str | None:
@@ -153,12 +157,12 @@ def _listening(address: str) -> str | None:
     if address == "auto":
         with contextlib.suppress(Exception):
             # what ray.init does first; its place may be another in other versions
-            found = ray._private.services.canonicalize_bootstrap_address("auto")
-            return None if found is None else str(found)
+            bootstrap_address = ray._private.services.canonicalize_bootstrap_address("auto")
+            return None if bootstrap_address is None else str(bootstrap_address)
         return None
-    place = urlsplit(address if "://" in address else f"//{address}")
+    url_parts = urlsplit(address if "://" in address else f"//{address}")
     try:
-        host, port = place.hostname, place.port
+        host, port = url_parts.hostname, url_parts.port
         if not host or not port:
             raise _unreachable(address, "no host and port.")
         socket.create_connection((host, port), timeout=10.0).close()
@@ -180,8 +184,8 @@ def _probe(address: str, patience: float) -> None:
     except subprocess.TimeoutExpired as error:
         raise ConnectionError(f"nothing that speaks as Ray does, within {patience:g} s.") from error
     if done.returncode != 0:
-        said = done.stdout.decode(errors="replace")
-        raise ConnectionError(said or f"it ended at once, with exit code {done.returncode}.")
+        output = done.stdout.decode(errors="replace")
+        raise ConnectionError(output or f"it ended at once, with exit code {done.returncode}.")
 
 
 def _unreachable(address: str, why: str) -> UsageError:
@@ -211,9 +215,9 @@ def _signals_kept() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in kept.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

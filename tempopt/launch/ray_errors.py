@@ -68,16 +68,16 @@ def shortly(error: object) -> str:
 
 def passing(error: object) -> Passing | None:
     """Return what is known of an error that another try may not meet; None if the next would be the same."""
-    said = str(error)
-    return next((each for each in _PASSING if each.text in said), None)
+    text = str(error)
+    return next((passing_error for passing_error in _PASSING if passing_error.text in text), None)
 
 
 def _textless(error: BaseException) -> str:
     """Return the type of an exception and where it was raised: all that is known of one without a text."""
-    place = ""
+    location = ""
     for frame in traceback.extract_tb(error.__traceback__)[-1:]:
-        place = f", raised in {frame.name} ({Path(frame.filename).name}, line {frame.lineno})"
+        location = f", raised in {frame.name} ({Path(frame.filename).name}, line {frame.lineno})"
     return (
-        f"{type(error).__name__} without a message{place}. This is an error inside of Ray. Try again; if it "
-        "stays, look into Ray's logs on the head node (/tmp/ray/session_latest/logs)."
+        f"{type(error).__name__} without a message{location}. This is an error inside of Ray. Try again; if "
+        "it stays, look into Ray's logs on the head node (/tmp/ray/session_latest/logs)."
     )

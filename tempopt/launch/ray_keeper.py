@@ -1,6 +1,6 @@
 """What runs on a Ray cluster itself: a keeper for the agents of one launch, and each agent on its node.
 
-The keeper outlives whoever asked for the agents, and its node, too; how it is reached is ray.py's.
+The keeper outlives the program that asked for the agents, and its node, too; how it is reached is ray.py's.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Ends:
 
     def read(self, index: int) -> Stand | None:
         """Return how an agent ended; None if it has not."""
-        found = internal_kv._internal_kv_get(self._key(index), namespace=NAMESPACE)
-        return None if found is None else tuple(json.loads(found))
+        data = internal_kv._internal_kv_get(self._key(index), namespace=NAMESPACE)
+        return None if data is None else tuple(json.loads(data))
 
     def write(self, index: int, stand: Stand) -> None:
         """Note how an agent ended."""
@@ -80,7 +80,7 @@ class Keeper:
 
     def jobs(self) -> list[Stand]:
         """Return how each agent stands."""
-        return [kept.stand for kept in self._kept]
+        return [agent.stand for agent in self._kept]
 
     def leave(self, indices: Sequence[int]) -> None:
         """Have agents leave and start them no more; return once they have left."""
@@ -91,8 +91,8 @@ class Keeper:
             thread.join()
 
     def _end_after_them(self, linger: float) -> None:
-        for kept in self._kept:
-            kept.join()
+        for agent in self._kept:
+            agent.join()
         time.sleep(linger)
         self._ends.clear()
         ray.kill(ray.get_runtime_context().current_actor)
@@ -102,15 +102,15 @@ class _Kept:
     """One agent and the thread that starts it again, wherever there is room, when it is lost."""
 
     def __init__(self, task: Task, index: int, ends: _Ends) -> None:
-        ended = ends.read(index)
-        self.stand: Stand = ended or ("waiting", "", None)
+        ending = ends.read(index)
+        self.stand: Stand = ending or ("waiting", "", None)
         self._task, self._index, self._ends = task, index, ends
         self._actor: Any = None
         self._ran_from = math.inf
         self._leaving = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if ended is None:
+        if ending is None:
             self._thread.start()
 
     def join(self) -> None:
@@ -126,10 +126,10 @@ class _Kept:
             # before it has left: a keeper that is lost meanwhile is not to start it again
             self._ends.write(self._index, _LEFT)
             self._leaving.set()
-            actor, waits = self._actor, self.stand[0] == "waiting"
+            actor, is_waiting = self._actor, self.stand[0] == "waiting"
         if actor is not None:
             with contextlib.suppress(RayError):
-                if waits:
+                if is_waiting:
                     ray.kill(actor)
                 else:
                     ray.get(actor.leave.remote())
@@ -140,7 +140,7 @@ class _Kept:
         while True:
             self._ran_from = math.inf
             try:
-                ended = self._once()
+                ending = self._once()
             except RayError as error:
                 pause = lives.died(time.monotonic() - self._ran_from)
                 if self._leaving.is_set():
@@ -152,7 +152,7 @@ class _Kept:
                 self.stand = ("waiting", f"to be started again: {shortly(error)}", None)
                 self._leaving.wait(pause)
             else:
-                self._end(("done" if ended.in_order else "failed", ended.message, ended.code))
+                self._end(("done" if ending.in_order else "failed", ending.message, ending.code))
                 return
 
     def _end(self, stand: Stand) -> None:
@@ -170,8 +170,8 @@ class _Kept:
             with self._lock:
                 self.stand = ("running", "", None)
                 self._ran_from = time.monotonic()
-            ended: Ended = ray.get(actor.run.remote())
-            return ended
+            ending: Ended = ray.get(actor.run.remote())
+            return ending
         finally:
             # it holds its cards for as long as it is there
             ray.kill(actor)
@@ -179,11 +179,11 @@ class _Kept:
 
 def _placed(task: Task) -> Any:
     """Ask Ray for a node with room for an agent."""
-    wanted: dict[str, Any] = {"num_cpus": task.cpus, "num_gpus": task.gpus}
+    resources: dict[str, Any] = {"num_cpus": task.cpus, "num_gpus": task.gpus}
     if task.memory is not None:
-        wanted["memory"] = task.memory
+        resources["memory"] = task.memory
     # it is its keeper that starts it again, which thus knows what waits for room
-    return ray.remote(_Agent).options(max_restarts=0, max_concurrency=3, **wanted).remote(task)
+    return ray.remote(_Agent).options(max_restarts=0, max_concurrency=3, **resources).remote(task)
 
 
 class _Agent:
@@ -206,11 +206,11 @@ class _Agent:
 
 def _environment(task: Task) -> dict[str, str]:
     """Return the variables of an agent: those of its task, with what Ray has said about this node."""
-    own = dict(task.environment)
-    paths = [path for path in (own.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if path]
+    variables = dict(task.environment)
+    paths = [path for path in (variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if path]
     if paths:
-        own["PYTHONPATH"] = os.pathsep.join(paths)
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
     if not task.gpus:
         # Ray says nothing to a worker without cards, which then sees those of all others
-        own["CUDA_VISIBLE_DEVICES"] = ""
-    return own
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    return variables

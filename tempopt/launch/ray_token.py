@@ -54,7 +54,7 @@ class Token:
 class Shown:
     """What this process and those that it starts show to Ray, until it is taken back.
 
-    Ray reads it from the environment, where whoever holds a program of their own may have put something.
+    Ray reads it from the environment, where a program around this one may have put something.
     """
 
     def __init__(self) -> None:
@@ -86,19 +86,19 @@ class Shown:
             _read_again()
 
 
-def read_file(given: str) -> Token:
+def read_file(path: str) -> Token:
     """Return the token of the file that ``--launch token_file`` names; say so if others can read it.
 
     Raises:
         UsageError: It cannot be read or holds no token, or RAY_AUTH_MODE forbids tokens.
     """
-    what = f"--launch token_file={given}"
+    what = f"--launch token_file={path}"
     if _is_off():
         raise UsageError(
             f"{what}: {_MODE}={os.environ[_MODE]} is set, so that Ray shows no token. Unset {_MODE} or leave "
             "out token_file."
         )
-    token, mode = _read(files.absolute(given, "--launch token_file"), what)
+    token, mode = _read(files.absolute(path, "--launch token_file"), what)
     if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
         print(
             f"tempopt: warning: {token.path} holds a token that others on this machine can read. "
@@ -108,11 +108,11 @@ def read_file(given: str) -> Token:
     return token
 
 
-def settle(shown: Shown, address: str, target: str | None, token: Token | None) -> bool:
+def settle(auth: Shown, address: str, target: str | None, token: Token | None) -> bool:
     """Find out whether a cluster asks for a token, and have Ray show it the right one.
 
     Args:
-        shown: What Ray shows.
+        auth: What Ray shows.
         address: The cluster as a person gave it.
         target: The same as ``HOST:PORT``; None: only Ray knows.
         token: That of ``--launch token_file``; None: none was given.
@@ -123,13 +123,13 @@ def settle(shown: Shown, address: str, target: str | None, token: Token | None) 
     Raises:
         UsageError: The cluster asks for a token, and there is none, or it refuses it.
     """
-    asked = "unknown" if target is None else _ask(target, address, None)
-    if target is None or asked == "unknown":
+    answer = "unknown" if target is None else _ask(target, address, None)
+    if target is None or answer == "unknown":
         if token is not None:
-            shown.show(token.path)
+            auth.show(token.path)
         return False
-    if asked == "accepted":
-        shown.show_none()
+    if answer == "accepted":
+        auth.show_none()
         return True
     refusal = f"--launch address={address}: this Ray cluster asks for a token, and"
     if _is_off():
@@ -141,7 +141,7 @@ def settle(shown: Shown, address: str, target: str | None, token: Token | None) 
     if token is None:
         if os.environ.get(_BY_KUBERNETES, "").lower() in ("1", "true"):
             # that of the pod, where Ray looks for it
-            shown.show()
+            auth.show()
             return True
         raise UsageError(
             f"{refusal} there is none here: neither token_file nor {_TOKEN} nor {_PATH} is given, and "
@@ -149,22 +149,22 @@ def settle(shown: Shown, address: str, target: str | None, token: Token | None) 
         )
     if _ask(target, address, token) == "refused":
         raise UsageError(f"{refusal} refuses the one of {token.where}. {_WHAT_TO_DO}")
-    shown.show(token.path)
+    auth.show(token.path)
     return True
 
 
-def settle_own(shown: Shown, token: Token | None) -> None:
+def settle_own(auth: Shown, token: Token | None) -> None:
     """Have a Ray of this machine's own, which is still to be started, use the token of a file.
 
     Args:
-        shown: What Ray shows.
+        auth: What Ray shows.
         token: That of ``--launch token_file``; None: Ray finds one, or makes one.
 
     Raises:
         UsageError: Ray is to use a file that cannot be read or holds no token.
     """
     if token is not None:
-        shown.show(token.path)
+        auth.show(token.path)
     elif not _is_off():
         _found()
 
@@ -186,8 +186,8 @@ def _found() -> Token | None:
     """Return the token that Ray itself would find, in the same order."""
     if text := os.environ.get(_TOKEN, "").strip():
         return Token(text=text, where=_TOKEN)
-    if named := os.environ.get(_PATH):
-        return _read(files.absolute(named, _PATH), f"{_PATH}={named}")[0]
+    if token_path := os.environ.get(_PATH):
+        return _read(files.absolute(token_path, _PATH), f"{_PATH}={token_path}")[0]
     default = default_file()
     if default is None or not default.is_file():
         return None
@@ -201,9 +201,9 @@ def _read(path: Path, where: str) -> tuple[Token, int]:
         raise UsageError(f"{where}: {error}") from error
     words = text.split()
     if len(words) != 1 or not text.isascii():
-        held = f"{len(words)} words" if words else "nothing"
+        contents = f"{len(words)} words" if words else "nothing"
         raise UsageError(
-            f"{where}: the file holds {held}, where one word is expected, the token. Write it there with "
+            f"{where}: the file holds {contents}, where one word is expected, the token. Write it there with "
             "ray get-auth-token, on the head node of the cluster."
         )
     return Token(text=words[0], where=where, path=path), mode
@@ -214,12 +214,12 @@ def _ask(target: str, address: str, token: Token | None) -> Answer:
     import grpc  # type: ignore[import-untyped]
 
     method, request = _CLIENT_SERVER if "://" in address else _HEAD_NODE
-    shown = () if token is None else (("authorization", f"Bearer {token.text}"),)
+    metadata = () if token is None else (("authorization", f"Bearer {token.text}"),)
     codes = grpc.StatusCode
     with _channel(grpc, target) as channel:
         for patience in _PATIENCE:
             try:
-                channel.unary_unary(method)(request, timeout=patience, metadata=shown)
+                channel.unary_unary(method)(request, timeout=patience, metadata=metadata)
                 return "accepted"
             except grpc.RpcError as error:
                 if error.code() in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED):
@@ -234,8 +234,12 @@ def _channel(grpc: Any, target: str) -> Any:
     options = (("grpc.enable_http_proxy", 0),)
     if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
         return grpc.insecure_channel(target, options=options)
-    held = {name: _certificate(f"RAY_TLS_{name}") for name in ("CA_CERT", "SERVER_KEY", "SERVER_CERT")}
-    credentials = grpc.ssl_channel_credentials(held["CA_CERT"], held["SERVER_KEY"], held["SERVER_CERT"])
+    certificates = {
+        name: _certificate(f"RAY_TLS_{name}") for name in ("CA_CERT", "SERVER_KEY", "SERVER_CERT")
+    }
+    credentials = grpc.ssl_channel_credentials(
+        certificates["CA_CERT"], certificates["SERVER_KEY"], certificates["SERVER_CERT"]
+    )
     return grpc.secure_channel(target, credentials, options=options)
 
 

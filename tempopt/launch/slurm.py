@@ -133,12 +133,12 @@ class SlurmLauncher(Launcher):
         self._seen: dict[str, Job] = {}
 
     def _count(self, name: str) -> int | None:
-        given = self.options.get(name)
-        if given is None:
+        text = self.options.get(name)
+        if text is None:
             return None
-        if not given.isdecimal() or int(given) < 1:
-            raise UsageError(f"--launch {name}={given}: give a whole number of at least 1.")
-        return int(given)
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"--launch {name}={text}: give a whole number of at least 1.")
+        return int(text)
 
     def has_gpus(self) -> bool:
         """Return whether a node of the partition has cards."""
@@ -159,15 +159,19 @@ class SlurmLauncher(Launcher):
         lines = _slurm("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%m|%G").splitlines()
         rows = [line.split("|") for line in lines]
         partitions = {row[1].rstrip("*"): row[1].endswith("*") for row in rows}
-        asked = self.options.get("partition")
-        wanted = set(asked.split(",")) if asked else {name for name, default in partitions.items() if default}
-        for name in sorted(wanted - partitions.keys()):
+        partition_option = self.options.get("partition")
+        partition_names = (
+            set(partition_option.split(","))
+            if partition_option
+            else {name for name, default in partitions.items() if default}
+        )
+        for name in sorted(partition_names - partitions.keys()):
             raise UsageError(unknown("Slurm partition", name, partitions))
         nodes = {}
         for name, partition, state, cpus, memory, gres in rows:
             # without a default one, sbatch says that there has to be one
             usable = not state.startswith(_UNUSABLE) and not state.endswith("*")
-            if usable and (not wanted or partition.rstrip("*") in wanted):
+            if usable and (not partition_names or partition.rstrip("*") in partition_names):
                 nodes[name] = _Node(int(cpus), int(memory.rstrip("+")) * 2**20, _gpus(gres))
         return list(nodes.values())
 
@@ -178,12 +182,12 @@ class SlurmLauncher(Launcher):
             UsageError: The folder cannot be made, or Slurm refuses the jobs; none is left of them then.
         """
         self._check_times(tasks)
-        sizes = [_Size(each.cpus, each.gpus, each.memory, each.grace, each.storage) for each in tasks]
+        sizes = [_Size(task.cpus, task.gpus, task.memory, task.grace, task.storage) for task in tasks]
         ids: dict[int, str] = {}
         folder = self._new_folder(tasks)
         try:
             for size in dict.fromkeys(sizes):
-                members = [index for index, each in enumerate(sizes) if each == size]
+                members = [index for index, task_size in enumerate(sizes) if task_size == size]
                 jobs = self._submit(folder, size, [tasks[index] for index in members])
                 ids.update(zip(members, jobs, strict=True))
         except (FailedJobError, FailedSubmissionError) as error:
@@ -227,9 +231,9 @@ class SlurmLauncher(Launcher):
 
     def _parameters(self, size: _Size, tasks: Sequence[Task]) -> dict[str, Any]:
         setup = self.options.get("setup")
-        named = {name: self.options.get(name) for name in ("partition", "account", "qos", "constraint")}
+        options = {name: self.options.get(name) for name in ("partition", "account", "qos", "constraint")}
         return {
-            **{name: value for name, value in named.items() if value is not None},
+            **{name: value for name, value in options.items() if value is not None},
             "job_name": f"{_JOB_NAME}{tasks[0].study}",
             "time": self._minutes,
             "signal_delay_s": self._delay(size.grace),
@@ -255,8 +259,8 @@ class SlurmLauncher(Launcher):
         try:
             states = _queue(ids)
         except _AwayError as error:
-            unseen = f"Slurm does not answer: {error}"
-            return [self._seen.get(id, Job(id=id, state="waiting", message=unseen)) for id in ids]
+            message = f"Slurm does not answer: {error}"
+            return [self._seen.get(id, Job(id=id, state="waiting", message=message)) for id in ids]
         jobs = [self._job(id, *states.get(id, ("", ""))) for id in ids]
         self._seen.update(zip(ids, jobs, strict=True))
         return jobs
@@ -267,13 +271,13 @@ class SlurmLauncher(Launcher):
         if state in _RUNNING:
             return Job(id=id, state="running")
         folder = self._folder_of(id)
-        ended = None if folder is None else slurm_job.read_ended(folder, id)
-        if ended is not None:
+        ending = None if folder is None else slurm_job.read_ended(folder, id)
+        if ending is not None:
             return Job(
                 id=id,
-                state="done" if ended.in_order else "failed",
-                message=ended.message,
-                code=ended.code,
+                state="done" if ending.in_order else "failed",
+                message=ending.message,
+                code=ending.code,
             )
         if state in ("", "CANCELLED") or folder is None:
             return Job(id=id, state="gone")
@@ -282,16 +286,16 @@ class SlurmLauncher(Launcher):
         )
 
     def _folder_of(self, id: str) -> Path | None:
-        found = next(self._folder.glob(f"*/{id}_*"), None) if _ID.fullmatch(id) else None
-        return None if found is None else found.parent
+        path = next(self._folder.glob(f"*/{id}_*"), None) if _ID.fullmatch(id) else None
+        return None if path is None else path.parent
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel what waits; have the others' agents leave, and wait until they have."""
         give_up, tell = time.monotonic() + _PATIENCE, 0.0
         forbidden: set[str] = set()
         while active := {id: state for id, (state, _) in _queue(ids).items() if state in _WAITING | _RUNNING}:
-            if waiting := [id for id, state in active.items() if state in _WAITING]:
-                _slurm("scancel", "--quiet", "--state=PENDING", *waiting, check=False)
+            if waiting_ids := [id for id, state in active.items() if state in _WAITING]:
+                _slurm("scancel", "--quiet", "--state=PENDING", *waiting_ids, check=False)
             running = [id for id, state in active.items() if state in _RUNNING]
             for id in sorted({*running} - forbidden):
                 _slurm("scontrol", "update", f"JobId={id}", "Requeue=0", check=False)
@@ -300,9 +304,9 @@ class SlurmLauncher(Launcher):
             if running and time.monotonic() >= tell:
                 _slurm("scancel", "--quiet", "--signal=USR2", *running, check=False)
                 tell = time.monotonic() + _TELL_AGAIN
-            stuck = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
-            if stuck or time.monotonic() > give_up:
-                _slurm("scancel", "--quiet", *(stuck or active), check=False)
+            stuck_ids = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
+            if stuck_ids or time.monotonic() > give_up:
+                _slurm("scancel", "--quiet", *(stuck_ids or active), check=False)
             time.sleep(0.5)
         self._clean(ids)
 
@@ -369,8 +373,8 @@ def _submitting(storage: str) -> Iterator[None]:
     """
     before = dict(os.environ)
     for name in before:
-        ours = name in ("SBATCH_EXPORT", "TEMPOPT_TOKEN")
-        if (name.startswith("SLURM_") and name != "SLURM_CONF") or ours:
+        is_own = name in ("SBATCH_EXPORT", "TEMPOPT_TOKEN")
+        if (name.startswith("SLURM_") and name != "SLURM_CONF") or is_own:
             del os.environ[name]
     os.environ[slurm_job.STORAGE] = storage
     try:
@@ -396,29 +400,27 @@ def _gpus(gres: str) -> int:
     return sum(int(count or 1) for count in counts)
 
 
-def _minutes(given: str) -> int:
+def _minutes(text: str) -> int:
     """Return minutes given as such or as ``[DAYS-]HH:MM:SS``, rounded up."""
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", given)
-    days, hours, minutes, seconds = (int(each or 0) for each in found.groups()) if found else (0, 0, 0, 0)
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text)
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups()) if match else (0, 0, 0, 0)
     total = math.ceil(((24 * days + hours) * 60 + minutes) + seconds / 60)
     if total == 0:
-        raise UsageError(
-            f"--launch time={given}: give minutes, as in 90, or [DAYS-]HH:MM:SS, as in 01:30:00."
-        )
+        raise UsageError(f"--launch time={text}: give minutes, as in 90, or [DAYS-]HH:MM:SS, as in 01:30:00.")
     return total
 
 
-def _extra(given: str) -> dict[str, str | bool]:
+def _extra(text: str) -> dict[str, str | bool]:
     """Return further options of sbatch, given as ``NAME=VALUE;NAME``."""
     options: dict[str, str | bool] = {}
-    for each in filter(None, (part.strip().removeprefix("--") for part in given.split(";"))):
-        name, equals, value = each.partition("=")
+    for option in filter(None, (part.strip().removeprefix("--") for part in text.split(";"))):
+        name, equals, value = option.partition("=")
         name = name.strip().replace("_", "-")
         if not re.fullmatch(r"[a-z][a-z-]*", name) or name in _OURS:
             raise UsageError(
-                f"--launch extra={given}: {each!r} cannot be given. Give options of sbatch as NAME=VALUE or "
+                f"--launch extra={text}: {option!r} cannot be given. Give options of sbatch as NAME=VALUE or "
                 f"NAME, with semicolons between them, other than {', '.join(sorted(_OURS))}."
             )
         options[name] = value.strip() if equals else True

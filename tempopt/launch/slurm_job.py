@@ -45,12 +45,12 @@ def read_ended(folder: Path, job: str) -> Ended | None:
         return None
 
 
-def write_ended(folder: Path, job: str, ended: Ended) -> None:
+def write_ended(folder: Path, job: str, ending: Ended) -> None:
     """Note how a job has ended."""
     path = ended_path(folder, job)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(dataclasses.asdict(ended)), encoding="utf-8")
-    new.replace(path)
+    new_path = path.with_suffix(".new")
+    new_path.write_text(json.dumps(dataclasses.asdict(ending)), encoding="utf-8")
+    new_path.replace(path)
 
 
 def work(task: Task) -> NoReturn:
@@ -64,22 +64,22 @@ def work(task: Task) -> NoReturn:
     ended_path(paths.folder, job).unlink(missing_ok=True)
     storage = os.environ.pop(STORAGE, None)
     if storage is None:
-        ended: Ended | None = Ended(
+        ending: Ended | None = Ended(
             code=2,
             message=f"The job did not get {STORAGE} from the environment in which it was submitted: Slurm's "
             "option export has to be ALL. Take another one out of --launch extra=...",
         )
     else:
         with log_path(paths.folder, job).open("ab") as log:
-            own = dataclasses.replace(task, storage=storage, environment=_environment(task))
-            ended = _supervised(own, log.fileno(), job)
-    if ended is None:
+            agent_task = dataclasses.replace(task, storage=storage, environment=_environment(task))
+            ending = _supervised(agent_task, log.fileno(), job)
+    if ending is None:
         raise SystemExit(0)
-    write_ended(paths.folder, job, ended)
-    if ended.code != 130:
+    write_ended(paths.folder, job, ending)
+    if ending.code != 130:
         # one that was told to leave may yet be started again by Slurm, and then needs it
         paths.submitted_pickle.unlink(missing_ok=True)
-    raise SystemExit(0 if ended.in_order else max(ended.code, 1))
+    raise SystemExit(0 if ending.in_order else max(ending.code, 1))
 
 
 def _environment(task: Task) -> dict[str, str]:
@@ -97,11 +97,11 @@ def _supervised(task: Task, log: int, job: str) -> Ended | None:
     with ThreadPoolExecutor(1, initializer=_spare) as pool:
         agent = pool.submit(supervisor.run)
         agent.add_done_callback(news.put)
-        told = not _has_ended(agent, news)
-        if told:
+        should_leave = not _has_ended(agent, news)
+        if should_leave:
             supervisor.leave()
-        ended = agent.result()
-    return _queued_again(job) if _is_unfinished(ended) and (told or _is_preempted(job)) else ended
+        ending = agent.result()
+    return _queued_again(job) if _is_unfinished(ending) and (should_leave or _is_preempted(job)) else ending
 
 
 def _spare() -> None:
@@ -121,8 +121,8 @@ def _has_ended(agent: Future[Ended], news: queue.SimpleQueue[Future[Ended] | Non
     return False
 
 
-def _is_unfinished(ended: Ended) -> bool:
-    return ended.code < 0 or ended.code == 130
+def _is_unfinished(ending: Ended) -> bool:
+    return ending.code < 0 or ending.code == 130
 
 
 def _is_preempted(job: str) -> bool:
@@ -140,6 +140,6 @@ def _queued_again(job: str) -> Ended | None:
     if done.returncode == 0:
         return None
     if "disabled" in done.stderr:
-        # whoever cancelled it has forbidden that
+        # the cancellation has forbidden that
         return Ended(code=LEFT[-1])
     return Ended(code=1, message=f"Slurm did not queue the job again: {done.stderr.strip()}")

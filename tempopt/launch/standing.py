@@ -1,9 +1,9 @@
 """How the jobs of a study stand, and their end, asked of their launchers by another process.
 
-A launcher may load a cluster's whole client, or wait for a cluster that is away: neither is for whoever only
-looks. Run as ``python -P -m tempopt.launch.standing``, with what is asked on standard input.
+A launcher may load a cluster's whole client, or wait for a cluster that is away: neither is for a program
+that only looks. Run as ``python -P -m tempopt.launch.standing``, with what is asked on standard input.
 
-Whoever can write the database can write the row of a job. So a row's module is never imported, its options
+A user who can write the database can write the row of a job. So a row's module is never imported, its options
 are never used, and no address is connected to but the one that the person who asks has given.
 """
 
@@ -25,7 +25,7 @@ _ANSWER = "tempopt: "
 UNKNOWN = "unknown"
 """State of a job that cannot be asked after from here."""
 _PATIENCE = 60.0
-# an agent that is told to leave saves its runs first
+# an agent that is asked to leave saves its runs first
 _PATIENCE_TO_LEAVE = 900.0
 
 
@@ -63,35 +63,35 @@ class Given:
         return dict(self.options) if launcher == self.launcher else {}
 
 
-def standing(rows: Sequence[JobRow], given: Given) -> list[Standing]:
+def standing(rows: Sequence[JobRow], launch_options: Given) -> list[Standing]:
     """Return how jobs stand, in the order in which they were given; ``unknown`` what may not be asked."""
-    return _asked(rows, given, "jobs")
+    return _asked(rows, launch_options, "jobs")
 
 
-def cancelled(rows: Sequence[JobRow], given: Given) -> list[Standing]:
+def cancelled(rows: Sequence[JobRow], launch_options: Given) -> list[Standing]:
     """Have the agents of jobs leave, and return how they stand then, in the order that they were given in."""
-    return _asked(rows, given, "cancel")
+    return _asked(rows, launch_options, "cancel")
 
 
-def _asked(rows: Sequence[JobRow], given: Given, what: str) -> list[Standing]:
-    found: dict[tuple[str, str], Standing] = {}
+def _asked(rows: Sequence[JobRow], launch_options: Given, what: str) -> list[Standing]:
+    standings: dict[tuple[str, str], Standing] = {}
     for launcher in dict.fromkeys(row.launcher for row in rows):
         started = {row.id: _started(row) for row in rows if row.launcher == launcher}
-        options = given.of(launcher)
-        why = _refusal(launcher, options, given)
+        options = launch_options.of(launcher)
+        why = _refusal(launcher, options, launch_options)
         answers = _ask(what, launcher, options, started) if why is None else _unknown(launcher, started, why)
-        found |= {(launcher, each.id): each for each in answers}
-    return [found[row.launcher, row.id] for row in rows]
+        standings |= {(launcher, answer.id): answer for answer in answers}
+    return [standings[row.launcher, row.id] for row in rows]
 
 
-def _refusal(launcher: str, options: Mapping[str, str], given: Given) -> str | None:
+def _refusal(launcher: str, options: Mapping[str, str], launch_options: Given) -> str | None:
     """Return why a launcher is not asked, None if it is."""
     if launcher == "ray" and (options.get("address") or os.environ.get("RAY_ADDRESS") or "local") == "local":
         return (
             "Jobs on Ray are asked after at an address that you give, not at one that the database names. "
             "Add --address URL, or set RAY_ADDRESS."
         )
-    if launcher in BUILT_IN or launcher == given.launcher:
+    if launcher in BUILT_IN or launcher == launch_options.launcher:
         return None
     return (
         "A launcher that does not come with tempopt is asked only if you name it, since that runs its code. "
@@ -125,8 +125,8 @@ def _ask(
         if done.returncode == 0:
             # an engine may print something of its own accord, before it and behind
             answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)][-1]
-            found = json.loads(answers.removeprefix(_ANSWER))
-            return [Standing(launcher=launcher, **each) for each in found]
+            rows = json.loads(answers.removeprefix(_ANSWER))
+            return [Standing(launcher=launcher, **row) for row in rows]
         reason = (done.stderr.strip().splitlines() or ["no reason is known"])[-1]
     return _unknown(launcher, started, reason)
 
@@ -134,17 +134,17 @@ def _ask(
 def _answer(question: dict[str, Any]) -> list[dict[str, str]]:
     started = question["started"]
     with contextlib.closing(make_launcher(question["launcher"], question["options"])) as launcher:
-        reached = launcher.options.get("address")
-        here = [id for id, address in started.items() if address in (None, reached)]
+        own_address = launcher.options.get("address")
+        reachable_ids = [id for id, address in started.items() if address in (None, own_address)]
         if question["what"] == "cancel":
-            launcher.cancel(here)
-        jobs = launcher.jobs(here)
-    told = [{"id": job.id, "state": job.state, "message": job.message} for job in jobs]
+            launcher.cancel(reachable_ids)
+        jobs = launcher.jobs(reachable_ids)
+    answers = [{"id": job.id, "state": job.state, "message": job.message} for job in jobs]
     for id, address in started.items():
-        if id not in here:
-            why = f"It was started on the Ray at {address}, and the one that was asked is at {reached}."
-            told.append({"id": id, "state": UNKNOWN, "message": why})
-    return told
+        if id not in reachable_ids:
+            why = f"It was started on the Ray at {address}, and the one that was asked is at {own_address}."
+            answers.append({"id": id, "state": UNKNOWN, "message": why})
+    return answers
 
 
 if __name__ == "__main__":

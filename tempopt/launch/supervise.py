@@ -1,6 +1,6 @@
 """One agent in a process of its own, started again when it dies; what every launcher runs where it has room.
 
-It ends with whoever watches over it: an agent without a launcher would train where nobody gave it room.
+It ends with its launcher: an agent without one would train where it was given no room.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ class Supervisor:
         lives = Lives()
         while True:
             began = time.monotonic()
-            ended = self._once()
-            died = ended.code not in (*LEFT, 1, 2)
+            ending = self._once()
+            has_died = ending.code not in (*LEFT, 1, 2)
             if self._leaving.is_set():
                 # one that was told before it could listen had nothing to leave undone
-                return Ended(code=130) if ended.code == -signal.SIGTERM else ended
-            if not died:
-                return ended
+                return Ended(code=130) if ending.code == -signal.SIGTERM else ending
+            if not has_died:
+                return ending
             pause = lives.died(time.monotonic() - began)
             if pause is None or self._leaving.wait(pause):
-                return ended
+                return ending
 
     def leave(self) -> None:
         """Have the agent checkpoint and leave, and do not start it again; killed once its grace is over."""
@@ -129,20 +129,20 @@ class Supervisor:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(dataclasses.asdict(self._task)).encode() + b"\n")
                 process.stdin.flush()
-            said = self._passed_on(process.stderr)
+            lines = self._passed_on(process.stderr)
             code = process.wait()
-        message = "" if code in LEFT else "\n".join(said)
+        message = "" if code in LEFT else "\n".join(lines)
         if code < 0 and not message:
             message = f"the agent was killed by {signal.Signals(-code).name}"
         return Ended(code=code, message=message)
 
     def _passed_on(self, stream: IO[bytes]) -> deque[str]:
         """Copy what the agent says on standard error, and return the end of it."""
-        last: deque[str] = deque(maxlen=_LINES)
+        last_lines: deque[str] = deque(maxlen=_LINES)
         for line in stream:
-            last.append(line.decode(errors="replace").rstrip("\n"))
+            last_lines.append(line.decode(errors="replace").rstrip("\n"))
             os.write(sys.stderr.fileno() if self._output is None else self._output, line)
-        return last
+        return last_lines
 
 
 def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
@@ -154,7 +154,7 @@ def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         cwd=folder,
         env={**os.environ, **task.environment},
-        # Ctrl-C in a terminal is for whoever launched it to handle
+        # Ctrl-C in a terminal is for the process that launched it to handle
         start_new_session=True,
     )
 

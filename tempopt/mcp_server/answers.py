@@ -240,7 +240,7 @@ class Stopped(BaseModel):
 
     Args:
         before: State of the study when it was told.
-        withdrawn: Search runs that nobody will begin any more.
+        withdrawn: Search runs that will not be begun any more.
         text: What follows.
     """
 
@@ -250,9 +250,9 @@ class Stopped(BaseModel):
     text: str
 
 
-def budget_answer(standing: Standing) -> BudgetAnswer:
+def budget_answer(usage: Standing) -> BudgetAnswer:
     """Return how a user stands."""
-    return BudgetAnswer(user=standing.user, limits=[_limit(each) for each in standing.parts])
+    return BudgetAnswer(user=usage.user, limits=[_limit(part) for part in usage.parts])
 
 
 def _limit(part: Part) -> Limit:
@@ -272,9 +272,9 @@ def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str])
     return Shown(
         study=result.name,
         state=state,
-        runs_done=sum(each.done + each.failed for each in counts),
-        runs_running=sum(each.running for each in counts),
-        runs_asked=sum(each.requested or 0 for each in counts),
+        runs_done=sum(count.done + count.failed for count in counts),
+        runs_running=sum(count.running for count in counts),
+        runs_asked=sum(count.requested or 0 for count in counts),
         words=screen_lines(result),
         not_shown=not_shown(result),
         troubles=troubles,

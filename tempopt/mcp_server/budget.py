@@ -1,7 +1,7 @@
 """What a session may spend, what its user's studies have spent and may yet spend: all read from their rows.
 
 Nothing is kept in memory that the next process would have to know. A study that is not over counts with the
-most that it can come to, so that several at a time cannot spend more than there is.
+most that it can take, so that several at a time cannot spend more than there is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Account:
     Args:
         study: Its row.
         runs: Trainings that were begun.
-        most_runs: The most that it can come to.
+        most_runs: The most that it can take.
         gpu_hours: GPU-hours that are used, runs in progress included.
         most_gpu_hours: The most that it is allowed, by ``study.limits.gpu_hours``; None: it has no limit.
     """
@@ -73,8 +73,8 @@ class Account:
     @property
     def used_up(self) -> bool:
         """Whether it has spent what it is allowed and is not over."""
-        most = self.most_gpu_hours
-        return self.state != "done" and most is not None and self.gpu_hours >= most
+        max_gpu_hours = self.most_gpu_hours
+        return self.state != "done" and max_gpu_hours is not None and self.gpu_hours >= max_gpu_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +148,13 @@ class Standing:
         """
         lines = []
         for part in self.parts:
-            most = need.runs if part.unit == "runs" else need.gpu_hours
+            amount = need.runs if part.unit == "runs" else need.gpu_hours
             if not part.left:
                 lines.append(part.text)
-            elif most is None or most > part.left:
-                needed = "an unknown number of" if most is None else f"up to {most:.4g}"
-                lines.append(f"it takes {needed} {part.unit}, and {part.text}")
-        endless = [each.study.name for each in self.accounts if self._endless(each)]
+            elif amount is None or amount > part.left:
+                amount_text = "an unknown number of" if amount is None else f"up to {amount:.4g}"
+                lines.append(f"it takes {amount_text} {part.unit}, and {part.text}")
+        endless = [account.study.name for account in self.accounts if self._endless(account)]
         if endless and self.left_gpu_hours is not None:
             lines.append(
                 f"what {', '.join(endless)} may yet spend is not known, having no study.limits.gpu_hours. "
@@ -188,31 +188,33 @@ class Ledger:
 
     def accounts(self) -> list[Account]:
         """Return what each of the user's studies has spent, the oldest first."""
-        rows = [each.study for each in self._store.list_studies() if each.study.owner == self.user]
+        rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
         return [self._account(row, self._store.tickets(row.id)) for row in rows]
 
     def standing(self) -> Standing:
         """Return how the user stands now."""
         accounts = self.accounts()
-        open_ = [each for each in accounts if each.state != "done"]
-        budget, spent = self._budget, math.fsum(each.gpu_hours for each in accounts)
-        reserved = math.fsum(max(0.0, (each.most_gpu_hours or 0.0) - each.gpu_hours) for each in open_)
+        open_accounts = [account for account in accounts if account.state != "done"]
+        budget, spent_hours = self._budget, math.fsum(account.gpu_hours for account in accounts)
+        reserved_hours = math.fsum(
+            max(0.0, (account.most_gpu_hours or 0.0) - account.gpu_hours) for account in open_accounts
+        )
         runs = gpu_hours = None
         if budget.runs is not None:
             runs = Part(
                 what="in this budget",
                 unit="runs",
                 allowed=budget.runs,
-                spent=sum(each.runs for each in accounts),
-                reserved=sum(each.most_runs - each.runs for each in open_),
+                spent=sum(account.runs for account in accounts),
+                reserved=sum(account.most_runs - account.runs for account in open_accounts),
             )
         if budget.gpu_hours is not None:
             gpu_hours = Part(
                 what="in this budget",
                 unit="GPU-hours",
                 allowed=budget.gpu_hours,
-                spent=spent,
-                reserved=reserved,
+                spent=spent_hours,
+                reserved=reserved_hours,
             )
         return Standing(
             user=self.user,
@@ -230,15 +232,15 @@ class Ledger:
         return self._budget.gpu_hours is not None
 
     def _account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
-        begun = sum(each.attempt > 0 for each in tickets)
-        most = begun
+        num_begun = sum(ticket.attempt > 0 for ticket in tickets)
+        max_runs = num_begun
         if row.state != "done":
-            asked = sum(each.state != "withdrawn" for each in tickets)
-            most = max(asked, most_runs(StudySpec.stored(row)))
+            num_requested = sum(ticket.state != "withdrawn" for ticket in tickets)
+            max_runs = max(num_requested, most_runs(StudySpec.stored(row)))
         return Account(
             study=row,
-            runs=begun,
-            most_runs=most,
+            runs=num_begun,
+            most_runs=max_runs,
             gpu_hours=_used_hours(row, tickets),
             most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
         )
@@ -252,10 +254,10 @@ def most_runs(spec: StudySpec) -> int:
 def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
     now = datetime.now(UTC)
     seconds = 0.0
-    for each in tickets:
-        seconds += each.gpu_seconds or each.seconds
-        if each.state == "running" and each.started is not None and (each.lease or 0) > 0:
+    for ticket in tickets:
+        seconds += ticket.gpu_seconds or ticket.seconds
+        if ticket.state == "running" and ticket.started is not None and (ticket.lease or 0) > 0:
             # two machines' clocks may differ by a little
             gpus = StudySpec.stored(row).need(gpus=True).gpus or 1.0
-            seconds += max(0.0, (now - each.started).total_seconds()) * gpus
+            seconds += max(0.0, (now - ticket.started).total_seconds()) * gpus
     return seconds / _HOUR

@@ -44,11 +44,11 @@ async def _serve(session: Session) -> None:
 def make_server(session: Session) -> Server[dict[str, Any]]:
     """Return what answers a client with the tools of a session."""
 
-    async def list_tools(context: Any, asked: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(each) for each in TOOLS])
+    async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS])
 
-    async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
-        return await anyio.to_thread.run_sync(lambda: _answer(session, asked))
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        return await anyio.to_thread.run_sync(lambda: _answer(session, params))
 
     return Server(
         "tempopt",
@@ -72,13 +72,13 @@ def _described(tool: Tool) -> types.Tool:
     )
 
 
-def _answer(session: Session, asked: types.CallToolRequestParams) -> types.CallToolResult:
+def _answer(session: Session, params: types.CallToolRequestParams) -> types.CallToolResult:
     """Return what a tool answers; whatever goes wrong is told as text."""
-    tool = next((each for each in TOOLS if each.name == asked.name), None)
+    tool = next((candidate for candidate in TOOLS if candidate.name == params.name), None)
     if tool is None:
-        return _failed(unknown("tool", asked.name, [each.name for each in TOOLS]))
+        return _failed(unknown("tool", params.name, [candidate.name for candidate in TOOLS]))
     try:
-        found = call(session, tool, asked.arguments or {})
+        answer = call(session, tool, params.arguments or {})
     except TempoptError as error:
         return _failed(str(error))
     except Exception as error:
@@ -87,8 +87,8 @@ def _answer(session: Session, asked: types.CallToolRequestParams) -> types.CallT
             f"{type(error).__name__}: {error}\nThis was not foreseen. If it is not yours to put right, "
             "please report it; the traceback is on the standard error of tempopt mcp."
         )
-    text = types.TextContent(type="text", text=json.dumps(found, ensure_ascii=False, allow_nan=False))
-    return types.CallToolResult(content=[text], structured_content=found)
+    text = types.TextContent(type="text", text=json.dumps(answer, ensure_ascii=False, allow_nan=False))
+    return types.CallToolResult(content=[text], structured_content=answer)
 
 
 def _failed(text: str) -> types.CallToolResult:

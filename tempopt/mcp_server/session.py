@@ -61,7 +61,7 @@ class Session:
     Args:
         storage: URL of a database, which is created if it is not there, or of a server.
         user: Whose studies are begun, and whose spending counts; behind a server it has to be None: there it
-            is whoever the token stands for.
+            is the one that the token stands for.
         budget: What may be spent.
         workers: Trials side by side on this machine; None: as the spec says. Behind a server none.
 
@@ -122,7 +122,7 @@ class Session:
     # ---- begin
 
     def begin(self, spec: StudySpec, *, max_runs: int | None = None) -> list[str]:
-        """Begin a study or a comparison, or go on with it, and return at once what there is to say of it.
+        """Begin a study or a comparison, or continue it, and return at once what there is to say of it.
 
         Args:
             spec: Its spec.
@@ -154,11 +154,11 @@ class Session:
         optimizers(spec)
         return forecast(spec, storage=self.store.url)
 
-    def refusal(self, spec: StudySpec, found: StudyForecast) -> str | None:
+    def refusal(self, spec: StudySpec, forecast: StudyForecast) -> str | None:
         """Return why a study could not be begun by this session, given its forecast; None: it could."""
         try:
             self._check_token(spec.study.name)
-            self.ledger.standing().check(_need(spec, found), name=spec.study.name)
+            self.ledger.standing().check(_need(spec, forecast), name=spec.study.name)
         except UsageError as error:
             return str(error)
         return None
@@ -171,20 +171,20 @@ class Session:
 
     def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
         name = spec.study.name
-        limited = self.ledger.limited()
-        if limited:
+        is_limited = self.ledger.limited()
+        if is_limited:
             # what is refused whatever a run takes is refused before one is tried
-            least = Need(runs=most_runs(spec), gpu_hours=0.0)
-            self.ledger.standing().check(least, name=name)
+            min_need = Need(runs=most_runs(spec), gpu_hours=0.0)
+            self.ledger.standing().check(min_need, name=name)
             need = self._measured(spec)
-            standing = self.ledger.standing()
-            standing.check(need, name=name)
-            spec = _limited(spec, need, standing.left_gpu_hours)
+            usage = self.ledger.standing()
+            usage.check(need, name=name)
+            spec = _limited(spec, need, usage.left_gpu_hours)
         if self._server is not None:
             remote.submit(self._server, spec, observer=notes)
         else:
             self._stand(spec, notes)
-        if limited:
+        if is_limited:
             self._settle(spec)
         if self._server is None:
             self._launch(spec, self.store.load_study(name), notes)
@@ -193,30 +193,32 @@ class Session:
         """Write a new study into the database, after a dry run, for agents that are started next."""
         spec, _ = ordered(self.store, spec)
         spec = remote.rehearsed(spec, notes)
-        place = checkpoints.location(checkpoints.DEFAULT_FOLDER)
-        stand(self.store, spec, None, checkpoints=place, owner=self.user, told=notes.note)
+        checkpoints_url = checkpoints.location(checkpoints.DEFAULT_FOLDER)
+        stand(self.store, spec, None, checkpoints=checkpoints_url, owner=self.user, on_note=notes.note)
 
     def _settle(self, spec: StudySpec) -> None:
         """Take a study back that another session's has left no room for meanwhile.
 
-        Whoever looks after both were written sees both. The later one yields at once, so that the earlier
+        A look after both were written sees both. The later one yields at once, so that the earlier
         one finds room when it looks again.
         """
         name = spec.study.name
         for attempt in range(_TRIES):
-            standing = self.ledger.standing()
-            if not any(part.exceeded for part in standing.parts):
+            usage = self.ledger.standing()
+            if not any(part.exceeded for part in usage.parts):
                 return
-            own = self.store.load_study(name).id
-            later = any(each.study.id > own and each.state != "done" for each in standing.accounts)
-            if not later or attempt == _TRIES - 1:
+            study_id = self.store.load_study(name).id
+            has_later = any(
+                account.study.id > study_id and account.state != "done" for account in usage.accounts
+            )
+            if not has_later or attempt == _TRIES - 1:
                 break
             time.sleep(_PAUSE_SECONDS)
         admin.delete(self.store, name, force=True)
-        left = " ".join(each.text for each in self.ledger.standing().parts)
+        usage_text = " ".join(part.text for part in self.ledger.standing().parts)
         raise UsageError(
             f'The study "{name}" would exceed the budget of {self.user}: another session has begun a study '
-            f"at the same moment. {left}"
+            f"at the same moment. {usage_text}"
         )
 
     def _go_on(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
@@ -232,23 +234,23 @@ class Session:
         if self._server is not None:
             remote.submit(self._server, spec, observer=notes)
             return
-        spec, _ = ordered(self.store, spec, told=notes.note)
+        spec, _ = ordered(self.store, spec, on_note=notes.note)
         if study.state != "done":
             self._launch(spec, study, notes)
 
     def _refuse_used_up(self, name: str) -> None:
-        standing = self.ledger.standing()
-        own = next(each for each in standing.accounts if each.study.name == name)
-        spent = [part for part in standing.parts if part.spent >= part.allowed]
-        if own.used_up or spent:
-            told = f"It has used {own.gpu_hours:.4g} GPU-hours" + (
+        usage = self.ledger.standing()
+        account = next(account for account in usage.accounts if account.study.name == name)
+        spent_parts = [part for part in usage.parts if part.spent >= part.allowed]
+        if account.used_up or spent_parts:
+            text = f"It has used {account.gpu_hours:.4g} GPU-hours" + (
                 ""
-                if own.most_gpu_hours is None
-                else f" of the {own.most_gpu_hours:.4g} that are reserved for it"
+                if account.most_gpu_hours is None
+                else f" of the {account.most_gpu_hours:.4g} that are reserved for it"
             )
             raise UsageError(
-                f'The study "{name}" cannot go on within the budget of {self.user}. {told}. '
-                f"{' '.join(part.text for part in spent)} Ask a person for a larger budget."
+                f'The study "{name}" cannot go on within the budget of {self.user}. {text}. '
+                f"{' '.join(part.text for part in spent_parts)} Ask a person for a larger budget."
             )
 
     def _launch(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
@@ -311,26 +313,26 @@ class Session:
             stands: How it stands.
         """
         launch = self._launches.get(name)
-        found = [] if launch is None else [f"An agent has failed: {each}" for each in launch.errors()]
+        troubles = [] if launch is None else [f"An agent has failed: {error}" for error in launch.errors()]
         if stands == "waiting" and self._server is not None:
-            found.append("It waits for an agent: tempopt agent --any, with the URL of the server.")
+            troubles.append("It waits for an agent: tempopt agent --any, with the URL of the server.")
         if stands == "paused":
-            found += self._spent(self.store.load_study(name))
-        return found
+            troubles += self._spent(self.store.load_study(name))
+        return troubles
 
     def _spent(self, study: StudyRow) -> list[str]:
         """Return what is used up of what a study of this user was allowed."""
         if study.owner != self.user:
             return []
-        standing = self.ledger.standing()
-        found = [
-            f"It was paused, having used {each.gpu_hours:.4g} of the {each.most_gpu_hours:.4g} "
+        usage = self.ledger.standing()
+        troubles = [
+            f"It was paused, having used {account.gpu_hours:.4g} of the {account.most_gpu_hours:.4g} "
             "GPU-hours that were reserved for it."
-            for each in standing.accounts
-            if each.study.name == study.name and each.used_up
+            for account in usage.accounts
+            if account.study.name == study.name and account.used_up
         ]
-        over = [each for each in standing.parts if each.spent >= each.allowed]
-        return found + [f"It cannot go on: {each.text}" for each in over]
+        spent_parts = [part for part in usage.parts if part.spent >= part.allowed]
+        return troubles + [f"It cannot go on: {part.text}" for part in spent_parts]
 
     def works_on(self, name: str) -> bool:
         """Return whether an agent of this session is at work on a study, or about to be."""
@@ -356,23 +358,23 @@ class Session:
 
     def _any_runs(self) -> bool:
         """Return whether any study of this user runs: all that it has ever trained is read only then."""
-        rows = (each.study for each in self.store.list_studies())
-        return any(each.owner == self.user and each.state == "running" for each in rows)
+        rows = (summary.study for summary in self.store.list_studies())
+        return any(row.owner == self.user and row.state == "running" for row in rows)
 
     def _overspent(self) -> Iterator[str]:
         """Yield the studies that run and have used what they, or all of them, are allowed."""
-        standing = self.ledger.standing()
-        for each in standing.accounts:
-            if each.state != "running":
+        usage = self.ledger.standing()
+        for account in usage.accounts:
+            if account.state != "running":
                 continue
-            hours = [part for part in standing.parts if part.unit == "GPU-hours"]
-            if each.used_up or any(part.spent >= part.allowed for part in hours):
-                yield each.study.name
+            hours = [part for part in usage.parts if part.unit == "GPU-hours"]
+            if account.used_up or any(part.spent >= part.allowed for part in hours):
+                yield account.study.name
 
 
-def _need(spec: StudySpec, found: StudyForecast) -> Need:
+def _need(spec: StudySpec, forecast: StudyForecast) -> Need:
     """Return the most that a study takes, by its forecast and its own limit."""
-    hours = found.max_gpu_hours
+    hours = forecast.max_gpu_hours
     limit = spec.study.limits.gpu_hours
     if hours is not None and limit is not None and spec.compare is None:
         # the search ends in time for what proves it
@@ -380,17 +382,17 @@ def _need(spec: StudySpec, found: StudyForecast) -> Need:
     return Need(runs=most_runs(spec), gpu_hours=hours)
 
 
-def _limited(spec: StudySpec, need: Need, left: float | None) -> StudySpec:
+def _limited(spec: StudySpec, need: Need, gpu_hours_left: float | None) -> StudySpec:
     """Return a spec whose study ends by itself before it has spent more than may be reserved for it."""
-    if left is None or need.gpu_hours is None:
+    if gpu_hours_left is None or need.gpu_hours is None:
         return spec
-    most = min(left, max(_MARGIN * need.gpu_hours, _LEAST_HOURS))
-    given = spec.study.limits.gpu_hours
-    if given is not None and spec.compare is None:
-        most = min(most, given)
-    return _with_limits(spec, {**spec.study.limits.model_dump(), "gpu_hours": most})
+    max_gpu_hours = min(gpu_hours_left, max(_MARGIN * need.gpu_hours, _LEAST_HOURS))
+    limit = spec.study.limits.gpu_hours
+    if limit is not None and spec.compare is None:
+        max_gpu_hours = min(max_gpu_hours, limit)
+    return _with_limits(spec, {**spec.study.limits.model_dump(), "gpu_hours": max_gpu_hours})
 
 
 def _with_limits(spec: StudySpec, limits: Mapping[str, Any]) -> StudySpec:
-    given: Sequence[str] = [f"study.limits.{name}={json.dumps(value)}" for name, value in limits.items()]
-    return spec.with_overrides(given)
+    overrides: Sequence[str] = [f"study.limits.{name}={json.dumps(value)}" for name, value in limits.items()]
+    return spec.with_overrides(overrides)

@@ -44,81 +44,81 @@ class Tool:
     reads_only: bool = False
 
 
-def call(session: Session, tool: Tool, given: dict[str, Any]) -> dict[str, Any]:
+def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[str, Any]:
     """Return what a tool answers, as plain data.
 
     Raises:
         TempoptError: It was given what it does not take, or it cannot be done.
     """
     try:
-        asked = tool.takes.model_validate(given)
+        arguments = tool.takes.model_validate(raw_arguments)
     except ValidationError as error:
         raise UsageError(_faults(tool, error)) from error
     try:
-        return tool.does(session, asked).model_dump(mode="json")
+        return tool.does(session, arguments).model_dump(mode="json")
     except ScheduleNotImported as error:
-        told = str(error).replace("COMMAND", "mcp")
-        raise ScheduleNotImported(f"{told} A person has to start this server so.") from error
+        message = str(error).replace("COMMAND", "mcp")
+        raise ScheduleNotImported(f"{message} A person has to start this server so.") from error
 
 
 def _faults(tool: Tool, error: ValidationError) -> str:
     """Return what is wrong with arguments, a line for each of them."""
-    known = list(tool.takes.model_fields)
+    field_names = list(tool.takes.model_fields)
     lines: dict[str, str] = {}
-    for each in error.errors(include_url=False):
-        name = str(each["loc"][0]) if each["loc"] else "arguments"
-        if each["type"] == "extra_forbidden":
-            lines[name] = unknown("argument", name, known)
-        elif each["type"] == "missing":
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else "arguments"
+        if fault["type"] == "extra_forbidden":
+            lines[name] = unknown("argument", name, field_names)
+        elif fault["type"] == "missing":
             lines[name] = f"{name}: is missing."
         else:
             # every alternative of a union has its say
-            allowed = tool.takes.model_fields[name].description if name in known else None
-            told = allowed or f"{each['msg'][0].lower()}{each['msg'][1:]}."
-            lines[name] = f"{name}: was given {repr(each['input'])[:100]}. It takes: {told}"
+            allowed = tool.takes.model_fields[name].description if name in field_names else None
+            description = allowed or f"{fault['msg'][0].lower()}{fault['msg'][1:]}."
+            lines[name] = f"{name}: was given {repr(fault['input'])[:100]}. It takes: {description}"
     return listed(f"What {tool.name} was given has", list(lines.values()))
 
 
-def _plan(session: Session, asked: answers.PlanArguments) -> answers.Planned:
-    spec = _spec(asked)
-    found = session.plan(spec)
-    refusal = session.refusal(spec, found)
-    gain, no_gain = (found.runs.total(gain=gain) for gain in (True, False))
-    hours = found.hours(gain), found.hours(no_gain)
+def _plan(session: Session, arguments: answers.PlanArguments) -> answers.Planned:
+    spec = _spec(arguments)
+    forecast = session.plan(spec)
+    refusal = session.refusal(spec, forecast)
+    gain, no_gain = (forecast.runs.total(gain=gain) for gain in (True, False))
+    hours = forecast.hours(gain), forecast.hours(no_gain)
     return answers.Planned(
-        study=found.name,
-        metric=found.metric,
+        study=forecast.name,
+        metric=forecast.metric,
         runs_with_gain=asdict(gain),
         runs_without_gain=asdict(no_gain),
         hours_with_gain=None if hours[0] is None else asdict(hours[0]),
         hours_without_gain=None if hours[1] is None else asdict(hours[1]),
-        workers=found.run.workers,
-        gpu_hours_at_most=found.max_gpu_hours,
-        smallest_gain=found.smallest_gain,
+        workers=forecast.run.workers,
+        gpu_hours_at_most=forecast.max_gpu_hours,
+        smallest_gain=forecast.smallest_gain,
         fits=refusal is None,
         refusal=refusal,
         budget=answers.budget_answer(session.standing()),
-        details=found.to_json(),
+        details=forecast.to_json(),
     )
 
 
-def _search(session: Session, asked: answers.SearchArguments) -> answers.Begun:
-    spec = _spec(asked)
+def _search(session: Session, arguments: answers.SearchArguments) -> answers.Begun:
+    spec = _spec(arguments)
     refuse_comparison(spec)
     return _begun(session, spec, session.begin(spec))
 
 
-def _compare(session: Session, asked: answers.CompareArguments) -> answers.Begun:
+def _compare(session: Session, arguments: answers.CompareArguments) -> answers.Begun:
     spec = comparison_spec(
-        asked.spec,
-        asked.sets,
-        vary=asked.vary,
-        all_pairs=asked.all_pairs,
-        name=asked.name,
-        pairs=asked.pairs,
-        overrides=tuple(asked.set),
+        arguments.spec,
+        arguments.sets,
+        vary=arguments.vary,
+        all_pairs=arguments.all_pairs,
+        name=arguments.name,
+        pairs=arguments.pairs,
+        overrides=tuple(arguments.set),
     )
-    return _begun(session, spec, session.begin(spec, max_runs=asked.max_runs))
+    return _begun(session, spec, session.begin(spec, max_runs=arguments.max_runs))
 
 
 def _begun(session: Session, spec: StudySpec, notes: list[str]) -> answers.Begun:
@@ -131,46 +131,49 @@ def _begun(session: Session, spec: StudySpec, notes: list[str]) -> answers.Begun
     )
 
 
-def _spec(asked: answers.PlanArguments) -> StudySpec:
-    if isinstance(asked.spec, str):
-        return load_spec(asked.spec, asked.set)
-    return StudySpec.parse(asked.spec, source="the study spec").with_overrides(asked.set)
+def _spec(arguments: answers.PlanArguments) -> StudySpec:
+    if isinstance(arguments.spec, str):
+        return load_spec(arguments.spec, arguments.set)
+    return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
 
 
-def _show(session: Session, asked: answers.StudyArguments) -> answers.Shown:
-    result, state = study_result.load(session.store, asked.study), session.store.load_study(asked.study).state
-    standing = study_standing(state, int(result.agents or session.works_on(asked.study)))
-    return answers.shown_answer(result, standing, session.troubles(asked.study, standing))
+def _show(session: Session, arguments: answers.StudyArguments) -> answers.Shown:
+    result, state = (
+        study_result.load(session.store, arguments.study),
+        session.store.load_study(arguments.study).state,
+    )
+    display_state = study_standing(state, int(result.agents or session.works_on(arguments.study)))
+    return answers.shown_answer(result, display_state, session.troubles(arguments.study, display_state))
 
 
-def _verdict(session: Session, asked: answers.StudyArguments) -> answers.VerdictAnswer:
-    return answers.verdict_answer(study_result.load(session.store, asked.study))
+def _verdict(session: Session, arguments: answers.StudyArguments) -> answers.VerdictAnswer:
+    return answers.verdict_answer(study_result.load(session.store, arguments.study))
 
 
-def _export(session: Session, asked: answers.ExportArguments) -> answers.Exported:
-    result = study_result.load(session.store, asked.study)
-    text = result.export(winner=asked.winner, format=asked.format)
-    return answers.Exported(study=result.name, format=asked.format, text=text)
+def _export(session: Session, arguments: answers.ExportArguments) -> answers.Exported:
+    result = study_result.load(session.store, arguments.study)
+    text = result.export(winner=arguments.winner, format=arguments.format)
+    return answers.Exported(study=result.name, format=arguments.format, text=text)
 
 
-def _list(session: Session, asked: answers.ListArguments) -> answers.Listed:
+def _list(session: Session, arguments: answers.ListArguments) -> answers.Listed:
     return answers.Listed(
-        studies=[summary_json(each) for each in session.store.list_studies()],
+        studies=[summary_json(summary) for summary in session.store.list_studies()],
         budget=answers.budget_answer(session.standing()),
     )
 
 
-def _stop(session: Session, asked: answers.StudyArguments) -> answers.Stopped:
-    told = session.stop(asked.study)
-    if told.before == "done":
+def _stop(session: Session, arguments: answers.StudyArguments) -> answers.Stopped:
+    change = session.stop(arguments.study)
+    if change.before == "done":
         text = "It is done: there is nothing to stop."
-    elif told.compares:
+    elif change.compares:
         text = "It is a comparison: there is no search to stop."
     else:
         text = "It searches no further. Runs at work end, then what was found is confirmed" + (
-            "." if told.agents else ", once an agent works on it: call search again."
+            "." if change.agents else ", once an agent works on it: call search again."
         )
-    return answers.Stopped(study=asked.study, before=told.before, withdrawn=told.withdrawn, text=text)
+    return answers.Stopped(study=arguments.study, before=change.before, withdrawn=change.withdrawn, text=text)
 
 
 TOOLS = (

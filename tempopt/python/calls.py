@@ -111,7 +111,7 @@ def search(
             server.
         progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
             each training, the latter two on standard error.
-        observer: Who looks on instead.
+        observer: Is told of the progress instead.
         wait: False: begin in a process of its own, and return a handle at once.
 
     Raises:
@@ -133,14 +133,14 @@ def search(
         return _begun(
             lambda store: ordered(store, spec, **ask), storage, workers=workers, checkpoints=checkpoints
         )
-    with _shown(spec.study.name, storage, progress, observer) as seen:
+    with _shown(spec.study.name, storage, progress, observer) as study_observer:
         return api.search(
             spec,
             storage=storage,
             workers=workers,
             checkpoints=checkpoints,
             submit=submit,
-            observer=seen,
+            observer=study_observer,
             **ask,
         )
 
@@ -214,13 +214,13 @@ def compare(
     """
     storage = urls.storage_url(storage)
     if from_study is None:
-        asked = comparison_spec(
+        study_spec = comparison_spec(
             with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs
         )
     elif sets or vary:
         raise UsageError("from_study gives the parameter sets. Give no sets and no vary with it.")
     else:
-        asked = comparison_from(
+        study_spec = comparison_from(
             from_study,
             from_storage or storage,
             with_paths(spec),
@@ -230,22 +230,24 @@ def compare(
             name=name,
             pairs=pairs,
         )
-    asked = loaded(asked)
+    study_spec = loaded(study_spec)
     if not wait:
-        import_schedules(asked)
-        check_comparison(asked, max_runs)
-        return _begun(lambda store: ordered(store, asked), storage, workers=workers, checkpoints=checkpoints)
+        import_schedules(study_spec)
+        check_comparison(study_spec, max_runs)
+        return _begun(
+            lambda store: ordered(store, study_spec), storage, workers=workers, checkpoints=checkpoints
+        )
     with (
         advise_without(from_study),
-        _shown(asked.study.name, storage, progress, observer) as seen,
+        _shown(study_spec.study.name, storage, progress, observer) as study_observer,
     ):
         return api.compare(
-            asked,
+            study_spec,
             storage=storage,
             workers=workers,
             checkpoints=checkpoints,
             max_runs=max_runs,
-            observer=seen,
+            observer=study_observer,
         )
 
 
@@ -308,8 +310,8 @@ def resume(
         name: Name of the study.
         pairs: Confirming seeds to add to its verdict, instead of trials.
         retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
-        explain: Whether its verdict is explained: what each part of the winner is worth, what a simpler plan
-            and learned temperatures come to.
+        explain: Whether its verdict is explained: the worth of each part of the winner, of a simpler plan and
+            of learned temperatures.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -325,9 +327,9 @@ def resume(
             return grown(store, study, **ask), study
 
         return _begun(order, storage, workers=workers, checkpoints=checkpoints, create=False)
-    with _shown(name, storage, progress, observer) as seen:
+    with _shown(name, storage, progress, observer) as study_observer:
         return api.resume(
-            name, storage=storage, workers=workers, checkpoints=checkpoints, observer=seen, **ask
+            name, storage=storage, workers=workers, checkpoints=checkpoints, observer=study_observer, **ask
         )
 
 
@@ -389,14 +391,14 @@ def _begun(
 
 @contextmanager
 def _shown(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
-    """Yield who looks on; an interrupt says how to go on."""
+    """Yield the observer; an interrupt says how to go on."""
     try:
         with _explained():
             if observer is not None:
                 yield observer
                 return
-            with watching(progress) as seen:
-                yield seen
+            with watching(progress) as study_observer:
+                yield study_observer
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(name, storage)) from None
 
@@ -422,10 +424,12 @@ def _how_to_go_on(name: str, storage: str) -> str:
     if is_server(storage):
         look = f"tempopt.load_study({storage!r}, {name!r})"
         return f"Waiting was interrupted; the study goes on. To look again:\n  {look}"
-    shown = urls.parse(storage).shown
-    here = storage == urls.storage_url(None)
-    call = f"tempopt.resume({name!r}" + ("" if here else f", storage={shown!r}") + ")"
-    command = f"tempopt resume {shlex.quote(name)}" + ("" if here else f" --storage {shlex.quote(shown)}")
+    shown_url = urls.parse(storage).shown
+    is_default = storage == urls.storage_url(None)
+    call = f"tempopt.resume({name!r}" + ("" if is_default else f", storage={shown_url!r}") + ")"
+    command = f"tempopt resume {shlex.quote(name)}" + (
+        "" if is_default else f" --storage {shlex.quote(shown_url)}"
+    )
     return (
         "Interrupted. Everything that was reported is saved. To go on, make the same call again, or:\n"
         f"  {call}\n  {command}"

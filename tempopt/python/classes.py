@@ -30,45 +30,45 @@ def loaded(spec: Spec) -> StudySpec:
         SpecError: It is wrong, or a class in it cannot be had by workers.
         UsageError: A module with classes of the running program cannot be written.
     """
-    given = with_paths(spec)
-    if isinstance(given, StudySpec):
-        return importable(given)
-    if isinstance(given, Mapping):
-        return importable(StudySpec.parse(given, source="the study spec"))
-    return importable(load_spec(given))
+    raw_spec = with_paths(spec)
+    if isinstance(raw_spec, StudySpec):
+        return importable(raw_spec)
+    if isinstance(raw_spec, Mapping):
+        return importable(StudySpec.parse(raw_spec, source="the study spec"))
+    return importable(load_spec(raw_spec))
 
 
 def with_paths(spec: Spec) -> Spec:
     """Return a spec that is plain data with the import path in place of every class; others as they are.
 
     Raises:
-        SpecError: There is an object where a class belongs, or a class that nobody else can import.
+        SpecError: There is an object where a class belongs, or a class that no other process can import.
     """
     if isinstance(spec, StudySpec) or not isinstance(spec, Mapping):
         return spec
     return {key: _plain(value, key) if key in _SECTIONS else value for key, value in spec.items()}
 
 
-def _plain(given: Any, where: str) -> Any:
+def _plain(data: Any, where: str) -> Any:
     """Return a part of a spec with paths in place of classes; a class by itself is one without arguments."""
-    if isinstance(given, type):
-        path = _path(given, where)
+    if isinstance(data, type):
+        path = _path(data, where)
         is_argument = where.endswith(".class_path") or ".init_args" in where
         return path if is_argument else {"class_path": path}
-    if isinstance(given, Mapping):
-        return {key: _plain(value, f"{where}.{key}") for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [_plain(value, f"{where}[{number}]") for number, value in enumerate(given)]
+    if isinstance(data, Mapping):
+        return {key: _plain(value, f"{where}.{key}") for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value, f"{where}[{number}]") for number, value in enumerate(data)]
     try:
-        to_jsonable_python(given)
+        to_jsonable_python(data)
     except PydanticSerializationError as error:
-        name = type(given).__qualname__
+        name = type(data).__qualname__
         raise SpecError(
             f"{where}: given an object of the class {name}, and a spec is plain data. Give a plain number or "
             "text, or in place of an object its class and arguments, from which every run makes its own: "
             '{"class_path": TheClass, "init_args": {...}}.'
         ) from error
-    return given
+    return data
 
 
 def _path(cls: type, where: str) -> str:
@@ -78,8 +78,8 @@ def _path(cls: type, where: str) -> str:
             f"{where}: the class {name} is defined inside of a function or another class, where workers do "
             "not find it. Define it at the top level of a module, a script or a cell."
         )
-    found = main_names() if module == MAIN else vars(sys.modules.get(module, object))
-    if found.get(name) is not cls:
+    namespace = main_names() if module == MAIN else vars(sys.modules.get(module, object))
+    if namespace.get(name) is not cls:
         raise SpecError(
             f"{where}: the class {name} was given, but {module}.{name} is another one by now or is not "
             "there. Import or define it again, and give that."
@@ -103,13 +103,13 @@ def importable(spec: StudySpec) -> StudySpec:
     return spec.model_copy(update=_replaced(sections, lambda name: f"{module}.{name}"))
 
 
-def _replaced(given: Any, path: Callable[[str], str]) -> Any:
+def _replaced(data: Any, path: Callable[[str], str]) -> Any:
     """Return plain data with what names a class of the running program replaced."""
-    if isinstance(given, str):
-        found = _IN_MAIN.fullmatch(given)
-        return given if found is None else path(found[1])
-    if isinstance(given, Mapping):
-        return {key: _replaced(value, path) for key, value in given.items()}
-    if isinstance(given, Sequence) and not isinstance(given, bytes):
-        return [_replaced(value, path) for value in given]
-    return given
+    if isinstance(data, str):
+        match = _IN_MAIN.fullmatch(data)
+        return data if match is None else path(match[1])
+    if isinstance(data, Mapping):
+        return {key: _replaced(value, path) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, bytes):
+        return [_replaced(value, path) for value in data]
+    return data

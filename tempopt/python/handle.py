@@ -22,7 +22,7 @@ from tempopt.study.progress import number, watching
 from tempopt.study.watch import Watch
 
 State = Literal["starting", "running", "paused", "done", "failed"]
-"""How a study stands for whoever has begun it; ``starting`` until its dry run is over."""
+"""How a study stands for the process that has begun it; ``starting`` until its dry run is over."""
 
 
 class StudyHandle:
@@ -101,8 +101,8 @@ class StudyHandle:
         if not self._open:
             return load_study(self._store.url, self.name)
         try:
-            with watching(progress) as seen:
-                self._launch.watch(seen, timeout)
+            with watching(progress) as observer:
+                self._launch.watch(observer, timeout)
         except TempoptError as error:
             self._error = error
             raise
@@ -153,12 +153,12 @@ class StudyHandle:
         self.close()
 
     def __repr__(self) -> str:
-        state, seen = self.state, self.progress()
-        told = f'StudyHandle("{self.name}"): {state}'
-        if seen is None:
-            return told
-        told += f", {sum(seen.done.values())} of {sum(seen.asked.values())} trainings done"
-        return told if seen.best is None else f"{told}, best so far {number(seen.best)}"
+        state, snapshot = self.state, self.progress()
+        text = f'StudyHandle("{self.name}"): {state}'
+        if snapshot is None:
+            return text
+        text += f", {sum(snapshot.done.values())} of {sum(snapshot.asked.values())} trainings done"
+        return text if snapshot.best is None else f"{text}, best so far {number(snapshot.best)}"
 
 
 class _Latest(Unobserved):

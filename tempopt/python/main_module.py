@@ -49,16 +49,16 @@ def write_module(classes: Sequence[str]) -> str:
         UsageError: The file cannot be written.
     """
     names = main_names()
-    for each in classes:
-        if not isinstance(names.get(each), type):
-            raise SpecError(f'"{MAIN}.{each}": the program that is running has no class {each}.')
+    for class_name in classes:
+        if not isinstance(names.get(class_name), type):
+            raise SpecError(f'"{MAIN}.{class_name}": the program that is running has no class {class_name}.')
     module = _Module()
-    for each in classes:
-        module.need(each)
+    for class_name in classes:
+        module.need(class_name)
     if module.problems:
         raise SpecError(_refusal(classes, module.problems))
-    them = "it" if len(classes) == 1 else "them"
-    text = _HEAD.format(names=", ".join(classes), them=them) + module.text()
+    pronoun = "it" if len(classes) == 1 else "them"
+    text = _HEAD.format(names=", ".join(classes), them=pronoun) + module.text()
     name = f"{classes[0].lower()}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     folder = Path.cwd() / FOLDER
     try:
@@ -99,10 +99,10 @@ class _Module:
     def text(self) -> str:
         """Return the source of the module behind its docstring."""
         head = ["from __future__ import annotations"] if self._postponed else []
-        body = "".join(f"\n\n{each}" for each in self._definitions)
+        body = "".join(f"\n\n{text}" for text in self._definitions)
         # what the program has imported for another reason is no part of these classes
-        used = sorted(each for each in self._imports if _inside(each) in body)
-        return "\n".join([*head, "", *used, "", *self._constants]).strip("\n") + "\n" + body
+        used_imports = sorted(statement for statement in self._imports if _inside(statement) in body)
+        return "\n".join([*head, "", *used_imports, "", *self._constants]).strip("\n") + "\n" + body
 
     def need(self, name: str) -> None:
         """Take in what a name stands for in the running program, and all that it needs."""
@@ -122,11 +122,11 @@ class _Module:
         self._seen.add(name)
         value = self._names[name]
         if is_defined_in_main(value):
-            found = definition(value)
-            if not isinstance(found, str):
-                self._define(name, value, found)
+            source = definition(value)
+            if not isinstance(source, str):
+                self._define(name, value, source)
             elif not hint:
-                self.problems.append(f"{name}, which {found}")
+                self.problems.append(f"{name}, which {source}")
         elif statements := imports_of(name, value) or _import(name, value):
             self._imports.update(dict.fromkeys(statements))
         elif (constant := _constant(value)) is not None:
@@ -134,19 +134,19 @@ class _Module:
         elif not hint:
             self.problems.append(f"{name} (of type {type(value).__qualname__})")
 
-    def _define(self, name: str, value: Any, found: Definition) -> None:
+    def _define(self, name: str, value: Any, source: Definition) -> None:
         self.problems += _redefined(name, value, self._names)
-        self._postponed |= found.postponed
+        self._postponed |= source.postponed
         if value.__qualname__ != name:
             # another name of it
             self._take(value.__qualname__)
             self._definitions.append(f"{name} = {value.__qualname__}\n")
             return
-        for each in sorted(found.eager):
-            self._take(each)
-        self._definitions.append(found.text)
-        self._waiting += [(each, False) for each in sorted(found.lazy)]
-        self._waiting += [(each, True) for each in sorted(found.hints)]
+        for used_name in sorted(source.eager):
+            self._take(used_name)
+        self._definitions.append(source.text)
+        self._waiting += [(used_name, False) for used_name in sorted(source.lazy)]
+        self._waiting += [(used_name, True) for used_name in sorted(source.hints)]
 
 
 def _inside(statement: str) -> str:
@@ -168,35 +168,40 @@ def _redefined(name: str, value: object, names: dict[str, Any]) -> list[str]:
 def _import(name: str, value: Any) -> list[str]:
     """Return the statement that imports a module, or what a module has under its own name."""
     if isinstance(value, ModuleType):
-        there = value.__name__ != MAIN and sys.modules.get(value.__name__) is value
+        is_importable = value.__name__ != MAIN and sys.modules.get(value.__name__) is value
         alias = "" if value.__name__ == name else f" as {name}"
-        return [f"import {value.__name__}{alias}"] if there else []
-    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(own, str) or module == MAIN or not own.isidentifier():
+        return [f"import {value.__name__}{alias}"] if is_importable else []
+    module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if (
+        not isinstance(module, str)
+        or not isinstance(qualname, str)
+        or module == MAIN
+        or not qualname.isidentifier()
+    ):
         return []
-    if getattr(sys.modules.get(module), own, None) is not value:
+    if getattr(sys.modules.get(module), qualname, None) is not value:
         return []
-    return [f"from {module} import {own}" + ("" if own == name else f" as {name}")]
+    return [f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")]
 
 
 def _constant(value: object) -> str | None:
     """Return a number, text, or collection of them as source; None if it is something else."""
     text = repr(value) if isinstance(value, _CONSTANTS) else ""
     try:
-        same = 0 < len(text) <= _LONGEST_CONSTANT and ast.literal_eval(text) == value
+        is_same = 0 < len(text) <= _LONGEST_CONSTANT and ast.literal_eval(text) == value
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-    return text if same else None
+    return text if is_same else None
 
 
 def _refusal(classes: Sequence[str], problems: Sequence[str]) -> str:
-    told = "\n".join(f"  {each}" for each in problems[:_NAMED])
-    more = f"\n  and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    listing = "\n".join(f"  {problem}" for problem in problems[:_NAMED])
+    more_text = f"\n  and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
     name = classes[0]
     return (
         f"{' and '.join(classes)} {'is' if len(classes) == 1 else 'are'} defined in the program that is "
         "running, which workers cannot import, and cannot be written to a module with all that is used:\n"
-        f"{told}{more}\n"
+        f"{listing}{more_text}\n"
         "A class can use imports, other classes and functions of the program, and constants. Give it "
         "anything else as an argument, or make it inside of the class. Or write it to a file yourself: in a "
         f"notebook, put %%writefile my_module.py at the top of its cell, and give my_module.{name}."

@@ -64,10 +64,10 @@ def definition(value: Any) -> Definition | str:
     if "." in name:
         return "is defined inside of a function or class: define it at the top level"
     codes = _codes(value)
-    found = _found(name, codes)
-    if found is None:
+    source = _found(name, codes)
+    if source is None:
         return "has no source that can be read"
-    node, text, file = found
+    node, text, file = source
     if isinstance(node, ast.ClassDef) and (added := _added(node, file, codes)):
         return f"was given {', '.join(added)} after its definition: write that into the class"
     postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
@@ -76,14 +76,14 @@ def definition(value: Any) -> Definition | str:
 
 def _codes(value: Any) -> list[tuple[str, CodeType]]:
     """Return the code of a function, or of all functions in a class, by name."""
-    own = vars(value).items() if isinstance(value, type) else [(value.__qualname__, value)]
-    found = []
-    for name, each in own:
-        each = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
-        function = inspect.unwrap(each) if callable(each) else each
+    members = vars(value).items() if isinstance(value, type) else [(value.__qualname__, value)]
+    codes = []
+    for name, member in members:
+        member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        function = inspect.unwrap(member) if callable(member) else member
         if isinstance(function, FunctionType):
-            found.append((name, function.__code__))
-    return found
+            codes.append((name, function.__code__))
+    return codes
 
 
 def _found(name: str, codes: list[tuple[str, CodeType]]) -> tuple[_Definition, str, str | None] | None:
@@ -92,8 +92,8 @@ def _found(name: str, codes: list[tuple[str, CodeType]]) -> tuple[_Definition, s
         for node, text in _definitions(name, "".join(linecache.getlines(code.co_filename))):
             if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
                 return node, text, code.co_filename
-    every = [each for source in main_sources() for each in _definitions(name, source)]
-    return (*every[-1], None) if every else None
+    definitions = [candidate for source in main_sources() for candidate in _definitions(name, source)]
+    return (*definitions[-1], None) if definitions else None
 
 
 def _definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
@@ -105,31 +105,35 @@ def _definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
 
 
 def _first_line(node: _Definition) -> int:
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _added(node: ast.ClassDef, file: str | None, codes: list[tuple[str, CodeType]]) -> list[str]:
     """Return the methods that the program has put on a class, or replaced, outside of its definition."""
-    plain = {each.name for each in node.body if isinstance(each, _Definition) and not each.decorator_list}
-    named = {name for each in node.body for name in _bound(each)}
+    plain = {
+        statement.name
+        for statement in node.body
+        if isinstance(statement, _Definition) and not statement.decorator_list
+    }
+    bound_names = {name for statement in node.body for name in _bound(statement)}
     span = range(_first_line(node), (node.end_lineno or 0) + 1)
     return [
         name
         for name, code in codes
         if _is_of_program(code.co_filename)
         and not (
-            name in named
+            name in bound_names
             and (name not in plain or (code.co_filename == file and code.co_firstlineno in span))
         )
     ]
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    for each in ast.walk(statement):
-        if isinstance(each, _Definition):
-            yield each.name
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            yield each.id
+    for node in ast.walk(statement):
+        if isinstance(node, _Definition):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _is_of_program(filename: str) -> bool:
@@ -145,14 +149,14 @@ def _read(name: str, node: _Definition, text: str, *, postponed: bool) -> Defini
     head = "from __future__ import annotations\n" if postponed else ""
     _names(symtable.symtable(head + text, MAIN, "exec"), eager, lazy, is_eager=True)
     hints = {
-        each.id for hint in _annotations(node) for each in ast.walk(hint) if isinstance(each, ast.Name)
+        child.id for hint in _annotations(node) for child in ast.walk(hint) if isinstance(child, ast.Name)
     } - (eager | lazy)
-    own = {name, "annotations"}
+    own_names = {name, "annotations"}
     return Definition(
         text=text,
-        eager=frozenset(eager - own),
-        lazy=frozenset(lazy - own),
-        hints=frozenset(hints - own),
+        eager=frozenset(eager - own_names),
+        lazy=frozenset(lazy - own_names),
+        hints=frozenset(hints - own_names),
         postponed=postponed,
     )
 
@@ -170,8 +174,8 @@ def _names(table: symtable.SymbolTable, eager: set[str], lazy: set[str], *, is_e
 
 def _annotations(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the annotations in a definition, those that are written as text parsed."""
-    for each in ast.walk(node):
-        for hint in (getattr(each, "annotation", None), getattr(each, "returns", None)):
+    for child in ast.walk(node):
+        for hint in (getattr(child, "annotation", None), getattr(child, "returns", None)):
             if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
                 tree = _parsed(hint.value)
                 if tree is not None:
@@ -185,24 +189,24 @@ def imports_of(name: str, value: object) -> list[str]:
 
     The first one that does; of a package, also those that import modules in it under the same name.
     """
-    found, inside = [], []
+    imports, submodule_imports = [], []
     for source in main_sources():
         tree = _parsed(source)
         for node in [] if tree is None else _top_level(tree):
             if isinstance(node, ast.Import):
-                statements = [s for each in node.names if (s := _import(each, name, value))]
-                inside += [s for s in statements if "." in s and " as " not in s]
-                found += [s for s in statements if s not in inside]
+                statements = [s for alias in node.names if (s := _import(alias, name, value))]
+                submodule_imports += [s for s in statements if "." in s and " as " not in s]
+                imports += [s for s in statements if s not in submodule_imports]
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                found += [s for each in node.names if (s := _import_from(node.module, each, name, value))]
-    first = found[:1] if found or not inside else [f"import {name}"]
-    return list(dict.fromkeys([*first, *inside]))
+                imports += [s for alias in node.names if (s := _import_from(node.module, alias, name, value))]
+    first_imports = imports[:1] if imports or not submodule_imports else [f"import {name}"]
+    return list(dict.fromkeys([*first_imports, *submodule_imports]))
 
 
 def _import(alias: ast.alias, name: str, value: object) -> str | None:
     if alias.asname is not None:
-        same = alias.asname == name and sys.modules.get(alias.name) is value
-        return f"import {alias.name} as {name}" if same else None
+        is_same = alias.asname == name and sys.modules.get(alias.name) is value
+        return f"import {alias.name} as {name}" if is_same else None
     root = alias.name.partition(".")[0]
     return f"import {alias.name}" if root == name and sys.modules.get(root) is value else None
 
@@ -210,21 +214,21 @@ def _import(alias: ast.alias, name: str, value: object) -> str | None:
 def _import_from(module: str, alias: ast.alias, name: str, value: object) -> str | None:
     if (alias.asname or alias.name) != name or module == "__future__":
         return None
-    there = getattr(sys.modules.get(module), alias.name, sys.modules.get(f"{module}.{alias.name}"))
-    renamed = "" if alias.asname is None else f" as {alias.asname}"
-    return f"from {module} import {alias.name}{renamed}" if there is value else None
+    target = getattr(sys.modules.get(module), alias.name, sys.modules.get(f"{module}.{alias.name}"))
+    alias_text = "" if alias.asname is None else f" as {alias.asname}"
+    return f"from {module} import {alias.name}{alias_text}" if target is value else None
 
 
 def main_sources() -> list[str]:
     """Return what the running program consists of: the text of its file, and the cells that were run."""
     names = main_names()
     file = names.get("__file__")
-    found = ["".join(linecache.getlines(file))] if isinstance(file, str) else []
+    sources = ["".join(linecache.getlines(file))] if isinstance(file, str) else []
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
-        found += [_without_magic(str(cell)) for cell in shell.user_ns.get("In", [])]
-    return [text for text in found if text.strip()]
+        sources += [_without_magic(str(cell)) for cell in shell.user_ns.get("In", [])]
+    return [text for text in sources if text.strip()]
 
 
 def _without_magic(cell: str) -> str:
@@ -247,11 +251,11 @@ def _parsed(source: str) -> ast.Module | None:
 
 def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
     """Yield the statements of a module, those in its blocks (if, try, with, for) included."""
-    waiting: list[ast.AST] = list(reversed(tree.body))
-    while waiting:
-        node = waiting.pop()
+    stack: list[ast.AST] = list(reversed(tree.body))
+    while stack:
+        node = stack.pop()
         if isinstance(node, ast.stmt):
             yield node
         if not isinstance(node, _Definition):
-            inside = [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr)]
-            waiting += reversed(inside)
+            children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+            stack += reversed(children)

@@ -54,7 +54,7 @@ class Server:
 
     def studies(self) -> list[dict[str, Any]]:
         """Return a line on every study that the token may see, as ``tempopt list --json`` prints them."""
-        return [summary_json(each) for each in self._store.list_studies()]
+        return [summary_json(summary) for summary in self._store.list_studies()]
 
     def load(self, name: str) -> StudyResult:
         """Return all that is known of a study.
@@ -89,20 +89,20 @@ class Server:
             StudyChanged: The server has a study of that name that asks something else.
             KeyboardInterrupt: Waiting was interrupted; the study goes on.
         """
-        asked = loaded(spec)
-        refuse_comparison(asked)
-        import_schedules(asked)
-        with self._shown(asked.study.name, progress, observer) as seen:
+        study_spec = loaded(spec)
+        refuse_comparison(study_spec)
+        import_schedules(study_spec)
+        with self._shown(study_spec.study.name, progress, observer) as study_observer:
             remote.submit(
                 self._store,
-                asked,
+                study_spec,
                 trials=trials,
                 more=more,
                 enqueue=enqueue,
                 workers=workers,
-                observer=seen,
+                observer=study_observer,
             )
-            return self._result(asked.study.name, workers, seen, wait=wait)
+            return self._result(study_spec.study.name, workers, study_observer, wait=wait)
 
     def compare(
         self,
@@ -120,14 +120,14 @@ class Server:
         wait: bool = True,
     ) -> StudyResult:
         """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
-        asked = loaded(
+        study_spec = loaded(
             comparison_spec(with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
         )
-        import_schedules(asked)
-        check_comparison(asked, max_runs)
-        with self._shown(asked.study.name, progress, observer) as seen:
-            remote.submit(self._store, asked, workers=workers, observer=seen)
-            return self._result(asked.study.name, workers, seen, wait=wait)
+        import_schedules(study_spec)
+        check_comparison(study_spec, max_runs)
+        with self._shown(study_spec.study.name, progress, observer) as study_observer:
+            remote.submit(self._store, study_spec, workers=workers, observer=study_observer)
+            return self._result(study_spec.study.name, workers, study_observer, wait=wait)
 
     def resume(
         self,
@@ -143,7 +143,7 @@ class Server:
         wait: bool = True,
     ) -> StudyResult:
         """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
-        with self._shown(name, progress, observer) as seen:
+        with self._shown(name, progress, observer) as study_observer:
             remote.resume(
                 self._store,
                 name,
@@ -152,9 +152,9 @@ class Server:
                 retry_failed=retry_failed,
                 explain=explain,
                 workers=workers,
-                observer=seen,
+                observer=study_observer,
             )
-            return self._result(name, workers, seen, wait=wait)
+            return self._result(name, workers, study_observer, wait=wait)
 
     def pause(self, name: str) -> None:
         """Have every agent of a study save its runs and leave, until it is resumed."""
@@ -188,20 +188,20 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
 
-    def _result(self, name: str, workers: Workers | None, seen: Observer, *, wait: bool) -> StudyResult:
+    def _result(self, name: str, workers: Workers | None, observer: Observer, *, wait: bool) -> StudyResult:
         if not wait:
             return load(self._store, name, needs_measurements=True)
-        return remote.carried_out(self._store, name, workers=workers, observer=seen)
+        return remote.carried_out(self._store, name, workers=workers, observer=observer)
 
     @contextmanager
     def _shown(self, name: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
-        """Yield who looks on; an interrupt says how to look again."""
+        """Yield the observer; an interrupt says how to look again."""
         try:
             if observer is not None:
                 yield observer
                 return
-            with watching(progress) as seen:
-                yield seen
+            with watching(progress) as study_observer:
+                yield study_observer
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f'Waiting was interrupted; what the server has of the study "{name}" goes on. load({name!r}) '

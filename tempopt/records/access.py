@@ -20,7 +20,7 @@ class TokenRow:
         expires: None: never.
         used: When it was accepted last, to about a minute; None: never yet.
         revoked: None: it is not.
-        created_by: Name of whoever created it; empty if that was the command line on the database.
+        created_by: Name of the user who created it; empty if that was the command line on the database.
         user: Whose studies are begun with it; empty: ``name``.
     """
 
@@ -39,7 +39,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """One browser that somebody has signed in with a token.
+    """One browser that a user has signed in with a token.
 
     Args:
         digest: SHA-256 of what the browser holds, in hexadecimal digits.
@@ -56,12 +56,12 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One thing that somebody did, or was refused.
+    """One thing that a user did, or was refused.
 
     Args:
         number: Grows with time.
         moment: When, in UTC.
-        name: Name of the token, or of the person; empty if nobody was recognised.
+        name: Name of the token, or of the person; empty if none was recognised.
         token: Id of the token; empty without one.
         address: Where the request came from.
         action: Method and path, without a query.

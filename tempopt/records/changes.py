@@ -31,7 +31,7 @@ class Outcomes:
         gpu_seconds: They times the cards that they were spent on.
         peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
         maps: What the heads of its attention attend to, as plain data; None: it was not looked at.
-        attributes: Numbers for whoever looks at its trial in Optuna, by name; finite.
+        attributes: Numbers to be shown with its trial in Optuna, by name; finite.
         constraints: Name of a guard to how far the run exceeds its limit, as Optuna's constraints; finite.
 
     Raises:
@@ -187,7 +187,7 @@ class Written:
 
     Args:
         refused: Ticket id to the reason, for tickets that are another's by now: what was to be written
-            about them was thrown away, and so should their runs be.
+            about them was discarded, and so should their runs be.
         state: State of the study.
         version: Version of its tickets.
         age: Seconds since the study was created, by the database's clock.

@@ -74,8 +74,8 @@ def is_dead(agent: str) -> bool:
 
 def at_work(tickets: Iterable[TicketRow]) -> list[str]:
     """Return the agents that hold a lease which is not over, as ``host:pid``; not those known to be dead."""
-    held = {t.agent for t in tickets if t.state == "running" and t.agent and (t.lease or 0.0) > 0}
-    return sorted(shown(agent) for agent in held if not is_dead(agent))
+    agents = {t.agent for t in tickets if t.state == "running" and t.agent and (t.lease or 0.0) > 0}
+    return sorted(shown(agent) for agent in agents if not is_dead(agent))
 
 
 def _started(pid: int) -> str | None:

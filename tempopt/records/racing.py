@@ -34,30 +34,32 @@ def next_pairs(done: int, seeds: int) -> range:
     return range(done, min(look, seeds))
 
 
-def in_race(tried: Sequence[TicketRow], direction: Direction) -> list[int]:
+def in_race(tickets: Sequence[TicketRow], direction: Direction) -> list[int]:
     """Return the candidates that may still be the best, by number; one at least.
 
     Out of it is who was left out of the last pair, who was lost on more seeds than the one with the best
     mean, and whose mean is worse than the best one by more than their difference is uncertain.
 
     Args:
-        tried: The ``choose`` tickets of an arm in one round, all over.
+        tickets: The ``choose`` tickets of an arm in one round, all over.
         direction: Which values are better.
     """
-    pairs = pairs_of(tried)
-    last = sorted({t.candidate for t in tried if t.pair == pairs - 1 and t.candidate is not None})
-    values = {candidate: [math.nan] * pairs for candidate in last}
-    for ticket in tried:
+    pairs = pairs_of(tickets)
+    last_candidates = sorted(
+        {t.candidate for t in tickets if t.pair == pairs - 1 and t.candidate is not None}
+    )
+    values = {candidate: [math.nan] * pairs for candidate in last_candidates}
+    for ticket in tickets:
         if ticket.candidate in values and ticket.pair is not None and usable(ticket):
             assert ticket.value is not None
             values[ticket.candidate][ticket.pair] = oriented(ticket.value, direction)
-    lost = {candidate: sum(map(math.isnan, found)) for candidate, found in values.items()}
-    last = [candidate for candidate in last if lost[candidate] == min(lost.values())]
-    table_CP = np.array([values[candidate] for candidate in last])
-    if len(last) == 1 or np.isnan(table_CP).any():
+    lost = {candidate: sum(map(math.isnan, scores)) for candidate, scores in values.items()}
+    last_candidates = [candidate for candidate in last_candidates if lost[candidate] == min(lost.values())]
+    table_CP = np.array([values[candidate] for candidate in last_candidates])
+    if len(last_candidates) == 1 or np.isnan(table_CP).any():
         # the few runs that are left have too little in common to be compared pair by pair
-        return last
-    return [last[place] for place in _not_worse(table_CP)]
+        return last_candidates
+    return [last_candidates[index] for index in _not_worse(table_CP)]
 
 
 def _not_worse(table_CP: np.ndarray) -> list[int]:
@@ -73,28 +75,28 @@ def _not_worse(table_CP: np.ndarray) -> list[int]:
     rest_CP = table_CP - mean_C[:, None] - table_CP.mean(axis=0) + table_CP.mean()
     deviation = math.sqrt((rest_CP**2).sum() / freedom * 2.0 / pairs)
     behind_C = mean_C.max() - mean_C
-    return [int(place) for place in np.flatnonzero(behind_C <= float(t.isf(ALPHA, freedom)) * deviation)]
+    return [int(index) for index in np.flatnonzero(behind_C <= float(t.isf(ALPHA, freedom)) * deviation)]
 
 
-def best_candidate(tried: Sequence[TicketRow], direction: Direction) -> int:
+def best_candidate(tickets: Sequence[TicketRow], direction: Direction) -> int:
     """Return the best candidate of those that were trained on the last pair, by number."""
 
     def rank(candidate: int) -> tuple[int, float, int]:
-        runs = [ticket for ticket in tried if ticket.candidate == candidate]
+        runs = [ticket for ticket in tickets if ticket.candidate == candidate]
         values = [oriented(t.value, direction) for t in runs if usable(t) and t.value is not None]
         mean = fmean(values) if values else -math.inf
         return len(runs) - len(values), -mean, candidate
 
-    # whoever was given up on the way had fewer seeds to be lost on
-    last = pairs_of(tried) - 1
-    return min((t.candidate for t in tried if t.pair == last and t.candidate is not None), key=rank)
+    # a candidate that was given up on the way had fewer seeds to be lost on
+    last_pair = pairs_of(tickets) - 1
+    return min((t.candidate for t in tickets if t.pair == last_pair and t.candidate is not None), key=rank)
 
 
-def best_parameters(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
+def best_parameters(tickets: Sequence[TicketRow], direction: Direction) -> Parameters:
     """Return what the best candidate of those that were trained on the last pair trains with."""
-    return candidate_parameters(tried, best_candidate(tried, direction))
+    return candidate_parameters(tickets, best_candidate(tickets, direction))
 
 
-def candidate_parameters(tried: Iterable[TicketRow], candidate: int) -> Parameters:
+def candidate_parameters(tickets: Iterable[TicketRow], candidate: int) -> Parameters:
     """Return what a candidate of an arm trains with."""
-    return next(dict(t.parameters) for t in tried if t.candidate == candidate and t.parameters is not None)
+    return next(dict(t.parameters) for t in tickets if t.candidate == candidate and t.parameters is not None)

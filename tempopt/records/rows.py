@@ -54,7 +54,7 @@ class StudyRow:
         created: In UTC, as every moment here; by the database's clock.
         version: Grows when tickets are added or withdrawn.
         checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
-        owner: The user who began it; empty for one that was begun on the database by nobody in particular.
+        owner: The user who began it; empty for one that was begun on the database by no user in particular.
         priority: Agents of every study serve those with a higher one first.
         parallel: Runs that may be in progress at a time, as ``study.parallel``.
         age: Seconds from then until this was read, by the database's clock as well.
@@ -104,7 +104,7 @@ class StudySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTotals:
-    """What all runs of one study come to.
+    """The totals of all runs of one study.
 
     Args:
         lowest: Lowest value of a complete search trial; None: there is none.
@@ -170,7 +170,7 @@ class TicketRow:
             have taken to the end.
         code: The code that ran it, as :attr:`tempopt.records.run_code.RunCode.text`.
         started: When it was last taken.
-        failures: Attempts that the infrastructure lost; those given back in good order do not count.
+        failures: Attempts that the infrastructure lost; those returned in good order do not count.
         round: Verdict that it belongs to, from 0; more search tickets after a verdict open the next round.
         sampled: Values of the arm's own space that ``parameters`` follow from; before the ticket is begun
             those that a person wants tried, if any.

@@ -62,14 +62,14 @@ def of_kind(
     tickets: Iterable[TicketRow], kind: Kind, arm: str | None = None, *, of_round: int | None = None
 ) -> list[TicketRow]:
     """Return the tickets of a kind (and arm, and round) by number."""
-    found = [
+    matches = [
         ticket
         for ticket in tickets
         if ticket.kind == kind
         and (arm is None or arm in arms_of(ticket))
         and of_round in (None, ticket.round)
     ]
-    return sorted(found, key=lambda ticket: ticket.number)
+    return sorted(matches, key=lambda ticket: ticket.number)
 
 
 def pairs_of(tickets: Iterable[TicketRow]) -> int:
@@ -114,10 +114,10 @@ def fresh_seed(study_seed: int, kind: Kind, pair: int, of_round: int) -> int:
 def verdicts(tickets: Iterable[TicketRow], of_round: int) -> int:
     """Return which verdict of its study that of a round is, from 1.
 
-    A round whose confirmation was never begun has shown nobody anything.
+    A round whose confirmation was never begun has shown nothing.
     """
-    confirmed = {t.round for t in tickets if t.kind == "confirm" and t.attempt and t.round < of_round}
-    return 1 + len(confirmed)
+    confirmed_rounds = {t.round for t in tickets if t.kind == "confirm" and t.attempt and t.round < of_round}
+    return 1 + len(confirmed_rounds)
 
 
 def last_values(measurements: Iterable[Measurement], prefix: str) -> dict[str, dict[int, float]]:
@@ -127,9 +127,14 @@ def last_values(measurements: Iterable[Measurement], prefix: str) -> dict[str, d
         measurements: Measurements of any tickets.
         prefix: What the names begin with.
     """
-    last: dict[str, dict[int, tuple[int, float]]] = {}
-    for each in measurements:
-        if each.name.startswith(prefix) and math.isfinite(each.value):
-            own = last.setdefault(each.name.removeprefix(prefix), {})
-            own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
-    return {name: {ticket: value for ticket, (_, value) in own.items()} for name, own in last.items()}
+    last_points: dict[str, dict[int, tuple[int, float]]] = {}
+    for measurement in measurements:
+        if measurement.name.startswith(prefix) and math.isfinite(measurement.value):
+            values_by_ticket = last_points.setdefault(measurement.name.removeprefix(prefix), {})
+            values_by_ticket[measurement.ticket_id] = max(
+                values_by_ticket.get(measurement.ticket_id, (-1, 0.0)), (measurement.step, measurement.value)
+            )
+    return {
+        name: {ticket: value for ticket, (_, value) in values_by_ticket.items()}
+        for name, values_by_ticket in last_points.items()
+    }

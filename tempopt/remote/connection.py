@@ -67,11 +67,14 @@ def _bearer(source: Callable[[], str | None]) -> httpx.Auth:
             self._token = source()
 
         def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-            shown = self._token
-            if shown is not None:
-                request.headers["authorization"] = f"Bearer {shown}"
+            old_token = self._token
+            if old_token is not None:
+                request.headers["authorization"] = f"Bearer {old_token}"
             answer = yield request
-            if answer.status_code == httpx.codes.UNAUTHORIZED and (token := source()) not in (None, shown):
+            if answer.status_code == httpx.codes.UNAUTHORIZED and (token := source()) not in (
+                None,
+                old_token,
+            ):
                 self._token = token
                 request.headers["authorization"] = f"Bearer {token}"
                 yield request
@@ -137,18 +140,18 @@ class ServerConnection:
             AccessDenied: The token is missing, wrong, or does not allow this.
             UsageError: The server refuses the request; the class is that of the same error on a database.
         """
-        given: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        kwargs: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         if params:
-            given["params"] = {name: value for name, value in params.items() if value is not None}
+            kwargs["params"] = {name: value for name, value in params.items() if value is not None}
         if json is not None:
-            given["json"] = json
+            kwargs["json"] = json
         if content is not None:
-            given |= {"content": content, "headers": {"content-type": "application/octet-stream"}}
+            kwargs |= {"content": content, "headers": {"content-type": "application/octet-stream"}}
         # what only reads can be asked again: a reply that was lost is nothing that a person has to know
         pauses = [*_AGAIN_SECONDS] if method == "GET" else []
         while True:
             try:
-                answer = self.client.request(method, path, **given)
+                answer = self.client.request(method, path, **kwargs)
                 break
             except httpx.InvalidURL as error:
                 raise UsageError(f"{self.url} cannot be read as a URL ({error}).") from error
@@ -165,8 +168,8 @@ class ServerConnection:
 def refusal(url: str, answer: httpx.Response) -> TempoptError:
     """Return the error that an answer of a server tells of."""
     try:
-        told = answer.json()["error"]
-        code, message = str(told["code"]), str(told["message"])
+        error = answer.json()["error"]
+        code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         if answer.status_code in _AWAY:
             return StoreUnreachable(f"The server {url} cannot be reached (status {answer.status_code}).")

@@ -63,7 +63,7 @@ def servers(warn: Callable[[str], None] = _warn) -> Servers:
     text = _private(path, "the servers that you have logged in to", warn)
     try:
         data: Any = json.loads(text)
-        tokens = {str(url): str(each["token"]) for url, each in data["servers"].items()}
+        tokens = {str(url): str(entry["token"]) for url, entry in data["servers"].items()}
         default = data.get("default")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not as tempopt login writes it. Remove it and log in again.") from None
@@ -77,23 +77,25 @@ def default_server() -> str | None:
 
 def remember(url: str, token: str) -> Path:
     """Keep the token for a server, which is the default from now on; return the file that holds it."""
-    known = servers(warn=lambda text: None)
-    return _write(Servers(tokens={**known.tokens, server_url(url): token}, default=server_url(url)))
+    stored_servers = servers(warn=lambda text: None)
+    return _write(Servers(tokens={**stored_servers.tokens, server_url(url): token}, default=server_url(url)))
 
 
 def forget(url: str | None) -> str | None:
-    """Forget a server; return its URL, None if nobody has logged in to it.
+    """Forget a server; return its URL, None if there is no login to it.
 
     Args:
         url: Of the server; None: the default one.
     """
-    known = servers(warn=lambda text: None)
-    meant = known.default if url is None else server_url(url)
-    if meant is None or meant not in known.tokens:
+    stored_servers = servers(warn=lambda text: None)
+    server = stored_servers.default if url is None else server_url(url)
+    if server is None or server not in stored_servers.tokens:
         return None
-    rest = {each: token for each, token in known.tokens.items() if each != meant}
-    _write(Servers(tokens=rest, default=None if known.default == meant else known.default))
-    return meant
+    tokens = {other_url: token for other_url, token in stored_servers.tokens.items() if other_url != server}
+    _write(
+        Servers(tokens=tokens, default=None if stored_servers.default == server else stored_servers.default)
+    )
+    return server
 
 
 def token_for(url: str, file: str | Path | None = None, warn: Callable[[str], None] = _warn) -> str | None:
@@ -112,10 +114,10 @@ def token_for(url: str, file: str | Path | None = None, warn: Callable[[str], No
     """
     if file is not None:
         return token_in(Path(file), warn)
-    if given := os.environ.get("TEMPOPT_TOKEN"):
-        return checked(given, "TEMPOPT_TOKEN")
-    if named := os.environ.get("TEMPOPT_TOKEN_FILE"):
-        return token_in(Path(named), warn)
+    if token := os.environ.get("TEMPOPT_TOKEN"):
+        return checked(token, "TEMPOPT_TOKEN")
+    if token_file := os.environ.get("TEMPOPT_TOKEN_FILE"):
+        return token_in(Path(token_file), warn)
     return servers(warn).tokens.get(server_url(url))
 
 
@@ -128,17 +130,17 @@ def token_in(path: Path, warn: Callable[[str], None] = _warn) -> str:
     return checked(_private(path, "one token", warn), str(path))
 
 
-def checked(given: str, where: str) -> str:
+def checked(text: str, where: str) -> str:
     """Return a token without spaces around it.
 
     Args:
-        given: The token.
+        text: The token.
         where: Where it was found, for messages.
 
     Raises:
         UsageError: It is none: empty, of several words, or of signs that no header holds.
     """
-    token = given.strip()
+    token = text.strip()
     if not token or len(token) > _LONGEST or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"{where} holds no token. Give one line, as tempopt token create has printed it.")
     return token
@@ -154,11 +156,11 @@ def _private(path: Path, holds: str, warn: Callable[[str], None]) -> str:
     return text
 
 
-def _write(known: Servers) -> Path:
+def _write(stored_servers: Servers) -> Path:
     path = servers_file()
     data = {
-        "default": known.default,
-        "servers": {url: {"token": token} for url, token in known.tokens.items()},
+        "default": stored_servers.default,
+        "servers": {url: {"token": token} for url, token in stored_servers.tokens.items()},
     }
     temporary = path.with_name(f"{path.name}.{os.getpid()}.writing")
     try:

@@ -106,36 +106,38 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
             OSError: The server could not be reached for two minutes, or refuses it.
         """
         upload, size, offset = secrets.token_hex(8), file.stat().st_size, 0
-        back, until = 0, 0.0
+        num_restarts, deadline = 0, 0.0
         with file.open("rb") as source:
             while True:
                 source.seek(offset)
-                some = source.read(piece)
-                told = {"upload": upload, "offset": offset, "total": size}
-                came: dict[str, Any] | None = _told(partial(self._sent, server, path, told, some), self._url)
-                if came is None:
+                chunk = source.read(piece)
+                params = {"upload": upload, "offset": offset, "total": size}
+                answer: dict[str, Any] | None = _told(
+                    partial(self._sent, server, path, params, chunk), self._url
+                )
+                if answer is None:
                     # another server, or one whose folder was cleared, has less of it than was sent
-                    back += 1
-                    if back > _MOST_BACK:
+                    num_restarts += 1
+                    if num_restarts > _MOST_BACK:
                         raise OSError(f"The server {self._url} loses pieces of {path.rpartition('/')[2]}.")
-                    asked = partial(_asked, server, "GET", f"{path}/uploads/{upload}")
-                    offset = min(int(_told(asked, self._url)["bytes"]), offset)
+                    query = partial(_asked, server, "GET", f"{path}/uploads/{upload}")
+                    offset = min(int(_told(query, self._url)["bytes"]), offset)
                     continue
-                offset += len(some)
-                if came["whole"]:
+                offset += len(chunk)
+                if answer["whole"]:
                     return
                 if offset >= size:
-                    until = until or time.monotonic() + _JOINED_SECONDS
-                    if time.monotonic() > until:
+                    deadline = deadline or time.monotonic() + _JOINED_SECONDS
+                    if time.monotonic() > deadline:
                         raise OSError(f"The server {self._url} does not bring the file to its object store.")
                     time.sleep(_JOINED_PAUSE_SECONDS)
 
     def _sent(
-        self, server: ServerConnection, path: str, told: dict[str, Any], some: bytes
+        self, server: ServerConnection, path: str, params: dict[str, Any], chunk: bytes
     ) -> dict[str, Any] | None:
         """Send a piece; return how much has come, None if pieces before it are missing."""
-        found: dict[str, Any] | None = _asked(server, "PUT", path, params=told, content=some)
-        return found
+        answer: dict[str, Any] | None = _asked(server, "PUT", path, params=params, content=chunk)
+        return answer
 
     def get_file(self, rpath: str, lpath: str, *args: Any, **options: Any) -> None:
         """Fetch a file; what is broken off goes on where it was.
@@ -168,7 +170,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         raise PermissionError(f"{path} is deleted by the server, once no run needs it.")
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """Refuse: nobody lists what others keep."""
+        """Refuse: what others keep is not listed."""
         raise PermissionError("Checkpoints behind a server are not listed.")
 
 
@@ -180,10 +182,10 @@ def _where(
     server: ServerConnection, purpose: str, study: str, run: str, file: str, size: int
 ) -> dict[str, Any]:
     body = {"study": study, "run": run, "file": file, "size": size, "purpose": purpose}
-    found: dict[str, Any] = _told(
+    answer: dict[str, Any] = _told(
         lambda: _asked(server, "POST", "/api/checkpoints/where", json=body), server.url
     )
-    return found
+    return answer
 
 
 def _urls(where: dict[str, Any], ask: Callable[[], dict[str, Any]]) -> Iterator[str]:
@@ -193,9 +195,9 @@ def _urls(where: dict[str, Any], ask: Callable[[], dict[str, Any]]) -> Iterator[
         where = ask()
 
 
-def _asked(server: ServerConnection, method: str, path: str, **given: Any) -> Any:
+def _asked(server: ServerConnection, method: str, path: str, **kwargs: Any) -> Any:
     """Return the JSON data of an answer; None if pieces of a file are missing."""
-    answer = server.client.request(method, path, **given)
+    answer = server.client.request(method, path, **kwargs)
     if answer.is_success:
         return answer.json()
     error = refusal(server.url, answer)
@@ -219,7 +221,7 @@ def _may_pass(answer: httpx.Response) -> bool:
 
 def _told(work: Callable[[], T], server: str) -> T:
     """Return what the work returns, done anew while the server or the object store cannot be reached."""
-    until, pause = 0.0, 0.25
+    deadline, pause = 0.0, 0.25
     while True:
         try:
             return work()
@@ -227,8 +229,8 @@ def _told(work: Callable[[], T], server: str) -> T:
             raise FileNotFoundError(str(error)) from error
         except (_AgainError, httpx.TransportError) as error:
             # counted from the first time on: a large file may have been on its way for longer
-            until = until or time.monotonic() + _PATIENCE_SECONDS
-            if time.monotonic() >= until:
+            deadline = deadline or time.monotonic() + _PATIENCE_SECONDS
+            if time.monotonic() >= deadline:
                 why = str(error) or type(error).__name__
                 raise OSError(
                     f"The server {server} cannot be reached, or its object store ({why})."
@@ -249,8 +251,8 @@ def _parts(path: str) -> tuple[str, str, str]:
 def _put_signed(url: str, path: Path, size: int) -> None:
     def chunks() -> Iterator[bytes]:
         with path.open("rb") as file:
-            while some := file.read(_CHUNK):
-                yield some
+            while chunk := file.read(_CHUNK):
+                yield chunk
 
     headers = {"content-length": str(size)}
     with httpx.Client(timeout=httpx.Timeout(_SIGNED_SECONDS)) as client:
@@ -260,18 +262,18 @@ def _put_signed(url: str, path: Path, size: int) -> None:
 
 def _fetch(client: httpx.Client, url: str, target: BinaryIO) -> None:
     """Write what lies under a URL into a file, from the byte on that it has up to now."""
-    there = target.tell()
-    headers = {"range": f"bytes={there}-"} if there else {}
+    offset = target.tell()
+    headers = {"range": f"bytes={offset}-"} if offset else {}
     with client.stream("GET", url, headers=headers) as answer:
-        if there and answer.status_code in (httpx.codes.OK, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
+        if offset and answer.status_code in (httpx.codes.OK, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
             # all of it comes, or has come, perhaps of another file than before
             target.seek(0)
             target.truncate()
         if not answer.is_success:
             answer.read()
         _checked(answer)
-        for some in answer.iter_bytes(_CHUNK):
-            target.write(some)
+        for chunk in answer.iter_bytes(_CHUNK):
+            target.write(chunk)
 
 
 def _checked(answer: httpx.Response) -> None:

@@ -12,12 +12,12 @@ OPEN_STUDIES = "/api/agents/studies"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
-def study_path(name: str, *rest: str) -> str:
+def study_path(name: str, *parts: str) -> str:
     """Return the path of a study, or of something of it.
 
     Args:
         name: Name of the study.
-        rest: What of it, as in ``tickets``.
+        parts: What of it, as in ``tickets``.
 
     Raises:
         StudyNotFound: No study has such a name.
@@ -26,4 +26,4 @@ def study_path(name: str, *rest: str) -> str:
         raise StudyNotFound(
             f'There is no study "{name}": names are of letters, digits, dots, dashes and underscores.'
         )
-    return "/".join([STUDIES, name, *rest])
+    return "/".join([STUDIES, name, *parts])

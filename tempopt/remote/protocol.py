@@ -135,7 +135,7 @@ class Synced(Body):
     """What became of it.
 
     Args:
-        refused: Tickets that are others' by now: what was said of them was thrown away, and so should their
+        refused: Tickets that are others' by now: what was said of them was discarded, and so should their
             runs be.
         pruned: Step of the report at which a run is pruned, by the id of its ticket: it is to end.
         state: State of the study.

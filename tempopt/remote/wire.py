@@ -23,7 +23,9 @@ T = TypeVar("T")
 PROTOCOL = 1
 """Version of what agents and servers say to each other; a server also serves agents of the one before."""
 
-_CHANGES: dict[str, type] = {each.__name__: each for each in (Began, Reported, Kept, Ended, Lost, Returned)}
+_CHANGES: dict[str, type] = {
+    change_type.__name__: change_type for change_type in (Began, Reported, Kept, Ended, Lost, Returned)
+}
 _RANGES: dict[str, tuple[float, float]] = {
     "ticket_id": (0, LARGEST_ID),
     "attempt": (1, LARGEST_ID),
@@ -62,12 +64,12 @@ def from_plain(kind: type[T] | Any, data: Any) -> T:
         UsageError: The data are none of that kind.
     """
     try:
-        found: T = _adapter(kind).validate_python(data)
+        value: T = _adapter(kind).validate_python(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{where or 'The body'} is not as expected: {first['msg']}.") from error
-    return found
+        first_error = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first_error["loc"])
+        raise UsageError(f"{where or 'The body'} is not as expected: {first_error['msg']}.") from error
+    return value
 
 
 def measurement_to_plain(row: Measurement) -> dict[str, Any]:
@@ -85,8 +87,7 @@ def measurement_from_plain(data: Any) -> Measurement:
 def measurements_to_plain(rows: Iterable[Measurement]) -> list[list[Any]]:
     """Return measurements as lists of ticket id, step, name and value: keys of so many cost bytes."""
     return [
-        [each.ticket_id, each.step, each.name, each.value if math.isfinite(each.value) else None]
-        for each in rows
+        [row.ticket_id, row.step, row.name, row.value if math.isfinite(row.value) else None] for row in rows
     ]
 
 
@@ -123,8 +124,10 @@ def change_to_plain(change: Change) -> dict[str, Any]:
     """Return a change as plain data, with its type by name."""
     plain = {"type": type(change).__name__, **_adapter(type(change)).dump_python(change, mode="json")}
     if isinstance(change, Ended):
-        measured = change.outcomes.measurements
-        plain["outcomes"]["measurements"] = [measurement_to_plain(each) for each in measured]
+        measurements = change.outcomes.measurements
+        plain["outcomes"]["measurements"] = [
+            measurement_to_plain(measurement) for measurement in measurements
+        ]
     elif isinstance(change, Reported) and not math.isfinite(change.value):
         plain["value"] = None
     return plain
@@ -144,12 +147,12 @@ def change_from_plain(data: dict[str, Any]) -> Change:
     if kind is Reported and fields.get("value", 0) is None:
         fields["value"] = math.nan
     if kind is Ended and isinstance(outcomes := fields.get("outcomes"), dict):
-        measured = outcomes.get("measurements")
-        if isinstance(measured, list):
-            fields["outcomes"] = {**outcomes, "measurements": list(map(_with_nan, measured))}
+        measurements = outcomes.get("measurements")
+        if isinstance(measurements, list):
+            fields["outcomes"] = {**outcomes, "measurements": list(map(_with_nan, measurements))}
     change: Change = from_plain(kind, fields)
     if isinstance(change, Ended):
-        if any(each.ticket_id != change.ticket_id for each in change.outcomes.measurements):
+        if any(measurement.ticket_id != change.ticket_id for measurement in change.outcomes.measurements):
             raise UsageError(f"Of ticket {change.ticket_id} measurements of another ticket were told.")
     return change
 
@@ -160,39 +163,45 @@ def _with_nan(measurement: Any) -> Any:
     return measurement
 
 
-def _check(kind: type, given: dict[str, Any]) -> None:
+def _check(kind: type, data: dict[str, Any]) -> None:
     """Refuse keys that a change does not have, and what no database holds or no run can have done."""
-    known = [field.name for field in dataclasses.fields(kind)]
-    if extra := sorted(given.keys() - set(known)):
-        raise UsageError(f"{kind.__name__} has no {str(extra[0])[:100]!r}. It has {', '.join(known)}.")
-    waiting: list[tuple[str, Any]] = [("", given)]
-    while waiting:
-        inside, each = waiting.pop()
-        if isinstance(each, dict):
-            for key, value in each.items():
-                if inside not in _OF_THEIR_OWN:
+    field_names = [field.name for field in dataclasses.fields(kind)]
+    if extra_keys := sorted(data.keys() - set(field_names)):
+        raise UsageError(
+            f"{kind.__name__} has no {str(extra_keys[0])[:100]!r}. It has {', '.join(field_names)}."
+        )
+    stack: list[tuple[str, Any]] = [("", data)]
+    while stack:
+        parent_key, node = stack.pop()
+        if isinstance(node, dict):
+            for key, value in node.items():
+                if parent_key not in _OF_THEIR_OWN:
                     _check_number(kind, key, value)
                     _check_text(kind, key, value)
-                waiting.append((inside if inside in _OF_THEIR_OWN else key, value))
-        elif isinstance(each, list):
-            waiting += [(inside, value) for value in each]
-        elif isinstance(each, int):
-            most = _LARGEST_SEED if inside == "attributes" else LARGEST_COUNT
-            if abs(each) > most:
-                raise UsageError(f"A whole number in {kind.__name__} is beyond {most}, the largest.")
-        elif isinstance(each, float) and not math.isfinite(each):
+                stack.append((parent_key if parent_key in _OF_THEIR_OWN else key, value))
+        elif isinstance(node, list):
+            stack += [(parent_key, value) for value in node]
+        elif isinstance(node, int):
+            max_value = _LARGEST_SEED if parent_key == "attributes" else LARGEST_COUNT
+            if abs(node) > max_value:
+                raise UsageError(f"A whole number in {kind.__name__} is beyond {max_value}, the largest.")
+        elif isinstance(node, float) and not math.isfinite(node):
             raise UsageError(f"A number in {kind.__name__} is not finite. Give null where a value is none.")
 
 
 def _check_number(kind: type, key: str, value: Any) -> None:
     if key not in _RANGES or value is None:
         return
-    least, most = _RANGES[key]
+    min_value, max_value = _RANGES[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{key} in {kind.__name__} is no number. Give one from {least:g} to {most:g}.")
-    if not least <= value <= most:
-        given = f"{value:g}" if isinstance(value, float) else str(value)[:40]
-        raise UsageError(f"{key} in {kind.__name__} is {given}. Give a number from {least:g} to {most:g}.")
+        raise UsageError(
+            f"{key} in {kind.__name__} is no number. Give one from {min_value:g} to {max_value:g}."
+        )
+    if not min_value <= value <= max_value:
+        value_text = f"{value:g}" if isinstance(value, float) else str(value)[:40]
+        raise UsageError(
+            f"{key} in {kind.__name__} is {value_text}. Give a number from {min_value:g} to {max_value:g}."
+        )
 
 
 def _check_text(kind: type, key: str, value: Any) -> None:
@@ -202,8 +211,8 @@ def _check_text(kind: type, key: str, value: Any) -> None:
         raise UsageError(
             f"{key} in {kind.__name__} has {len(value)} characters. It may have {_LENGTHS[key]} at the most."
         )
-    if wrong := not_text(value):
-        raise UsageError(f"{key} in {kind.__name__} holds {wrong}. Give a text in UTF-8 without it.")
+    if fault := not_text(value):
+        raise UsageError(f"{key} in {kind.__name__} holds {fault}. Give a text in UTF-8 without it.")
 
 
 def changes_from_plain(data: Sequence[dict[str, Any]]) -> list[Change]:
@@ -212,13 +221,13 @@ def changes_from_plain(data: Sequence[dict[str, Any]]) -> list[Change]:
     Raises:
         UsageError: One of them is none, or happens to an attempt after its end.
     """
-    found: list[Change] = []
-    over: set[tuple[int, int]] = set()
+    changes: list[Change] = []
+    ended_attempts: set[tuple[int, int]] = set()
     for change in map(change_from_plain, data):
         attempt = (change.ticket_id, change.attempt)
-        if attempt in over:
+        if attempt in ended_attempts:
             raise UsageError(f"Something happens to ticket {attempt[0]} after the end of its attempt.")
         if isinstance(change, Ended | Lost | Returned):
-            over.add(attempt)
-        found.append(change)
-    return found
+            ended_attempts.add(attempt)
+        changes.append(change)
+    return changes

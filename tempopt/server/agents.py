@@ -34,8 +34,8 @@ async def speaks(
     tempopt_protocol: Annotated[str | None, Header(description="Version that the agent speaks.")] = None,
 ) -> None:
     """Refuse agents that are too old or too new; a dependency of every route for agents."""
-    given = tempopt_protocol or ""
-    version = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else None
+    header = tempopt_protocol or ""
+    version = int(header) if header.isascii() and header.isdecimal() and len(header) < 9 else None
     if version is None:
         raise ApiError(
             400,
@@ -72,17 +72,17 @@ def _at_desk(shared: State, study: str, do: Callable[[Desk], T], *, id: int | No
     try:
         return shared.desks.work(study, do, id=id)
     except StudyNotFound:
-        begun = "" if id is None else ", or it was deleted and another one of that name begun"
+        deletion_text = "" if id is None else ", or it was deleted and another one of that name begun"
         raise ApiError(
             404,
             "study_not_found",
-            f'The server has no study "{study}"{begun}. Begin it first: tempopt search SPEC, with the URL of '
-            "the server as --storage, or after tempopt login.",
+            f'The server has no study "{study}"{deletion_text}. Begin it first: tempopt search SPEC, with '
+            "the URL of the server as --storage, or after tempopt login.",
         ) from None
 
 
 def full_name(agent: str, principal: Principal) -> str:
-    """Return the name under which the store knows an agent: nobody with another token has the same."""
+    """Return the name under which the store knows an agent: no agent with another token has the same."""
     return f"{agent}@{principal.name}"
 
 
@@ -93,54 +93,54 @@ def open_studies(principal: Asking, shared: Shared) -> list[OpenStudy]:
 
 
 @router.post("/join", summary="Join a study")
-def join(said: Join, request: Request, principal: Asking, shared: Shared) -> Joined:
+def join(body: Join, request: Request, principal: Asking, shared: Shared) -> Joined:
     """Return what an agent has to know of a study before it can work on it."""
-    about(request, study=said.study, detail=said.agent)
-    principal.check(said.study)
+    about(request, study=body.study, detail=body.agent)
+    principal.check(body.study)
 
     def do(desk: Desk) -> Joined:
-        study = shared.store.load_study(said.study)
+        study = shared.store.load_study(body.study)
         if study.state == "paused":
             raise UsageError(
-                f'Study "{said.study}" was paused. Let it go on first: tempopt resume {said.study}'
+                f'Study "{body.study}" was paused. Let it go on first: tempopt resume {body.study}'
             )
-        desk.enter(full_name(said.agent, principal), said.session)
+        desk.enter(full_name(body.agent, principal), body.session)
         # where checkpoints lie is the server's business
-        shown: dict[str, Any] = to_plain(dataclasses.replace(study, checkpoints=None))
+        public_study: dict[str, Any] = to_plain(dataclasses.replace(study, checkpoints=None))
         return Joined(
-            study=shown, codes=sorted(desk.cache.codes), standing=desk.standing(), server=__version__
+            study=public_study, codes=sorted(desk.cache.codes), standing=desk.standing(), server=__version__
         )
 
-    return _at_desk(shared, said.study, do)
+    return _at_desk(shared, body.study, do)
 
 
 @router.post("/sync", summary="Tell of runs, renew their leases, take a ticket")
-async def sync(said: Sync, request: Request, principal: Asking, shared: Shared) -> Synced:
+async def sync(body: Sync, request: Request, principal: Asking, shared: Shared) -> Synced:
     """Write what an agent says, and answer with a ticket if it wants one, as soon as there is one.
 
     Safe to repeat: what was written before is accepted and changes nothing.
     """
-    principal.check(said.study)
-    agent = full_name(said.agent, principal)
+    principal.check(body.study)
+    agent = full_name(body.agent, principal)
 
     def work(looking: bool) -> Synced | None:
         def do(desk: Desk) -> Synced | None:
-            if not said.dead:
-                desk.enter(agent, said.session)
-            return desk.sync(agent, said, looking=looking)
+            if not body.dead:
+                desk.enter(agent, body.session)
+            return desk.sync(agent, body, looking=looking)
 
-        return _at_desk(shared, said.study, do, id=said.study_id)
+        return _at_desk(shared, body.study, do, id=body.study_id)
 
     answer = await run_in_threadpool(work, False)
     assert answer is not None
-    if said.take is None or not said.take.wait or not _in_vain(answer):
+    if body.take is None or not body.take.wait or not _in_vain(answer):
         return answer
 
     def look() -> Synced | None:
         # a token that was revoked meanwhile is given no ticket any more
         return work(True) if shared.guard.still(principal) else None
 
-    return await _waited(answer, said.take.wait, request, shared, said.study, look)
+    return await _waited(answer, body.take.wait, request, shared, body.study, look)
 
 
 def _in_vain(answer: Synced) -> bool:
@@ -153,7 +153,7 @@ async def _waited(
     """Return the first answer that is not in vain, or the last one there is time for."""
     news, loop = asyncio.Event(), asyncio.get_running_loop()
     began = time.monotonic()
-    until = began + seconds
+    deadline = began + seconds
 
     def notify() -> None:
         loop.call_soon_threadsafe(news.set)
@@ -161,14 +161,14 @@ async def _waited(
     desk = await run_in_threadpool(shared.desks.of, study)
     desk.listeners.add(notify)
     try:
-        while _in_vain(answer) and (left := until - time.monotonic()) > 0:
+        while _in_vain(answer) and (seconds_left := deadline - time.monotonic()) > 0:
             try:
-                await asyncio.wait_for(news.wait(), min(left, _LOOK_SECONDS, THOROUGH_SECONDS))
+                await asyncio.wait_for(news.wait(), min(seconds_left, _LOOK_SECONDS, THOROUGH_SECONDS))
             except TimeoutError:
                 pass
             news.clear()
             if shared.leaving.is_set() or await request.is_disconnected():
-                # nobody would hear of the ticket
+                # no agent would hear of the ticket
                 return answer
             answer = await run_in_threadpool(look) or answer
     finally:
@@ -178,14 +178,14 @@ async def _waited(
 
 
 @router.post("/leave", summary="Leave a study")
-def leave(said: Leave, request: Request, principal: Asking, shared: Shared) -> Left:
+def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> Left:
     """Let what the agent was given wait again; what its runs have done was told before."""
-    about(request, study=said.study, detail=said.agent)
-    principal.check(said.study)
-    agent = full_name(said.agent, principal)
+    about(request, study=body.study, detail=body.agent)
+    principal.check(body.study)
+    agent = full_name(body.agent, principal)
 
     def do(desk: Desk) -> Left:
-        desk.enter(agent, said.session)
-        return Left(released=desk.leave(agent, said.session))
+        desk.enter(agent, body.session)
+        return Left(released=desk.leave(agent, body.session))
 
-    return _at_desk(shared, said.study, do, id=said.study_id)
+    return _at_desk(shared, body.study, do, id=body.study_id)

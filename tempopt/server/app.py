@@ -33,7 +33,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
     """Return the application that serves the studies of a store.
 
     Args:
-        store: Where they are; closed by whoever opened it.
+        store: Where they are; closed by the caller, who opened it.
         checkpoints: URL of the folder under which checkpoints lie, absolute.
     """
     # FastAPI's /docs loads scripts of another site
@@ -55,7 +55,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
     errors.install(app)
     app.add_middleware(BodyLimits)
     app.add_middleware(Audit)
-    for each in (
+    for module in (
         agents,
         audit,
         checkpoint_routes,
@@ -65,7 +65,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         studies,
         study_writes,
     ):
-        app.include_router(each.router)
+        app.include_router(module.router)
     app.state.study_list = StudyList(store)
     app.include_router(routes.router)
     operations.install(app)

@@ -28,7 +28,7 @@ class State:
         desks: The studies that agents are at work on.
         metrics: What Prometheus reads.
         reports: The pages of studies.
-        leaving: Set once the server is to end: nobody is made to wait any more.
+        leaving: Set once the server is to end: no request waits any more.
     """
 
     store: Store

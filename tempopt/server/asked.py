@@ -1,4 +1,4 @@
-"""The study that a request is about: read for whoever may see it, and unknown to everybody else."""
+"""The study that a request is about: read for those who may see it, and unknown to all others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Known = Annotated[
 
 def not_found(name: str, store: Store, principal: Principal) -> ApiError:
     """Return the error that there is no such study, with the names of those that may be seen."""
-    names = [each.study.name for each in store.list_studies() if principal.may_see(each.study.name)]
+    names = [summary.study.name for summary in store.list_studies() if principal.may_see(summary.study.name)]
     return ApiError(404, "study_not_found", unknown("study", name, names or ["none yet"]))
 
 
@@ -56,6 +56,6 @@ def _meant(
 
 
 Seen = Annotated[StudyRow, Depends(_seen)]
-"""The study in the path, for whoever may see it."""
+"""The study in the path, for those who may see it."""
 Meant = Annotated[StudyRow, Depends(_meant)]
-"""The study in the path, for whoever may have something done to it."""
+"""The study in the path, for those who may have something done to it."""

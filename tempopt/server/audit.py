@@ -45,7 +45,7 @@ class Audit:
         async def sent(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
-                # before the answer: whoever has it finds the line
+                # before the answer: its reader finds the line
                 answered = True
                 await _note(scope, message["status"])
             await send(message)
@@ -54,7 +54,7 @@ class Audit:
         try:
             await self._app(scope, receive, sent)
         except Exception:
-            # what nobody foresaw is answered further out
+            # what was not foreseen is answered further out
             if not answered:
                 await _note(scope, 500)
             raise
@@ -74,16 +74,16 @@ def _write(state: State, row: AuditRow) -> None:
 
 
 def _row(scope: Scope, status: int) -> AuditRow | None:
-    told: dict[str, Any] = scope["state"]
-    principal: Principal | None = told.get("principal")
+    state: dict[str, Any] = scope["state"]
+    principal: Principal | None = state.get("principal")
     changes = scope["method"] not in READS and not scope["path"].startswith(_SAID)
-    unwritten: int | None = told.get("unwritten")
+    unwritten: int | None = state.get("unwritten")
     if principal is None and unwritten is None:
         return None
     if principal is not None and not changes and status != 403:
         return None
     path: dict[str, str] = scope.get("path_params", {})
-    study, detail = told.get("about", (path.get("name") or path.get("study") or "", ""))
+    study, detail = state.get("about", (path.get("name") or path.get("study") or "", ""))
     if unwritten:
         detail = f"{unwritten} refused before it have no line"
     return AuditRow(
@@ -126,5 +126,5 @@ def audited(
 ) -> list[Audited]:
     """Return what was done, newest first; `before` the number of the last line is the next page."""
     principal.check_whole()
-    rows = shared.store.audited(before=before, most=most, study=study)
+    rows = shared.store.audited(before=before, limit=most, study=study)
     return [Audited.model_validate(row, from_attributes=True) for row in rows]

@@ -122,15 +122,15 @@ class Guard:
             session: What a browser holds of a session.
 
         Raises:
-            ApiError: Nobody that is known.
+            ApiError: The token or session is not known.
         """
         address = client_address(request)
         try:
-            found = self._of_session(session) if token is None else self._of_token(token)
+            principal = self._of_session(session) if token is None else self._of_token(token)
         except ApiError as error:
             raise self._refused(request, address, error) from None
         self.failures.forgive(address)
-        return found
+        return principal
 
     def _of_session(self, session: str | None) -> Principal:
         if session is None:
@@ -141,12 +141,12 @@ class Guard:
                 "TOKEN).",
             )
         id = self.sessions.token_of(session)
-        known = None if id is None else self._fresh(id)
-        if known is None:
+        entry = None if id is None else self._fresh(id)
+        if entry is None:
             raise ApiError(401, "session_ended", "The session has ended. Sign in again.")
-        if (error := _invalid(known.row)) is not None:
+        if (error := _invalid(entry.row)) is not None:
             raise error
-        return self._principal(known)
+        return self._principal(entry)
 
     async def identify(self, request: Request, token: str | None, session: str | None = None) -> Principal:
         """Return the client, as :meth:`principal`, in a thread where the store is asked."""
@@ -157,11 +157,11 @@ class Guard:
     async def begin_session(self, principal: Principal) -> tuple[str, datetime]:
         """Begin a session for a token, and return what the browser holds and when it ends."""
         row = await run_in_threadpool(self._store.token, principal.id)
-        until = None if row is None else row.expires
-        return await run_in_threadpool(lambda: self.sessions.begin(principal.id, until=until))
+        expiry = None if row is None else row.expires
+        return await run_in_threadpool(lambda: self.sessions.begin(principal.id, until=expiry))
 
     def asks_store(self, token: str | None, session: str | None = None) -> bool:
-        """Return whether :meth:`principal` has to ask the store, or to write to it, about whoever asks."""
+        """Return whether :meth:`principal` has to ask the store, or to write to it, about a request."""
         if token is None and session is not None:
             return True
         parts = None if token is None else tokens.TOKEN.fullmatch(token)
@@ -169,22 +169,22 @@ class Guard:
             return False
         now = self._clock()
         with self._lock:
-            known = self._known.get(parts[1])
-        return known is None or now - known.looked > FRESH_SECONDS or now - known.noted >= _USED_SECONDS
+            entry = self._known.get(parts[1])
+        return entry is None or now - entry.looked > FRESH_SECONDS or now - entry.noted >= _USED_SECONDS
 
     def still(self, principal: Principal) -> bool:
-        """Return whether somebody who was let in would be let in now; the store is asked rarely."""
+        """Return whether a user who was let in would be let in now; the store is asked rarely."""
         try:
-            known = self._fresh(principal.id)
+            entry = self._fresh(principal.id)
         except StorageError:
             # nothing that is new can be told either
             return True
-        return known is not None and _invalid(known.row) is None
+        return entry is not None and _invalid(entry.row) is None
 
     def _refused(self, request: Request, address: str, error: ApiError) -> ApiError:
-        waits = self.failures.wait(address) > 0
+        is_waiting = self.failures.wait(address) > 0
         request.state.unwritten = self.failures.failed(address)
-        if waits:
+        if is_waiting:
             wait = math.ceil(self.failures.wait(address))
             text = f"Too many requests from {address} were refused. Wait {wait} s, then show a valid token."
             return ApiError(429, "rate_limited", text, {"retry-after": f"{wait}"})
@@ -193,20 +193,20 @@ class Guard:
 
     def _of_token(self, token: str) -> Principal:
         parts = tokens.TOKEN.fullmatch(token)
-        known = None if parts is None else self._fresh(parts[1])
-        if known is None or not tokens.is_of(token, known.row):
+        entry = None if parts is None else self._fresh(parts[1])
+        if entry is None or not tokens.is_of(token, entry.row):
             raise ApiError(401, "token_unknown", "This server does not know the token.")
-        if (error := _invalid(known.row)) is not None:
+        if (error := _invalid(entry.row)) is not None:
             raise error
-        return self._principal(known)
+        return self._principal(entry)
 
-    def _principal(self, known: _Known) -> Principal:
-        row = known.row
-        self._use(known)
+    def _principal(self, entry: _Known) -> Principal:
+        row = entry.row
+        self._use(entry)
         scopes: set[Scope] = set()
-        for each in SCOPES:
-            if each in row.scopes:
-                scopes |= _IMPLIED[each]
+        for scope in SCOPES:
+            if scope in row.scopes:
+                scopes |= _IMPLIED[scope]
         return Principal(
             id=row.id,
             name=row.name,
@@ -219,34 +219,34 @@ class Guard:
         """Return the token of an id, None if there is none; the store is asked once in a few seconds."""
         now = self._clock()
         with self._lock:
-            known = self._known.get(id)
-        if known is not None and now - known.looked <= FRESH_SECONDS:
-            return known
+            entry = self._known.get(id)
+        if entry is not None and now - entry.looked <= FRESH_SECONDS:
+            return entry
         row = self._store.token(id)
         with self._lock:
             if row is None:
                 self._known.pop(id, None)
                 return None
-            noted = -math.inf if known is None else known.noted
-            self._known[id] = known = _Known(row, now, noted)
+            noted_time = -math.inf if entry is None else entry.noted
+            self._known[id] = entry = _Known(row, now, noted_time)
             self._known.move_to_end(id)
             while len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
-        return known
+        return entry
 
-    def _use(self, known: _Known) -> None:
+    def _use(self, entry: _Known) -> None:
         """Write that a token was accepted, once in a minute."""
         moment, now = datetime.now(UTC), self._clock()
         with self._lock:
-            if now - known.noted < _USED_SECONDS:
+            if now - entry.noted < _USED_SECONDS:
                 return
-            known.noted = now
-        if known.row.used is not None and moment - known.row.used < timedelta(seconds=_USED_SECONDS):
+            entry.noted = now
+        if entry.row.used is not None and moment - entry.row.used < timedelta(seconds=_USED_SECONDS):
             return
         try:
-            self._store.use_token(known.row.id, moment)
+            self._store.use_token(entry.row.id, moment)
         except StorageError:
-            # for people to read: no reason to refuse anybody
+            # for people to read: no reason to refuse a request
             return
 
 
@@ -305,22 +305,23 @@ async def known(request: Request) -> Principal:
     """Return who asks, before anything of the body is read.
 
     Raises:
-        ApiError: Nobody is known.
+        ApiError: The token or session is not known.
     """
     guard: Guard = request.app.state.tempopt.guard
-    shown = await _BEARER(request)
-    token = None if shown is None else shown.credentials
+    credentials = await _BEARER(request)
+    token = None if credentials is None else credentials.credentials
     return await guard.identify(request, token, None if token is not None else session_of(request))
 
 
 def check_scopes(principal: Principal, scopes: Collection[Scope]) -> None:
-    """Refuse whoever has none of these scopes."""
+    """Refuse a token that has none of these scopes."""
     if principal.scopes.isdisjoint(scopes):
-        has = ", ".join(each for each in SCOPES if each in principal.scopes) or "nothing"
+        scope_text = ", ".join(scope for scope in SCOPES if scope in principal.scopes) or "nothing"
         raise ApiError(
             403,
             "forbidden",
-            f"{principal.name} may {has}; this asks for {' or '.join(scopes)}. Use a token with that scope.",
+            f"{principal.name} may {scope_text}; this asks for {' or '.join(scopes)}. Use a token with "
+            "that scope.",
         )
 
 
@@ -334,16 +335,16 @@ def require(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Principal]]:
     async def principal(
         request: Request,
         shared: Annotated[State, Depends(state_of)],
-        shown: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None,
     ) -> Principal:
-        token = None if shown is None else shown.credentials
+        token = None if credentials is None else credentials.credentials
         session = None if token is not None else session_of(request)
-        found = await shared.guard.identify(request, token, session)
-        request.state.principal = found
+        caller = await shared.guard.identify(request, token, session)
+        request.state.principal = caller
         if session is not None:
             request.state.session = session
-        check_scopes(found, scopes)
-        return found
+        check_scopes(caller, scopes)
+        return caller
 
     principal.__dict__["scopes"] = scopes
     return principal

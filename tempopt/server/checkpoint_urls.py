@@ -22,11 +22,11 @@ def to_agent(url: str, study: str, run: str) -> str | None:
     return f"{PREFIX}{study}/{run}/{url.rpartition('/')[2]}"
 
 
-def to_real(kept: Kept, study: str, run: str, root: str) -> str:
+def to_real(change: Kept, study: str, run: str, root: str) -> str:
     """Return where a checkpoint lies that an agent has put through the server.
 
     Args:
-        kept: What the agent says of it.
+        change: What the agent says of it.
         study: Name of the study.
         run: Name of the run's folder.
         root: URL of the folder under which the server keeps checkpoints.
@@ -34,11 +34,11 @@ def to_real(kept: Kept, study: str, run: str, root: str) -> str:
     Raises:
         UsageError: It is no checkpoint of that run, or of another attempt or step.
     """
-    file = f"step-{kept.checkpoint.step}-{kept.attempt}.ckpt"
-    named = f"{PREFIX}{study}/{run}/{file}"
-    if kept.checkpoint.url != named:
+    file = f"step-{change.checkpoint.step}-{change.attempt}.ckpt"
+    expected_url = f"{PREFIX}{study}/{run}/{file}"
+    if change.checkpoint.url != expected_url:
         raise UsageError(
-            f'"{kept.checkpoint.url[:200]}" is no checkpoint of the run {run} of the study "{study}". '
-            f"That of step {kept.checkpoint.step} of attempt {kept.attempt} is named {named}."
+            f'"{change.checkpoint.url[:200]}" is no checkpoint of the run {run} of the study "{study}". '
+            f"That of step {change.checkpoint.step} of attempt {change.attempt} is named {expected_url}."
         )
     return join(root, study, run, file)

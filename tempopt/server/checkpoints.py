@@ -79,19 +79,19 @@ class There(BaseModel):
 
 
 @router.post("/where", summary="Where to put or to get a checkpoint")
-def where(wanted: Where, principal: Asking, shared: Shared) -> There:
+def where(body: Where, principal: Asking, shared: Shared) -> There:
     """Return a signed request to the object store, or the size of the pieces that this server takes."""
-    study, run, file = wanted.study, wanted.run, wanted.file
-    if wanted.purpose == "get":
+    study, run, file = body.study, body.run, body.file
+    if body.purpose == "get":
         url, size = _recorded(study, run, file, principal, shared)
         return There(url=_signed(url, "get_object") if _signs(url) else "", piece=PIECE, size=size)
     _held(study, run, file, principal, shared)
-    check_size(wanted.size)
+    check_size(body.size)
     url = _place(study, run, file, shared)
-    if not _signs(url) or wanted.size > LARGEST_SIGNED:
+    if not _signs(url) or body.size > LARGEST_SIGNED:
         return There(piece=PIECE)
     _tidy(study, run, file, principal, shared)
-    return There(url=_signed(url, "put_object", ContentLength=wanted.size), piece=PIECE)
+    return There(url=_signed(url, "put_object", ContentLength=body.size), piece=PIECE)
 
 
 @router.put("/{study}/{run}/{file}", summary="Put a piece of a checkpoint")
@@ -114,14 +114,14 @@ async def put(
         check_size(total)
         return _place(study, run, file, shared)
 
-    def written(url: str, some: bytes) -> Came:
+    def written(url: str, chunk: bytes) -> Came:
         if offset == 0:
             _tidy(study, run, file, principal, shared)
-        return taken(url, shared, upload, offset, total, some)
+        return taken(url, shared, upload, offset, total, chunk)
 
     url = await run_in_threadpool(may)
-    some = await read_piece(request, offset, total)
-    return await run_in_threadpool(written, url, some)
+    chunk = await read_piece(request, offset, total)
+    return await run_in_threadpool(written, url, chunk)
 
 
 @router.get("/{study}/{run}/{file}/uploads/{upload}", summary="How much of a checkpoint has come")
@@ -167,10 +167,10 @@ def _ticket(study: str, run: str, principal: Principal, shared: State) -> Ticket
         # to some databases "Toy" is "toy", and to folders it is not
         raise StudyNotFound(f'There is no study "{study}".')
     kind, number = _kind(run.rpartition("-")[0]), int(run.rpartition("-")[2])
-    found = shared.store.ticket(row.id, kind, number)
-    if found is None or run != run_name(kind, number):
+    ticket = shared.store.ticket(row.id, kind, number)
+    if ticket is None or run != run_name(kind, number):
         raise ApiError(404, "checkpoint_not_found", f'The study "{study}" has no run {run}.')
-    return found
+    return ticket
 
 
 def _kind(text: str) -> Kind:
@@ -178,7 +178,7 @@ def _kind(text: str) -> Kind:
 
 
 def _held(study: str, run: str, file: str, principal: Principal, shared: State) -> None:
-    """Refuse whoever does not hold the ticket of a run, and files of another attempt at it."""
+    """Refuse agents that do not hold the ticket of a run, and files of another attempt at it."""
     ticket = _ticket(study, run, principal, shared)
     if not file.endswith(f"-{ticket.attempt}.ckpt"):
         raise ApiError(
@@ -196,18 +196,18 @@ def _held(study: str, run: str, file: str, principal: Principal, shared: State) 
 def _recorded(study: str, run: str, file: str, principal: Principal, shared: State) -> tuple[str, int]:
     """Return where a checkpoint lies that a ticket names, and its bytes."""
     ticket = _ticket(study, run, principal, shared)
-    for each in ticket.checkpoints:
-        if each.url.rpartition("/")[2] == file and is_ours(each.url, study=study, run=run):
-            return each.url, each.size
+    for checkpoint in ticket.checkpoints:
+        if checkpoint.url.rpartition("/")[2] == file and is_ours(checkpoint.url, study=study, run=run):
+            return checkpoint.url, checkpoint.size
     raise ApiError(404, "checkpoint_not_found", f'The study "{study}" records no checkpoint {run}/{file}.')
 
 
 def _tidy(study: str, run: str, file: str, principal: Principal, shared: State) -> None:
-    """Make room for a checkpoint among what nobody has recorded."""
+    """Make room for a checkpoint among what is not recorded."""
 
     def recorded() -> set[str]:
-        kept = _ticket(study, run, principal, shared).checkpoints
-        return {each.url.rpartition("/")[2] for each in kept}
+        checkpoints = _ticket(study, run, principal, shared).checkpoints
+        return {checkpoint.url.rpartition("/")[2] for checkpoint in checkpoints}
 
     url = _place(study, run, file, shared)
     if is_local(url):
@@ -231,5 +231,5 @@ def _signed(url: str, method: str, **bound: Any) -> str:
     options = fs.storage_options
     config = {**options.get("config_kwargs", {}), "signature_version": "s3v4"}
     signer: Any = type(fs)(**{**options, "config_kwargs": config})
-    found: str = signer.url(path, expires=SIGNED_SECONDS, client_method=method, **bound)
-    return found
+    signed_url: str = signer.url(path, expires=SIGNED_SECONDS, client_method=method, **bound)
+    return signed_url

@@ -144,12 +144,12 @@ class Desk:
 
     # ---- what agents say
 
-    def sync(self, agent: str, said: Sync, *, looking: bool = False) -> Synced | None:
+    def sync(self, agent: str, request: Sync, *, looking: bool = False) -> Synced | None:
         """Write what an agent says, and give it a ticket if it wants one and there is one.
 
         Args:
             agent: Name of the agent, its token's name included.
-            said: What it says.
+            request: What it says.
             looking: Whether it has said all before and only waits. The store is then asked only if a ticket
                 is known to wait, and now and then for what others may have lost.
 
@@ -161,41 +161,43 @@ class Desk:
             StoreUnreachable: The database is away; say it again.
             UsageError: A change is not as it should be.
         """
-        changes = [] if looking else changes_from_plain(said.changes)
+        changes = [] if looking else changes_from_plain(request.changes)
         with self._lock:
-            if looking and (said.session in self._gone or not self._worth_looking()):
+            if looking and (request.session in self._gone or not self._worth_looking()):
                 return None
-            refused: list[int] = []
-            client = self._client(agent, said.workers)
-            client.listeners.abandon = refused.extend
+            refused_ids: list[int] = []
+            client = self._client(agent, request.workers)
+            client.listeners.abandon = refused_ids.extend
             try:
                 if self._stale:
                     self.cache.read()
                     self._stale = False
-                wants = said.take is not None and said.session not in self._gone
-                taking = wants and not said.dead
-                pruned = {} if looking else self._written(client, agent, said, changes, taking=taking)
-                ticket, over = self._taken(client, said) if taking else (None, False)
+                wants_ticket = request.take is not None and request.session not in self._gone
+                taking = wants_ticket and not request.dead
+                pruned_steps = (
+                    {} if looking else self._written(client, agent, request, changes, taking=taking)
+                )
+                ticket, is_over = self._taken(client, request) if taking else (None, False)
             except BaseException:
                 # what was taken in here may not be in the store
                 self._stale = True
                 raise
-            answer = self._answer(refused, pruned, self._given(client, ticket), over=over)
-        if any(isinstance(each, Ended | Lost | Returned) for each in changes) or refused:
+            answer = self._answer(refused_ids, pruned_steps, self._given(client, ticket), is_over=is_over)
+        if any(isinstance(change, Ended | Lost | Returned) for change in changes) or refused_ids:
             self._notify()
         return answer
 
     def _answer(
-        self, refused: list[int], pruned: dict[int, int], taken: Taken | None, *, over: bool
+        self, refused_ids: list[int], pruned_steps: dict[int, int], assignment: Taken | None, *, is_over: bool
     ) -> Synced:
         return Synced(
-            refused=refused,
-            pruned=pruned,
+            refused=refused_ids,
+            pruned=pruned_steps,
             state=self.cache.state,
             version=self.cache.version,
             age=self.cache.age,
-            over=over,
-            taken=taken,
+            over=is_over,
+            taken=assignment,
             standing=self._standing(),
         )
 
@@ -226,30 +228,35 @@ class Desk:
         return self._clients[agent]
 
     def _written(
-        self, client: TicketClient, agent: str, said: Sync, changes: list[Change], *, taking: bool
+        self, client: TicketClient, agent: str, request: Sync, changes: list[Change], *, taking: bool
     ) -> dict[int, int]:
         """Have the store told what was said, unless taking does so; return where runs are pruned."""
-        of_ticket: dict[int, list[Change]] = {}
-        for each in changes:
-            of_ticket.setdefault(each.ticket_id, []).append(each)
-        attempts = {id: max(each.attempt for each in of_it) for id, of_it in of_ticket.items()}
+        changes_by_ticket: dict[int, list[Change]] = {}
+        for change in changes:
+            changes_by_ticket.setdefault(change.ticket_id, []).append(change)
+        attempts = {
+            id: max(change.attempt for change in ticket_changes)
+            for id, ticket_changes in changes_by_ticket.items()
+        }
         self._know(attempts)
-        unknown = of_ticket.keys() - self.cache.tickets.keys()
+        unknown = changes_by_ticket.keys() - self.cache.tickets.keys()
         client.listeners.abandon(sorted(unknown))
-        counted: dict[int, dict[int, float]] = {}
-        for id in of_ticket.keys() - unknown:
+        counted_reports: dict[int, dict[int, float]] = {}
+        for id in changes_by_ticket.keys() - unknown:
             if (row := self._held(agent, id, attempts[id])) is not None:
-                counted[id] = self._judge(client, agent, row, said.runs.get(id), of_ticket[id])
-        pruned = {id: end for id in counted if (end := self._judged[id].end) is not None}
-        for each in changes:
-            if each.ticket_id not in unknown:
-                self._tell(client, agent, each, counted.get(each.ticket_id), said)
+                counted_reports[id] = self._judge(
+                    client, agent, row, request.runs.get(id), changes_by_ticket[id]
+                )
+        pruned_steps = {id: end for id in counted_reports if (end := self._judged[id].end) is not None}
+        for change in changes:
+            if change.ticket_id not in unknown:
+                self._tell(client, agent, change, counted_reports.get(change.ticket_id), request)
         patience = first_lease(self.spec.study.lease)
-        for id, renewal in said.renew.items():
-            client.renew(id, renewal.attempt, min(said.lease, patience), step=renewal.step)
+        for id, renewal in request.renew.items():
+            client.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
         if not (client.urgent and taking):
             client.speak()
-        return pruned
+        return pruned_steps
 
     def _know(self, attempts: Mapping[int, int]) -> None:
         """Have the picture of the study hold tickets as the store has them, if an agent knows of more."""
@@ -281,26 +288,31 @@ class Desk:
             reports = {step: math.nan if value is None else value for step, value in run.reports}
         else:
             reports = self._stored(row)
-        reports |= {each.step: each.value for each in changes if isinstance(each, Reported)}
+        reports |= {change.step: change.value for change in changes if isinstance(change, Reported)}
         reports = dict(sorted(reports.items()))
-        judged = self._judged.get(row.id)
-        if judged is None or (judged.agent, judged.attempt) != (agent, row.attempt):
-            judged = self._judged[row.id] = _Judged(agent, row.attempt)
-        if judged.end is None and reports and max(reports) > judged.seen:
-            judged.end = client.pruned_at(row, reports, _total(row, run), after=judged.seen)
-            judged.seen = max(reports)
-            if judged.end is not None:
-                judged.value = reports[judged.end]
-        if judged.end is not None:
-            reports = {step: value for step, value in reports.items() if step <= judged.end}
+        judgement = self._judged.get(row.id)
+        if judgement is None or (judgement.agent, judgement.attempt) != (agent, row.attempt):
+            judgement = self._judged[row.id] = _Judged(agent, row.attempt)
+        if judgement.end is None and reports and max(reports) > judgement.seen:
+            judgement.end = client.pruned_at(row, reports, _total(row, run), after=judgement.seen)
+            judgement.seen = max(reports)
+            if judgement.end is not None:
+                judgement.value = reports[judgement.end]
+        if judgement.end is not None:
+            reports = {step: value for step, value in reports.items() if step <= judgement.end}
         return reports
 
     def _stored(self, row: TicketRow) -> dict[int, float]:
-        found = self._store.measurements(self.study.id, [row.id], names=["report"])
-        return by_step(found).get(row.id, {})
+        measurements = self._store.measurements(self.study.id, [row.id], names=["report"])
+        return by_step(measurements).get(row.id, {})
 
     def _tell(
-        self, client: TicketClient, agent: str, change: Change, reports: dict[int, float] | None, said: Sync
+        self,
+        client: TicketClient,
+        agent: str,
+        change: Change,
+        reports: dict[int, float] | None,
+        request: Sync,
     ) -> None:
         if isinstance(change, Kept):
             change = self._placed(change)
@@ -309,23 +321,23 @@ class Desk:
             # the store knows whether it is another's by now, or was written before
             client.tell(change)
             return
-        judged = self._judged[row.id]
+        judgement = self._judged[row.id]
         match change:
             case Began():
                 client.began(change, {})
                 self.cache.codes.add(change.code)
             case Reported():
-                if judged.end is None or change.step <= judged.end:
+                if judgement.end is None or change.step <= judgement.end:
                     client.tell(change)
             case Kept():
                 client.keep(row, change.checkpoint, age=0.0)
             case Ended():
                 change = self._spent(change, row)
                 outcomes = change.outcomes
-                if judged.end is not None:
-                    value = judged.value if math.isfinite(judged.value) else None
+                if judgement.end is not None:
+                    value = judgement.value if math.isfinite(judgement.value) else None
                     outcomes = as_pruned(outcomes, value)
-                total = _total(row, said.runs.get(row.id))
+                total = _total(row, request.runs.get(row.id))
                 change = dataclasses.replace(change, outcomes=outcomes)
                 client.ended(change, row, after_end(row, outcomes, total), reports)
             case Lost():
@@ -338,19 +350,19 @@ class Desk:
 
     def _spent(self, change: Spending, row: TicketRow) -> Spending:
         """Return the end of an attempt with no more time spent on it than has passed since it was taken."""
-        since = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
-        most = max(since, 0.0) + _SLACK_SECONDS
+        elapsed = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
+        max_seconds = max(elapsed, 0.0) + _SLACK_SECONDS
         cards = max(self.spec.need(gpus=True).gpus, float(self.spec.ranks))
         if isinstance(change, Ended):
-            said = change.outcomes
+            agent_outcomes = change.outcomes
             outcomes = dataclasses.replace(
-                said,
-                seconds=min(said.seconds, most),
-                checkpoint_seconds=min(said.checkpoint_seconds, most),
-                gpu_seconds=min(said.gpu_seconds, most * cards),
+                agent_outcomes,
+                seconds=min(agent_outcomes.seconds, max_seconds),
+                checkpoint_seconds=min(agent_outcomes.checkpoint_seconds, max_seconds),
+                gpu_seconds=min(agent_outcomes.gpu_seconds, max_seconds * cards),
             )
             return dataclasses.replace(change, outcomes=outcomes)
-        seconds, gpu_seconds = min(change.seconds, most), min(change.gpu_seconds, most * cards)
+        seconds, gpu_seconds = min(change.seconds, max_seconds), min(change.gpu_seconds, max_seconds * cards)
         return dataclasses.replace(change, seconds=seconds, gpu_seconds=gpu_seconds)
 
     def _placed(self, change: Kept) -> Kept:
@@ -369,15 +381,15 @@ class Desk:
         self._thorough = now
         return True
 
-    def _taken(self, client: TicketClient, said: Sync) -> tuple[TicketRow | None, bool]:
-        assert said.take is not None
-        held = list(said.take.held)
-        ticket = client.next_ticket(held)
+    def _taken(self, client: TicketClient, request: Sync) -> tuple[TicketRow | None, bool]:
+        assert request.take is not None
+        held_ids = list(request.take.held)
+        ticket = client.next_ticket(held_ids)
         if ticket is None and self.cache.state == "running" and client.over():
             return None, True
         if ticket is None and self.cache.startable():
             # a stage was opened
-            ticket = client.next_ticket(held)
+            ticket = client.next_ticket(held_ids)
         return ticket, ticket is None and self.cache.state == "done"
 
     def _given(self, client: TicketClient, ticket: TicketRow | None) -> Taken | None:
@@ -390,19 +402,21 @@ class Desk:
         plain["program"] = None
         if plain["checkpoints"] is not None:
             plain["checkpoints"] = f"tempopt://{name}/{run}"
-        resume = ((each, to_agent(each["url"], name, run)) for each in plain["resume"])
-        plain["resume"] = [{**each, "url": url} for each, url in resume if url is not None]
-        told = [(step, value if math.isfinite(value) else None) for step, value in sorted(reports.items())]
+        resume = ((checkpoint, to_agent(checkpoint["url"], name, run)) for checkpoint in plain["resume"])
+        plain["resume"] = [{**checkpoint, "url": url} for checkpoint, url in resume if url is not None]
+        report_pairs = [
+            (step, value if math.isfinite(value) else None) for step, value in sorted(reports.items())
+        ]
         return Taken(
             ticket=to_plain(ticket),
             request=plain,
-            reports=told,
+            reports=report_pairs,
             pruned=client.pruned_before(ticket, reports),
         )
 
     def _notify(self) -> None:
-        for each in list(self.listeners):
-            each()
+        for listener in list(self.listeners):
+            listener()
 
 
 def _total(row: TicketRow, run: Counted | None) -> int | None:
@@ -411,7 +425,7 @@ def _total(row: TicketRow, run: Counted | None) -> int | None:
 
 
 class _Line(StoreConnection):
-    """A server's line to its store: whoever asks is told that it is away, and asks again."""
+    """A server's line to its store: a caller is told that it is away, and asks again."""
 
     def __init__(self, started: float) -> None:
         super().__init__(timeout=math.inf, note=LOGGER.warning)

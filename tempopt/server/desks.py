@@ -36,7 +36,7 @@ class Desks:
         """Return the desk of a study.
 
         Args:
-            id: Id that the study had when whoever asks has seen it; None: whatever it has.
+            id: Id that the study had when the caller saw it; None: whatever it has.
 
         Raises:
             StudyNotFound: There is no study of that name, or it is another one by now.

@@ -42,7 +42,7 @@ _TOLD: tuple[tuple[type[TempoptError], str, int], ...] = (
     (StudyFailed, "study_failed", 409),
     (TempoptError, "usage", 400),
 )
-# What is told of an error of the database, whoever asks: its own words tell where that is.
+# What is told of an error of the database, to any client: its own words tell where that is.
 _STORAGE = {
     "storage_busy": "The database of this server is too busy just now. Its log tells why. Try again later.",
     "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",
@@ -105,7 +105,7 @@ def answer(status: int, code: str, message: str, headers: dict[str, str] | None 
 
 
 def as_refusal(error: Exception) -> ApiError | None:
-    """Return an error as a refusal, None if nobody foresaw it."""
+    """Return an error as a refusal, None if it was not foreseen."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, StudyNotFound):
@@ -136,14 +136,14 @@ def install(app: FastAPI) -> None:
         LOGGER.error("unforeseen: %s", masked(repr(error)), exc_info=error)
         return answer(500, "internal", "The server met an error that was not foreseen. Its log tells more.")
 
-    for each in (ApiError, TempoptError, RequestValidationError, HTTPException):
-        app.add_exception_handler(each, refused)
+    for error_type in (ApiError, TempoptError, RequestValidationError, HTTPException):
+        app.add_exception_handler(error_type, refused)
     app.add_exception_handler(Exception, unforeseen)
 
 
 def _faults(error: RequestValidationError) -> str:
-    found: list[Any] = list(error.errors())
-    lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found[:5]]
+    faults: list[Any] = list(error.errors())
+    lines = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:5]]
     # what came as something else was not read as JSON
     header = (
         " Send it with the header Content-Type: application/json." if isinstance(error.body, bytes) else ""

@@ -41,14 +41,14 @@ class Failures:
 
         Returns:
             How many before it have no line in the audit log, if this one is to get one; None: it is not.
-            Whoever waits gets none, and of all others 60 a minute do.
+            An address that waits gets none, and of all others 60 a minute do.
         """
         holder = _holder(address)
         with self._lock:
             now = self._clock()
-            count, until = self._seen.pop(holder, (0, 0.0))
-            waits = now < until
-            if now > until + self.LONGEST:
+            count, wait_end = self._seen.pop(holder, (0, 0.0))
+            is_waiting = now < wait_end
+            if now > wait_end + self.LONGEST:
                 count = 0
             # no more than leads to the longest wait: a power of a number that grows would overflow
             count = min(count + 1, self.FREE + 16)
@@ -56,8 +56,8 @@ class Failures:
             self._seen[holder] = (count, now + pause)
             while len(self._seen) > _MOST_KNOWN:
                 self._seen.popitem(last=False)
-            self._noted = [each for each in self._noted if now - each < _NOTED_SECONDS]
-            if waits or len(self._noted) >= _MOST_NOTED:
+            self._noted = [moment for moment in self._noted if now - moment < _NOTED_SECONDS]
+            if is_waiting or len(self._noted) >= _MOST_NOTED:
                 self._unwritten += 1
                 return None
             self._noted.append(now)
@@ -73,9 +73,9 @@ class Failures:
 def _holder(address: str) -> str:
     """Return what one machine cannot change at will: an IPv4 address, or the 64 bits of an IPv6 network."""
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
-        return str(ip_network((int(found) >> 64 << 64, 64)))
-    return str(found)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is None:
+        return str(ip_network((int(ip) >> 64 << 64, 64)))
+    return str(ip)

@@ -59,26 +59,26 @@ async def read_piece(request: Request, offset: int, total: int) -> bytes:
     Raises:
         ApiError: It is longer than a piece, or than what is left of the file.
     """
-    most = min(PIECE, total - offset)
-    some, size = bytearray(), 0
+    max_bytes = min(PIECE, total - offset)
+    content, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
         # what is too long is read to its end, or the client would not hear the answer
-        some += chunk if size <= most else b""
-    if size > most:
+        content += chunk if size <= max_bytes else b""
+    if size > max_bytes:
         raise ApiError(413, "too_large", f"A piece has at most {PIECE} bytes, and ends with the file.")
-    return bytes(some)
+    return bytes(content)
 
 
-def taken(url: str, shared: State, upload: str, offset: int, total: int, some: bytes) -> Came:
+def taken(url: str, shared: State, upload: str, offset: int, total: int, content: bytes) -> Came:
     """Keep a piece of a file; the file is in its place, whole, once the last one has come.
 
     Raises:
         ApiError: Pieces before it are missing, or it cannot be kept.
     """
     if is_local(url):
-        return into_folder(file_of(url, shared), upload, offset, total, some)
-    return into_store(url, upload, offset, total, some)
+        return into_folder(file_of(url, shared), upload, offset, total, content)
+    return into_store(url, upload, offset, total, content)
 
 
 def has_come(url: str, shared: State, upload: str) -> Came:
@@ -110,10 +110,10 @@ def given(url: str, shared: State, range: str) -> Response | None:
 
 
 def _of_store(url: str, size: int, range: str) -> Response:
-    wanted = _RANGE.fullmatch(range)
-    begin, end = (0, size) if wanted is None else (int(wanted[1]), min(int(wanted[2] or size) + 1, size))
+    match = _RANGE.fullmatch(range)
+    begin, end = (0, size) if match is None else (int(match[1]), min(int(match[2] or size) + 1, size))
     headers = {"content-length": f"{end - begin}", "accept-ranges": "bytes"}
-    part = wanted is not None and begin < end
+    part = match is not None and begin < end
     if part:
         headers["content-range"] = f"bytes {begin}-{end - 1}/{size}"
     else:

@@ -18,7 +18,7 @@ LARGEST_BODY = 16 * 1024 * 1024
 LARGEST_ELSEWHERE = 4 * 1024 * 1024
 """Bytes of a body at the most elsewhere: a spec of the greatest length, each character escaped."""
 LARGEST_UNKNOWN = 64 * 1024
-"""Bytes of a body at the most of whoever is not known: it is read before a route asks who it is."""
+"""Bytes of a body at the most from unknown clients: it is read before a route asks who it is."""
 _CLOSE = {"connection": "close"}
 _LARGE = ("/api/agents/sync", "/api/studies", "/api/checkpoints/")
 LONGEST_BODY_SECONDS = 60.0
@@ -54,24 +54,24 @@ class BodyLimits:
         length = headers.get(b"content-length", b"0")
         # what is still to come of a refused body is not read
         if length.isdigit() and (len(length) > 18 or int(length) > largest):
-            refused = answer(413, "too_large", _too_large(largest), _CLOSE)
-            await refused(scope, receive, send)
+            refusal = answer(413, "too_large", _too_large(largest), _CLOSE)
+            await refusal(scope, receive, send)
             return
         if b"transfer-encoding" in headers or (length.isdigit() and int(length) > LARGEST_UNKNOWN):
             try:
                 await known(Request(scope))
             except ApiError as error:
-                refused = answer(error.status, error.code, error.message, {**(error.headers or {}), **_CLOSE})
-                await refused(scope, receive, send)
+                refusal = answer(error.status, error.code, error.message, {**(error.headers or {}), **_CLOSE})
+                await refusal(scope, receive, send)
                 return
         await self._app(scope, _Body(self, receive, largest).receive, send)
 
-    async def in_time(self, receive: Receive, until: float | None) -> tuple[Message, float]:
+    async def in_time(self, receive: Receive, deadline: float | None) -> tuple[Message, float]:
         """Return the next message of a body and the moment by which all of it is to be there."""
         now = asyncio.get_running_loop().time()
-        until = now + self._longest if until is None else until
+        deadline = now + self._longest if deadline is None else deadline
         try:
-            return await asyncio.wait_for(receive(), max(until - now, 0.0)), until
+            return await asyncio.wait_for(receive(), max(deadline - now, 0.0)), deadline
         except TimeoutError:
             raise HTTPException(
                 408,
@@ -109,8 +109,8 @@ async def check_query(request: Request) -> None:
     """Refuse parameters of a query that a route of the REST does not take: misspelt ones would do nothing."""
     if not (request.query_params and request.scope["path"].startswith("/api/")):
         return
-    told = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
-    taken = [each["name"] for each in told.get("parameters", ()) if each["in"] == "query"]
+    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    param_names = [param["name"] for param in operation.get("parameters", ()) if param["in"] == "query"]
     for name in request.query_params:
-        if name not in taken:
-            raise ApiError(422, "invalid_request", unknown("parameter", name, taken or ["none"]))
+        if name not in param_names:
+            raise ApiError(422, "invalid_request", unknown("parameter", name, param_names or ["none"]))

@@ -1,4 +1,4 @@
-"""Who a server takes whoever asks for: what tempopt login verifies a token by."""
+"""Who a server takes a client for: what tempopt login verifies a token by."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Me(BaseModel):
 @router.get("/me", summary="Who asks")
 def me(principal: Annotated[Principal, Depends(require(*SCOPES))]) -> Me:
     """Return what the token may do."""
-    scopes = [each for each in SCOPES if each in principal.scopes]
+    scopes = [scope for scope in SCOPES if scope in principal.scopes]
     return Me(
         name=principal.name,
         scopes=scopes,

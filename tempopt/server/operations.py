@@ -1,4 +1,4 @@
-"""What whoever runs a server watches: whether it lives, whether it can serve, and Prometheus metrics."""
+"""What an operator of a server watches: whether it lives, whether it can serve, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class _OfStore(Collector):
         )
         yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(_STATES, 0), **states})
         tickets: Counter[str] = Counter()
-        for each in rows:
-            for counts in each.tickets.values():
+        for summary in rows:
+            for counts in summary.tickets.values():
                 tickets.update(counts)
         yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(_TICKETS, 0), **tickets})
         totals = self._store.totals()
@@ -109,8 +109,8 @@ class Timed:
         try:
             await self._app(scope, receive, sent)
         finally:
-            held: float = scope.get("state", {}).get("held", 0.0)
-            seconds = max(0.0, time.perf_counter() - began - held)
+            held_seconds: float = scope.get("state", {}).get("held", 0.0)
+            seconds = max(0.0, time.perf_counter() - began - held_seconds)
             route = getattr(scope.get("route"), "path", "other")
             metrics: Metrics = scope["app"].state.tempopt.metrics
             # what anybody may invent would be kept for ever
@@ -133,7 +133,7 @@ async def ready(shared: Annotated[State, Depends(state_of)]) -> dict[str, str]:
         # not in the threads of the other routes, which may all be busy
         await to_thread.run_sync(shared.store.open_studies, limiter=shared.metrics.probes)
     except StorageError:
-        # where the database is, is not told to whoever asks without a token
+        # where the database is, is not told to clients without a token
         raise ApiError(503, "storage_away", "The database cannot be reached just now.") from None
     return {"status": "ready"}
 

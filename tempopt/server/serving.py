@@ -1,4 +1,4 @@
-"""``tempopt serve``: the application on a socket, until it is told to end."""
+"""``tempopt serve``: the application on a socket, until it is asked to end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tempopt.server.lines import Line
 from tempopt.store.checkpoints import location, reason
 from tempopt.store.store import Store
 
-# Requests that are under way when the server is told to end have so long.
+# Requests that are under way when the server is asked to end have so long.
 _GRACE_SECONDS = 10
 
 
@@ -56,7 +56,7 @@ def serve(
     checkpoints: str,
     listening: Listening,
     proxies: Sequence[str] = (),
-    told: Callable[[str], None],
+    on_start: Callable[[str], None],
 ) -> None:
     """Serve the studies of a store until SIGINT or SIGTERM.
 
@@ -65,7 +65,7 @@ def serve(
         checkpoints: Folder, or URL such as ``s3://bucket/folder``, under which checkpoints lie.
         listening: Where to listen.
         proxies: Addresses and networks of proxies whose X-Forwarded-For and -Proto are believed.
-        told: Called with the URL once the server listens.
+        on_start: Called with the URL once the server listens.
 
     Raises:
         UsageError: The address cannot be listened on, the certificate is none, or checkpoints cannot be
@@ -93,7 +93,7 @@ def serve(
         server = _Server(config, leaving=shared.leaving.set)
         scheme = "http" if listening.certificate is None else "https"
         host, port = sock.getsockname()[:2]
-        told(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        on_start(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         logging.getLogger("tempopt.server").setLevel(logging.INFO)
         try:
             server.run(sockets=[sock])

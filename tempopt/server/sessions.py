@@ -1,7 +1,7 @@
 """Browsers that people have signed in with a token: what a browser holds, whose it is, until when.
 
 A browser holds 256 random bits in a cookie and never the token. The store has their SHA-256, so every server
-knows a session, and whoever ends one ends it everywhere.
+knows a session, and one that is ended is ended everywhere.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Sessions:
     def asks_store(self, secret: str) -> bool:
         """Return whether :meth:`token_of` has to ask the store."""
         with self._lock:
-            known = self._known.get(_digest(secret))
-        return known is None or self._clock() - known[1] > self._fresh
+            entry = self._known.get(_digest(secret))
+        return entry is None or self._clock() - entry[1] > self._fresh
 
     def token_of(self, secret: str) -> str | None:
         """Return the id of the token that a session was begun with, None if there is no such session now."""
@@ -52,8 +52,8 @@ class Sessions:
             return None
         digest, now = _digest(secret), self._clock()
         with self._lock:
-            known = self._known.get(digest)
-        row = known[0] if known is not None and now - known[1] <= self._fresh else self._read(digest, now)
+            entry = self._known.get(digest)
+        row = entry[0] if entry is not None and now - entry[1] <= self._fresh else self._read(digest, now)
         return None if row is None or row.expires <= datetime.now(UTC) else row.token
 
     def _read(self, digest: str, now: float) -> SessionRow | None:

@@ -72,7 +72,7 @@ class Existing(Body):
     """The study that has this name already.
 
     Args:
-        same: Whether the spec is that of the study, so that submitting it goes on with it.
+        same: Whether the spec is that of the study, so that submitting it continues it.
         differences: A line for each thing that the spec asks otherwise.
     """
 
@@ -111,17 +111,21 @@ def _turn() -> Iterator[None]:
 
 
 def checked(text: str, principal: Principal, shared: State) -> tuple[CheckedText, Checked]:
-    """Return what there is to say of a spec to whoever asks."""
+    """Return what there is to say of a spec to its author."""
     with _turn():
-        found = checking.check(text, shared.store, principal.may_see)
-        there = None if found.spec is None else checking.standing(found.spec, shared.store)
-    return found, Checked(
-        valid=found.spec is not None and (there is None or there.same),
-        name=found.name,
-        messages=[Message(**asdict(each)) for each in found.messages],
+        checked_text = checking.check(text, shared.store, principal.may_see)
+        stored_study = (
+            None if checked_text.spec is None else checking.standing(checked_text.spec, shared.store)
+        )
+    return checked_text, Checked(
+        valid=checked_text.spec is not None and (stored_study is None or stored_study.same),
+        name=checked_text.name,
+        messages=[Message(**asdict(message)) for message in checked_text.messages],
         study=None
-        if there is None
-        else Existing(state=there.state, same=there.same, differences=list(there.differences)),
+        if stored_study is None
+        else Existing(
+            state=stored_study.state, same=stored_study.same, differences=list(stored_study.differences)
+        ),
     )
 
 

@@ -68,29 +68,32 @@ def _example(value: Any) -> dict[int | str, dict[str, Any]]:
 
 
 def _public(row: StudyRow) -> StudyRow:
-    kept = None if row.checkpoints is None else without_passwords(row.checkpoints)
-    return dataclasses.replace(row, checkpoints=kept)
+    url = None if row.checkpoints is None else without_passwords(row.checkpoints)
+    return dataclasses.replace(row, checkpoints=url)
 
 
 def _shown(row: TicketRow) -> TicketRow:
-    kept = tuple(dataclasses.replace(each, url=without_passwords(each.url)) for each in row.checkpoints)
-    return dataclasses.replace(row, checkpoints=kept)
+    checkpoints = tuple(
+        dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
+        for checkpoint in row.checkpoints
+    )
+    return dataclasses.replace(row, checkpoints=checkpoints)
 
 
 @router.get("/studies", summary="List studies", responses=_example([_SUMMARY]))
 def studies(principal: Seeing, shared: Shared) -> list[dict[str, Any]]:
     """Return the studies that the token may see, oldest first, as `tempopt list --json` prints them."""
     rows = shared.store.list_studies()
-    return [summary_json(each) for each in rows if principal.may_see(each.study.name)]
+    return [summary_json(summary) for summary in rows if principal.may_see(summary.study.name)]
 
 
 @router.get("/summaries", summary="List studies as rows", response_model=list[StudySummary])
 def summaries(principal: Seeing, shared: Shared) -> Response:
     """Return the same as rows, their specs included, for programs that read as on a database."""
     rows = [
-        dataclasses.replace(each, study=_public(each.study))
-        for each in shared.store.list_studies()
-        if principal.may_see(each.study.name)
+        dataclasses.replace(summary, study=_public(summary.study))
+        for summary in shared.store.list_studies()
+        if principal.may_see(summary.study.name)
     ]
     return _answer(list[StudySummary], rows)
 
@@ -105,8 +108,8 @@ def show(study: Seen, shared: Shared) -> Response:
     """Return how a study stands: progress, baseline, best and verdict, as `tempopt show --json` prints it."""
     result = load(shared.store, study.name)
     jobs = [
-        {"launcher": each.launcher, "id": each.id, "state": UNKNOWN, "message": "A server asks no launcher."}
-        for each in shared.store.jobs(study.name)
+        {"launcher": job.launcher, "id": job.id, "state": UNKNOWN, "message": "A server asks no launcher."}
+        for job in shared.store.jobs(study.name)
     ]
     return _plain({**result.to_json(), "jobs": jobs, "agents_at_work": to_json(shared.store, result.runs)})
 
@@ -162,7 +165,7 @@ def tickets(
     kinds: Kinds = None,
 ) -> Response:
     """Return the tickets of a study in their order of work."""
-    return _answer(list[TicketRow], [_shown(each) for each in shared.store.tickets(study.id, kinds)])
+    return _answer(list[TicketRow], [_shown(ticket) for ticket in shared.store.tickets(study.id, kinds)])
 
 
 @router.get(
@@ -187,8 +190,8 @@ def measurements(
 def logs(study: Seen, shared: Shared, ids: Ids = None) -> Response:
     """Return the ends of what runs printed, by ticket and attempt."""
     mask = urls.masking(shared.store.url)
-    found = shared.store.logs(study.id, ids)
-    return _answer(list[LogRow], [dataclasses.replace(each, text=mask(each.text)) for each in found])
+    rows = shared.store.logs(study.id, ids)
+    return _answer(list[LogRow], [dataclasses.replace(row, text=mask(row.text)) for row in rows])
 
 
 @router.get("/studies/{name}/maps", summary="What heads attend to", response_model=dict[int, Any])
@@ -219,21 +222,23 @@ def news(
     since: Since,
 ) -> Response:
     """Return the tickets that are not waiting any more, and what those that are over have measured."""
-    found = shared.store.news(study.id, dict(_since(since)))
-    shown = dataclasses.replace(found, tickets=[_shown(each) for each in found.tickets], reports=[])
-    return _plain({**to_plain(shown, News), "reports": measurements_to_plain(found.reports)})
+    study_news = shared.store.news(study.id, dict(_since(since)))
+    public_news = dataclasses.replace(
+        study_news, tickets=[_shown(ticket) for ticket in study_news.tickets], reports=[]
+    )
+    return _plain({**to_plain(public_news, News), "reports": measurements_to_plain(study_news.reports)})
 
 
-def _since(given: list[str]) -> Iterable[tuple[Kind, int]]:
-    for each in given:
-        kind, colon, number = each.partition(":")
-        if each == "none":
+def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
+    for text in texts:
+        kind, colon, number = text.partition(":")
+        if text == "none":
             continue
         if kind not in _KINDS or not (colon and number.isascii() and number.isdecimal() and len(number) < 10):
             raise ApiError(
                 422,
                 "invalid_request",
-                f'since was given "{each[:100]}". Give KIND:NUMBER, as in search:12; the kinds are '
+                f'since was given "{text[:100]}". Give KIND:NUMBER, as in search:12; the kinds are '
                 f"{', '.join(_KINDS)}.",
             )
         yield kind, int(number)  # type: ignore[misc]
@@ -242,8 +247,8 @@ def _since(given: list[str]) -> Iterable[tuple[Kind, int]]:
 @router.get("/studies/{name}/runs/{ticket}", summary="One run", response_model=dict[str, Any])
 def run(study: Seen, shared: Shared, ticket: Annotated[int, Path(ge=0, le=LARGEST)]) -> Response:
     """Return one ticket by its id, with its study and its reports."""
-    found: RunRow | None = shared.store.run(ticket)
-    if found is None or found.study.id != study.id:
+    row: RunRow | None = shared.store.run(ticket)
+    if row is None or row.study.id != study.id:
         raise ApiError(404, "run_not_found", f'The study "{study.name}" has no ticket {ticket}.')
-    shown = dataclasses.replace(found, study=_public(found.study), ticket=_shown(found.ticket))
-    return _plain(run_to_plain(shown))
+    public_row = dataclasses.replace(row, study=_public(row.study), ticket=_shown(row.ticket))
+    return _plain(run_to_plain(public_row))

@@ -1,7 +1,7 @@
 """What is done to studies: begin one, have it grow, rest, go on or end, delete it, free its files.
 
 Decides what a command on the database decides, with the same code. What a study's own modules say is told by
-whoever asks: no code of users runs here.
+the client: no code of users runs here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SPEC = {
 
 
 class Submission(Body):
-    """A study to begin, or to go on with and let grow.
+    """A study to begin, or to continue and let grow.
 
     Args:
         spec: The study spec as plain data, as in its YAML file or as ``StudySpec.to_json`` returns it.
@@ -148,20 +148,20 @@ class Collected(Body):
 
 def _refuse_no_text(data: Any) -> None:
     """Refuse what no database holds, and what is nested so deep that reading it could fail."""
-    waiting: list[tuple[Any, int]] = [(data, 0)]
-    while waiting:
-        each, depth = waiting.pop()
-        if isinstance(each, str) and (told := not_text(each)):
-            raise UsageError(f"The body holds {told}. Give text in UTF-8 without it.")
-        if isinstance(each, dict | list):
+    stack: list[tuple[Any, int]] = [(data, 0)]
+    while stack:
+        node, depth = stack.pop()
+        if isinstance(node, str) and (fault := not_text(node)):
+            raise UsageError(f"The body holds {fault}. Give text in UTF-8 without it.")
+        if isinstance(node, dict | list):
             if depth == _DEEPEST:
                 raise UsageError(f"The body is nested more than {_DEEPEST} deep. Give plain data.")
-            below = [*each, *each.values()] if isinstance(each, dict) else each
-            waiting += [(part, depth + 1) for part in below]
+            below = [*node, *node.values()] if isinstance(node, dict) else node
+            stack += [(part, depth + 1) for part in below]
 
 
 def _checked(body: Submission, principal: Principal) -> StudySpec:
-    """Return the spec of a submission, whose names are all of studies that whoever asks may see."""
+    """Return the spec of a submission, whose names are all of studies that the caller may see."""
     _refuse_no_text(body.model_dump())
     try:
         spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
@@ -180,9 +180,9 @@ def _checked(body: Submission, principal: Principal) -> StudySpec:
     return spec
 
 
-def _done(shared: State, name: str, notes: list[str], *, begun: bool = False) -> Done:
+def _done(shared: State, name: str, notes: list[str], *, is_new: bool = False) -> Done:
     row = shared.store.load_study(name)
-    return Done(study=name, id=row.id, state=row.state, version=row.version, begun=begun, notes=notes)
+    return Done(study=name, id=row.id, state=row.state, version=row.version, begun=is_new, notes=notes)
 
 
 def _wake(shared: State, name: str) -> None:
@@ -199,7 +199,7 @@ def _wake(shared: State, name: str) -> None:
 def submit(
     body: Submission, principal: Submitting, shared: Shared, request: Request, answer: Response
 ) -> Done:
-    """Begin the study of a spec, or go on with the one that there is, and let it grow.
+    """Begin the study of a spec, or continue the one that there is, and let it grow.
 
     Nothing is tried before: `tempopt search` has trained two steps of it where it was typed. Agents train it.
     """
@@ -209,7 +209,7 @@ def submit(
 
 
 def submitted(body: Submission, principal: Principal, shared: State, request: Request) -> Done:
-    """Do what a submission asks for, of whoever may submit."""
+    """Do what a submission asks for, of a user who may submit."""
     spec = _checked(body, principal)
     about(request, study=spec.study.name)
     if spec.study.priority > 0 and "admin" not in principal.scopes:
@@ -224,17 +224,19 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
         trials=body.trials,
         more=body.more,
         enqueue=body.enqueue,
-        told=notes.append,
+        on_note=notes.append,
         version=body.version,
     )
-    begun = study is None
-    if begun:
+    is_new = study is None
+    if is_new:
         refuse_not_looked_up(spec)
     if study is None or shared.store.load_study(study.name).state != "done":
-        kept = shared.checkpoints if study is None else study.checkpoints or shared.checkpoints
-        stand(shared.store, spec, study, checkpoints=kept, owner=principal.user, told=notes.append)
+        checkpoints_url = shared.checkpoints if study is None else study.checkpoints or shared.checkpoints
+        stand(
+            shared.store, spec, study, checkpoints=checkpoints_url, owner=principal.user, on_note=notes.append
+        )
         _wake(shared, spec.study.name)
-    return _done(shared, spec.study.name, notes, begun=begun)
+    return _done(shared, spec.study.name, notes, is_new=is_new)
 
 
 @router.post("/{name}/pause", summary="Pause a study")
@@ -261,7 +263,7 @@ def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
         pairs=body.pairs,
         retry_failed=body.retry_failed,
         explain=body.explain,
-        told=notes.append,
+        on_note=notes.append,
         check_schedules=check_schedules,
         version=body.version,
     )
@@ -298,5 +300,5 @@ def delete(
 def collect(study: Meant, shared: Shared, body: Collection | None = None) -> Collected:
     """Remove the checkpoints of a study that no run needs any more, or list them."""
     dry_run = body is not None and body.dry_run
-    [found] = admin.collect(shared.store, study.name, dry_run=dry_run)
-    return Collected(study=found.study, files=found.files, left=found.left)
+    [collection] = admin.collect(shared.store, study.name, dry_run=dry_run)
+    return Collected(study=collection.study, files=collection.files, left=collection.left)

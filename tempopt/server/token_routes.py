@@ -1,4 +1,4 @@
-"""Tokens over HTTP, for whoever may do everything."""
+"""Tokens over HTTP, for users who may do everything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Token(BaseModel):
 
 
 class Wished(BaseModel):
-    """A token that somebody wants.
+    """A token to be created.
 
     Args:
         expires: How long it is valid, as in ``30d``; null: until it is revoked.
@@ -70,18 +70,18 @@ def listed(principal: Asking, shared: Shared) -> list[Token]:
 
 
 @router.post("", status_code=201, summary="Create a token")
-def create(wished: Wished, principal: Asking, shared: Shared, request: Request) -> Made:
+def create(body: Wished, principal: Asking, shared: Shared, request: Request) -> Made:
     """Create a token; the whole of it is in this answer, and nowhere else."""
-    life = None if wished.expires is None else lifetime(wished.expires)
+    life = None if body.expires is None else lifetime(body.expires)
     principal.check_whole()
     token, row = made(
         shared.store,
-        name=wished.name,
-        scopes=wished.scopes,
-        studies=wished.studies,
+        name=body.name,
+        scopes=body.scopes,
+        studies=body.studies,
         life=life,
         by=principal.name,
-        user=wished.user,
+        user=body.user,
     )
     scopes, where = ", ".join(row.scopes), f'"{row.studies}..."' if row.studies else "all studies"
     about(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")

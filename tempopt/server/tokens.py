@@ -42,7 +42,7 @@ def made(
         scopes: What it may do.
         studies: Only on studies whose names begin so; the empty text: on all.
         life: How long it is valid; None: until it is revoked.
-        by: Name of whoever creates it.
+        by: Name of the user who creates it.
         user: Whose studies are begun with it; empty: ``name``. A name, or
             the e-mail address that a proxy signs the person in with.
 
@@ -54,9 +54,9 @@ def made(
             f'"{name}" cannot be the name of a token. Give letters, digits, ".", "_" and "-", at most 64, of '
             "which the first is a letter or a digit."
         )
-    if not scopes or (unknown := [each for each in scopes if each not in SCOPES]):
-        given = ", ".join(unknown) if scopes else "none"
-        raise UsageError(f"Unknown scope: {given}. The scopes are {', '.join(SCOPES)}.")
+    if not scopes or (unknown := [scope for scope in scopes if scope not in SCOPES]):
+        names = ", ".join(unknown) if scopes else "none"
+        raise UsageError(f"Unknown scope: {names}. The scopes are {', '.join(SCOPES)}.")
     if studies and PREFIX.fullmatch(studies) is None:
         raise UsageError(
             f'No name of a study begins with "{studies}". Give letters, digits, ".", "_" and "-", at most '
@@ -73,7 +73,7 @@ def made(
         id=id,
         name=name,
         digest=digest(token),
-        scopes=tuple(each for each in SCOPES if each in scopes),
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
         studies=studies,
         created=now,
         expires=None if life is None else now + life,

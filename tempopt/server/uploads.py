@@ -1,7 +1,7 @@
 """A file that comes in pieces: put together in a folder, or in an object store that signs no request for it.
 
 Nothing of an upload is in memory for longer than one request, so that a server may be started again, and
-several may take pieces of one file. A few unfinished uploads, and files that nobody has recorded, are kept.
+several may take pieces of one file. A few unfinished uploads, and files that are not recorded, are kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Came(BaseModel):
 # ---- in a folder
 
 
-def into_folder(target: Path, upload: str, offset: int, total: int, some: bytes) -> Came:
+def into_folder(target: Path, upload: str, offset: int, total: int, content: bytes) -> Came:
     """Write a piece of a file; put the file in its place once all of it has come.
 
     Raises:
@@ -64,8 +64,8 @@ def into_folder(target: Path, upload: str, offset: int, total: int, some: bytes)
             size = os.fstat(descriptor).st_size
             if offset > size:
                 return _beyond(target, part, size, total)
-            os.pwrite(descriptor, some, offset)
-            size = max(size, offset + len(some))
+            os.pwrite(descriptor, content, offset)
+            size = max(size, offset + len(content))
             if size < total:
                 return Came(bytes=size, whole=False)
             os.ftruncate(descriptor, total)
@@ -119,20 +119,20 @@ def _sync(folder: Path) -> None:
 # ---- in an object store
 
 
-def into_store(url: str, upload: str, offset: int, total: int, some: bytes) -> Came:
+def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -> Came:
     """Keep a piece of a file as an object; have the file put together once all of it has come.
 
     Raises:
         ApiError: Pieces before the last one are missing, or the object store cannot be reached.
     """
     with _reached(url) as (fs, path):
-        if len(some) == total:
-            fs.pipe_file(path, some)
+        if len(content) == total:
+            fs.pipe_file(path, content)
             return Came(bytes=total, whole=True)
-        if some:
-            fs.pipe_file(f"{path}.{upload}.{offset}.writing", some)
-        if offset + len(some) < total:
-            return Came(bytes=offset + len(some), whole=False)
+        if content:
+            fs.pipe_file(f"{path}.{upload}.{offset}.writing", content)
+        if offset + len(content) < total:
+            return Came(bytes=offset + len(content), whole=False)
         pieces, size = _pieces(fs, path, upload)
         if size < total:
             if fs.exists(path) and fs.size(path) == total:
@@ -159,15 +159,15 @@ def _pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
     fs.invalidate_cache()
     sizes: dict[int, tuple[str, int]] = {}
     for name, info in fs.find(path.rpartition("/")[0], detail=True).items():
-        found = _PART.fullmatch(name.rpartition("/")[2])
-        if found and found[1] == upload and found[2] and name == f"{path}.{upload}.{found[2]}.writing":
-            sizes[int(found[2])] = (name, int(info["size"] or 0))
+        match = _PART.fullmatch(name.rpartition("/")[2])
+        if match and match[1] == upload and match[2] and name == f"{path}.{upload}.{match[2]}.writing":
+            sizes[int(match[2])] = (name, int(info["size"] or 0))
     pieces: list[str] = []
     size = 0
     while size in sizes and sizes[size][1]:
-        name, more = sizes[size]
+        name, piece_size = sizes[size]
         pieces.append(name)
-        size += more
+        size += piece_size
     return pieces, size
 
 
@@ -175,16 +175,16 @@ def _join(fs: Any, path: str, pieces: list[str]) -> None:
     """Write one file of its pieces, whole or not at all, and delete these."""
     file = fs.open(path, "wb")
     try:
-        for each in pieces:
-            file.write(fs.cat_file(each))
+        for piece in pieces:
+            file.write(fs.cat_file(piece))
     except BaseException:
         # closing it would put a part of it in its place
         file.discard()
         file.closed = True
         raise
     file.close()
-    for each in pieces:
-        fs.rm_file(each)
+    for piece in pieces:
+        fs.rm_file(piece)
 
 
 class _Joins:
@@ -223,7 +223,7 @@ class _Joining:
         self._work = work
         self.over = threading.Event()
         self.error: Exception | None = None
-        # a server that ends does not wait for it: whoever put the file says it again
+        # a server that ends does not wait for it: the agent that put the file says it again
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -242,8 +242,8 @@ _JOINS = _Joins()
 def out_of_store(url: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield the bytes of an object between two places, a few at a time."""
     fs, path = opened(url)
-    for at in range(begin, end, _CHUNK):
-        yield fs.cat_file(path, start=at, end=min(at + _CHUNK, end))
+    for position in range(begin, end, _CHUNK):
+        yield fs.cat_file(path, start=position, end=min(position + _CHUNK, end))
 
 
 def size_in_store(url: str) -> int | None:
@@ -292,39 +292,39 @@ def tidy(folder: str, but: str, recorded: Callable[[], Collection[str]]) -> None
     try:
         fs, path = opened(folder)
         fs.invalidate_cache()
-        names = [each.rpartition("/")[2] for each in fs.ls(path, detail=False)]
+        names = [file_path.rpartition("/")[2] for file_path in fs.ls(path, detail=False)]
     except FileNotFoundError:
         return
     except Exception as error:
         LOGGER.warning("%s: not tidied: %s", folder, masked(reason(error)))
         return
-    needless = _oldest_uploads(names, but) + _oldest_files(names, but, recorded)
-    for name in needless:
+    needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, recorded)
+    for name in needless_names:
         with contextlib.suppress(Exception):
-            # that somebody else has deleted it is as well
+            # that another process has deleted it is as well
             fs.rm_file(f"{path}/{name}")
 
 
 def _order(name: str) -> tuple[int, int]:
-    found = _FILE.match(name)
-    assert found is not None
-    return int(found[2]), int(found[1])
+    match = _FILE.match(name)
+    assert match is not None
+    return int(match[2]), int(match[1])
 
 
 def _oldest_files(names: list[str], but: str, recorded: Callable[[], Collection[str]]) -> list[str]:
-    files = sorted((each for each in names if _FILE.fullmatch(each)), key=_order)
+    files = sorted((file for file in names if _FILE.fullmatch(file)), key=_order)
     if len(files) <= MOST_KEPT:
         return []
-    kept = {but, *recorded()}
-    return [each for each in files if each not in kept][:-MOST_KEPT]
+    needed_names = {but, *recorded()}
+    return [file for file in files if file not in needed_names][:-MOST_KEPT]
 
 
 def _oldest_uploads(names: list[str], but: str) -> list[str]:
     """Return pieces of all but a few uploads; those of other files before those of the one that comes."""
     uploads: dict[tuple[bool, tuple[int, int], str], list[str]] = {}
     for name in names:
-        if found := _PART.fullmatch(name):
-            key = (name.startswith(f"{but}."), _order(name), found[1])
+        if match := _PART.fullmatch(name):
+            key = (name.startswith(f"{but}."), _order(name), match[1])
             uploads.setdefault(key, []).append(name)
     return [name for key in sorted(uploads)[: -(MOST_KEPT - 1)] for name in uploads[key]]
 

@@ -15,7 +15,7 @@ from tempopt.store.taking import now, storable
 MOST_AUDITED = 100_000
 """Rows of the audit log that are kept of what was done, and a hundred more at most: the newest."""
 MOST_REFUSED = 10_000
-"""The same of what was refused, so that nobody drives out the others by being refused."""
+"""The same of what was refused, so that refusals do not drive out the others."""
 MOST_OF_AGENTS = 10_000
 """The same of what agents have done, who come and go all the time."""
 _TIDY = 100
@@ -56,7 +56,7 @@ def audit(connection: Connection, rows: Sequence[AuditRow]) -> None:
     """Write what was done; their numbers are given here, and the oldest rows go, those of refusals apart."""
     if not rows:
         return
-    written = [
+    audit_rows = [
         {
             "moment": row.moment,
             "name": (storable(row.name) or "")[:MAX_NAME],
@@ -69,32 +69,32 @@ def audit(connection: Connection, rows: Sequence[AuditRow]) -> None:
         }
         for row in rows
     ]
-    connection.execute(insert(AUDIT), written)
+    connection.execute(insert(AUDIT), audit_rows)
     newest = connection.scalar(select(func.max(AUDIT.c.number))) or 0
-    if newest % _TIDY < len(written):
+    if newest % _TIDY < len(audit_rows):
         agents = AUDIT.c.action.like("POST /api/agents/%")
         _tidy(connection, (AUDIT.c.status < 400) & ~agents, MOST_AUDITED)
         _tidy(connection, (AUDIT.c.status < 400) & agents, MOST_OF_AGENTS)
         _tidy(connection, AUDIT.c.status >= 400, MOST_REFUSED)
 
 
-def _tidy(connection: Connection, which: ColumnElement[bool], most: int) -> None:
-    newest_first = select(AUDIT.c.number).where(which).order_by(AUDIT.c.number.desc())
-    last = connection.scalar(newest_first.offset(most).limit(1))
-    if last is not None:
-        connection.execute(delete(AUDIT).where(which, AUDIT.c.number <= last))
+def _tidy(connection: Connection, condition: ColumnElement[bool], max_rows: int) -> None:
+    newest_first = select(AUDIT.c.number).where(condition).order_by(AUDIT.c.number.desc())
+    last_number = connection.scalar(newest_first.offset(max_rows).limit(1))
+    if last_number is not None:
+        connection.execute(delete(AUDIT).where(condition, AUDIT.c.number <= last_number))
 
 
-def audited(connection: Connection, *, before: int | None, most: int, study: str) -> list[AuditRow]:
+def audited(connection: Connection, *, before: int | None, limit: int, study: str) -> list[AuditRow]:
     """Return what was done, newest first.
 
     Args:
         before: Only rows of lower numbers; None: from the newest on.
-        most: Number of rows, > 0.
+        limit: Number of rows, > 0.
         study: Only rows about the study of this name; the empty text: about anything.
     """
     columns = (AUDIT.c[f.name] for f in fields(AuditRow))
-    query = select(*columns).order_by(AUDIT.c.number.desc()).limit(most)
+    query = select(*columns).order_by(AUDIT.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(AUDIT.c.number < before)
     if study:

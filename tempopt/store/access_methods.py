@@ -45,9 +45,9 @@ class AccessMethods:
         """Write what was done; numbers are given here, and the oldest rows go, those of refusals apart."""
         self._database.write(lambda c: access.audit(c, rows))
 
-    def audited(self, *, before: int | None = None, most: int = 100, study: str = "") -> list[AuditRow]:
-        """Return what was done, newest first: rows below a number, of a study, ``most`` of them."""
-        return self._database.read(lambda c: access.audited(c, before=before, most=most, study=study))
+    def audited(self, *, before: int | None = None, limit: int = 100, study: str = "") -> list[AuditRow]:
+        """Return what was done, newest first: rows below a number, of a study, ``limit`` of them at most."""
+        return self._database.read(lambda c: access.audited(c, before=before, limit=limit, study=study))
 
     @property
     def sessions(self) -> Sessions:

@@ -32,7 +32,7 @@ RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,}}")
 
 _LOCAL = ("file", "local")
 # Object stores: an object is there whole or not at all, and server and keys are given by the configuration of
-# whoever reads, not by the URL. What else fsspec knows would have the database say whom a reader connects to
+# the reader, not by the URL. What else fsspec knows would have the database say whom a reader connects to
 # (http, sftp, hdfs), or what it runs (reference).
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 SERVED = "tempopt"
@@ -46,16 +46,17 @@ _SECRET_QUERY = re.compile(
 )
 
 
-def location(given: str | Path) -> str:
+def location(path: str | Path) -> str:
     """Return the absolute URL (or path, on this machine) of a folder that can be written to.
 
     Args:
-        given: A path, of a folder that can be made if it is not there, or an fsspec URL such as ``s3://bucket/folder``.
+        path: A path, of a folder that can be made if it is not there, or an fsspec URL such as
+            ``s3://bucket/folder``.
 
     Raises:
         UsageError: It cannot be read, reached, made or written to, or it holds a password.
     """
-    url = absolute(given)
+    url = absolute(path)
     fs, folder = opened(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
@@ -79,21 +80,21 @@ def location(given: str | Path) -> str:
     return url
 
 
-def absolute(given: str | Path) -> str:
+def absolute(path: str | Path) -> str:
     """Return the absolute URL (or path, on this machine) of a folder that may be elsewhere.
 
     Raises:
         UsageError: It is empty, holds a password, or is a URL of another kind than :func:`opened` takes.
     """
-    text = str(given).strip()
+    text = str(path).strip()
     if not text:
         raise UsageError(
             "The folder for checkpoints is empty. Give a path, or a URL such as s3://bucket/folder."
         )
-    shown = _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
-    if shown != text:
+    masked_text = _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
+    if masked_text != text:
         raise UsageError(
-            f"The URL of the checkpoints, {shown}, holds a password or a key, and would be kept in the "
+            f"The URL of the checkpoints, {masked_text}, holds a password or a key, and would be kept in the "
             "study's database. Leave it out, and give it to the storage's own client, by its environment "
             "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
         )
@@ -106,8 +107,8 @@ def absolute(given: str | Path) -> str:
 
 def is_local(url: str) -> bool:
     """Return whether a path or URL names a folder of this machine."""
-    protocol, found, _ = url.partition("://")
-    return not found or protocol in _LOCAL
+    protocol, separator, _ = url.partition("://")
+    return not separator or protocol in _LOCAL
 
 
 def join(url: str, *parts: str) -> str:
@@ -157,7 +158,7 @@ class Removed:
 def remove(urls: Iterable[str]) -> Removed:
     """Delete files, whatever becomes of any of them; one that is not there is none to delete."""
     freed = 0
-    left: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for url in urls:
         try:
             fs, path = opened(url)
@@ -169,10 +170,10 @@ def remove(urls: Iterable[str]) -> Removed:
             continue
         except Exception as error:
             # each storage has errors of its own
-            left[url] = reason(error)
+            reasons[url] = reason(error)
         else:
             freed += size
-    return Removed(freed=freed, left=left)
+    return Removed(freed=freed, left=reasons)
 
 
 def reason(error: Exception) -> str:
@@ -189,10 +190,10 @@ def usage(url: str) -> dict[str, int]:
     fs, folder = opened(url)
     fs.invalidate_cache()
     root = folder.rstrip("/")
-    found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
+    infos: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     return {
         join(url, name.removeprefix(root).lstrip("/")): int(info["size"] or 0)
-        for name, info in found.items()
+        for name, info in infos.items()
         if name != root
     }
 
@@ -235,7 +236,7 @@ def _refuse_other(url: str) -> str:
     protocol = url.partition("://")[0]
     if protocol in _STORES and "::" not in url:
         return protocol
-    allowed = ", ".join(f"{each}://" for each in (*_LOCAL, *_STORES))
+    allowed = ", ".join(f"{scheme}://" for scheme in (*_LOCAL, *_STORES))
     raise UsageError(
         f"{url} is no place for checkpoints. Give a path, or a URL such as s3://bucket/folder; a URL "
         f"begins with one of {allowed}, and chains nothing with ::."

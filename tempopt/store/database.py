@@ -85,8 +85,8 @@ class Database:
         while True:
             try:
                 with self._writer.begin() as connection:
-                    later: list[Callable[[], object]] = []
-                    connection.info[_AFTER] = later
+                    callbacks: list[Callable[[], object]] = []
+                    connection.info[_AFTER] = callbacks
                     result = work(connection)
             except SQLAlchemyError as error:
                 if not is_transient(self.dialect, error) or time.monotonic() > give_up:
@@ -95,8 +95,8 @@ class Database:
                         self._writer.dispose()
                     tell(self.address, self.dialect, error)
             else:
-                for each in later:
-                    each()
+                for callback in callbacks:
+                    callback()
                 return result
             time.sleep(pause * _JITTER.uniform(0.5, 1.5))
             pause = min(2 * pause, 0.5)
@@ -110,7 +110,7 @@ class Database:
         """Let SQLite's readers and its writer work at the same time (kept in the file); others do already."""
         if self.dialect != "sqlite":
             return
-        # A file system without shared memory, or somebody inside just now: the old journal is right too.
+        # A file system without shared memory, or the database is in use: the old journal is right too.
         with (
             contextlib.suppress(sqlite3.OperationalError),
             contextlib.closing(self._writer.raw_connection()) as raw,

@@ -23,7 +23,7 @@ LOCK_SECONDS = 5
 ANSWER_SECONDS = 10
 # A client that was stopped while it held locks is cut off by the server after this time.
 IDLE_SECONDS = 30
-# Packets that nobody acknowledges: the network is cut.
+# Packets that are not acknowledged: the network is cut.
 _SILENCE_SECONDS = 5
 _PROBE = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 
@@ -51,22 +51,22 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:
-        # SQLite writes on into a file that has been deleted, and nobody will ever read it
+        # SQLite writes on into a file that has been deleted, and will never be read
         before = connection.info.get("file")
-        if before is not None and before != _file(address, known=before):
+        if before is not None and before != _file(address, file_id=before):
             connection.invalidate()
             raise StorageError(
                 f"The database file {address.url.database} was deleted or replaced while it was in use. "
                 "Put it back, or begin again in another one."
             )
         connection.exec_driver_sql(begin)
-        connection.info["file"] = before or _file(address, known=None)
+        connection.info["file"] = before or _file(address, file_id=None)
 
     return engine
 
 
 class _FrozenConnection(sqlite3.Connection):
-    """A connection that takes the file for one that nobody changes, and sees no change of it."""
+    """A connection that takes the file for one that does not change, and sees no change of it."""
 
 
 def _sqlite_connection(path: Path, *, reads: bool) -> sqlite3.Connection:
@@ -75,7 +75,7 @@ def _sqlite_connection(path: Path, *, reads: bool) -> sqlite3.Connection:
         return sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
     log = path.with_name(f"{path.name}-wal")
     # To read beside a write-ahead log, SQLite makes a file. Without a log there is nothing to be read
-    # beside, and a file that nobody can write stays as it is.
+    # beside, and a file that cannot be written stays as it is.
     is_frozen = not (log.exists() and log.stat().st_size)
     uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' * is_frozen}"
     kind = _FrozenConnection if is_frozen else sqlite3.Connection
@@ -86,19 +86,19 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _file(address: Address, *, known: tuple[int, int] | None) -> tuple[int, int] | None:
+def _file(address: Address, *, file_id: tuple[int, int] | None) -> tuple[int, int] | None:
     """Return what tells the file at an SQLite address from every other, None if there is none.
 
     Args:
-        known: What it was before, which it is still if it cannot be looked at just now.
+        file_id: What it was before, which it is still if it cannot be looked at just now.
     """
     try:
-        found = Path(address.url.database or ":memory:").stat()
+        file_stat = Path(address.url.database or ":memory:").stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        return known
-    return found.st_dev, found.st_ino
+        return file_id
+    return file_stat.st_dev, file_stat.st_ino
 
 
 def server_engine(address: Address) -> Engine:
@@ -133,9 +133,9 @@ def _connected(
 
 
 def _refused(address: Address, error: Exception) -> StorageError:
-    said = address.mask(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+    message = address.mask(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return StorageError(
-        f"The storage URL {address.shown} cannot be connected to: {said}. Check its host, and the options "
+        f"The storage URL {address.shown} cannot be connected to: {message}. Check its host, and the options "
         'that follow its "?".'
     )
 

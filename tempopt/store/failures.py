@@ -101,7 +101,7 @@ _FULL_MYSQL = re.compile(r"\berr(?:no|code|or):? 28\b", re.IGNORECASE)
 _BUSY_SAID = re.compile(r"too many clients|connection slots|starting up|read-only|too many connections")
 # Cannot connect, gone, shutting down, aborted, network errors, killed by an administrator.
 _AWAY_MYSQL = {1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055}
-# The disk is full, read-only, closed to this user or fails: what somebody has to see to.
+# The disk is full, read-only, closed to this user or fails: what a person has to see to.
 _AWAY_SQLITE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 # libpq gives no code for what fails while it connects; these are answers of a server that is there.
 _ANSWERED = re.compile(
@@ -151,11 +151,11 @@ def is_busy(dialect: str, error: SQLAlchemyError) -> bool:
         return type(original).__name__ in _CONNECTING and _BUSY_SAID.search(str(original)) is not None
     if dialect != "mysql" or not original.args:
         return False
-    code, said = original.args[0], str(original.args[-1])
-    if code in _BUSY_MYSQL or _FULL_MYSQL.search(said):
+    code, message = original.args[0], str(original.args[-1])
+    if code in _BUSY_MYSQL or _FULL_MYSQL.search(message):
         return True
-    wanted = _BUSY_MYSQL_SAID.get(code)
-    return wanted is not None and re.search(wanted, said, re.IGNORECASE) is not None
+    pattern = _BUSY_MYSQL_SAID.get(code)
+    return pattern is not None and re.search(pattern, message, re.IGNORECASE) is not None
 
 
 _CONNECTING = ("OperationalError", "ConnectionTimeout")
@@ -165,13 +165,13 @@ def tell(address: Address, dialect: str, error: SQLAlchemyError) -> NoReturn:
     """Raise what a person can read: StoreUnreachable for an outage, else StorageError; no password in it."""
     # The driver's words alone: SQLAlchemy adds the statement and what was to be written.
     words = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    said = str(words.args[-1] if dialect == "mysql" and words.args else words)
-    said = address.mask(" ".join(said.split())).rstrip(".?")
+    message = str(words.args[-1] if dialect == "mysql" and words.args else words)
+    message = address.mask(" ".join(message.split())).rstrip(".?")
     advice = next(
-        (a for dialects, p, a in _ADVICE if dialect in dialects and re.search(p, said, re.IGNORECASE)), ""
+        (a for dialects, p, a in _ADVICE if dialect in dialects and re.search(p, message, re.IGNORECASE)), ""
     )
     kind = StorageError
     if is_outage(dialect, error):
         kind = StoreBusy if is_busy(dialect, error) else StoreUnreachable
     # Not "from error": its text and its traceback may hold the password.
-    raise kind(f"The database {address.shown} failed: {said}. {advice}".rstrip()) from None
+    raise kind(f"The database {address.shown} failed: {message}. {advice}".rstrip()) from None

@@ -17,11 +17,11 @@ def add(
 ) -> None:
     """Write jobs, leaving alone those that are there."""
     of_launcher = (JOB.c.study == study, JOB.c.launcher == launcher)
-    there = set(connection.scalars(select(JOB.c.id).where(*of_launcher)))
-    common = {"study": study, "launcher": launcher, "options": dict(options), "created": now()}
-    new = [{"id": id, **common} for id in dict.fromkeys(ids) if id not in there]
-    if new:
-        connection.execute(insert(JOB), new)
+    existing_ids = set(connection.scalars(select(JOB.c.id).where(*of_launcher)))
+    common_columns = {"study": study, "launcher": launcher, "options": dict(options), "created": now()}
+    new_rows = [{"id": id, **common_columns} for id in dict.fromkeys(ids) if id not in existing_ids]
+    if new_rows:
+        connection.execute(insert(JOB), new_rows)
 
 
 def of_study(connection: Connection, study: str) -> list[JobRow]:

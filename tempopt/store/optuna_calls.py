@@ -90,15 +90,16 @@ def _make_study(storage: RDBStorage, name: str, directions: Sequence[StudyDirect
         study_id = storage.create_new_study(directions, name)
     except DuplicatedStudyError as error:
         study_id = storage.get_study_id_from_name(name)
-        if (there := storage.get_study_name_from_id(study_id)) != name:
+        if (existing_name := storage.get_study_name_from_id(study_id)) != name:
             raise UsageError(
-                f'This database has a study "{there}", and its server takes the names "{there}" and "{name}" '
-                "for one and the same in Optuna's tables (their collation ignores case or accents). Give "
-                "yours another name (study.name, --name), or another --storage."
+                f'This database has a study "{existing_name}", and its server takes the names '
+                f'"{existing_name}" and "{name}" for one and the same in Optuna\'s tables (their collation '
+                "ignores case or accents). Give yours another name (study.name, --name), or another "
+                "--storage."
             ) from error
-        foreign = _OURS not in storage.get_study_user_attrs(study_id)
+        is_foreign = _OURS not in storage.get_study_user_attrs(study_id)
         # an agent that died between the study and its mark left it without either
-        if foreign and storage.get_n_trials(study_id):
+        if is_foreign and storage.get_n_trials(study_id):
             raise UsageError(
                 f'This database has an Optuna study "{name}" that tempopt did not make. '
                 "Give yours another name (study.name), or another --storage."
@@ -110,7 +111,7 @@ def _storage(url: str) -> RDBStorage:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # no pool: of a storage that refuses the tables, nobody could close the connections
+    # no pool: of a storage that refuses the tables, the connections could not be closed
     return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
 
@@ -211,8 +212,8 @@ def _begin(
     for trial in storage.get_all_trials(study_id, deepcopy=False):
         if trial.user_attrs.get(key) == ticket_id:
             return trial._trial_id, trial.number
-    distributions = {each.name: json_to_distribution(each.distribution) for each in params}
-    values = {each.name: distributions[each.name].to_external_repr(each.value) for each in params}
+    distributions = {param.name: json_to_distribution(param.distribution) for param in params}
+    values = {param.name: distributions[param.name].to_external_repr(param.value) for param in params}
     template = create_trial(
         state=TrialState.RUNNING, params=values, distributions=distributions, user_attrs={key: ticket_id}
     )
@@ -224,10 +225,10 @@ def _write(storage: BaseStorage, trial_id: int, change: TrialChange) -> None:
     from optuna.trial import TrialState
 
     try:
-        ended = storage.get_trial(trial_id).state.is_finished()
+        is_finished = storage.get_trial(trial_id).state.is_finished()
     except KeyError:
         return
-    if ended:
+    if is_finished:
         return
     for step, value in change.values.items():
         storage.set_trial_intermediate_value(trial_id, step, value)
@@ -249,7 +250,9 @@ def _delete(storage: BaseStorage, name: str, trial_ids: Collection[int], ours: s
         study_id = _id_of(storage, name)
     except KeyError:
         return
-    others = {trial._trial_id for trial in storage.get_all_trials(study_id, deepcopy=False)} - set(trial_ids)
+    other_ids = {trial._trial_id for trial in storage.get_all_trials(study_id, deepcopy=False)} - set(
+        trial_ids
+    )
     attributes: dict[str, Any] = storage.get_study_user_attrs(study_id)
-    if not others or ours in attributes:
+    if not other_ids or ours in attributes:
         storage.delete_study(study_id)

@@ -155,12 +155,12 @@ class End:
 
     def attributes(self) -> dict[str, Any]:
         """Return the user attributes that tell more than Optuna's states can."""
-        found: dict[str, Any] = dict(self.numbers)
+        attributes: dict[str, Any] = dict(self.numbers)
         if self.outcome == "diverged":
-            found["diverged_at"] = self.diverged_at
+            attributes["diverged_at"] = self.diverged_at
         if self.outcome == "failed":
-            found["error"] = (self.error or "")[:1000]
-        return found
+            attributes["error"] = (self.error or "")[:1000]
+        return attributes
 
     def constraint_attributes(self) -> dict[str, float]:
         """Return the system attributes that ``trial.set_constraint`` of Optuna 5 writes."""
@@ -194,9 +194,9 @@ def is_known(connection: Connection) -> bool:
 def find_study(connection: Connection, name: str, *, lock: bool = False) -> int | None:
     """Return the key of Optuna's study of that very name, None if there is none."""
     query = select(STUDIES.c.study_id, STUDIES.c.study_name).where(STUDIES.c.study_name == name)
-    found = connection.execute(query.with_for_update() if lock else query).all()
+    rows = connection.execute(query.with_for_update() if lock else query).all()
     # MySQL's default collations take names that differ in case or accents for one
-    return next((row.study_id for row in found if row.study_name == name), None)
+    return next((row.study_id for row in rows if row.study_name == name), None)
 
 
 def alike(connection: Connection, names: Sequence[str]) -> tuple[str, str] | None:
@@ -208,10 +208,10 @@ def alike(connection: Connection, names: Sequence[str]) -> tuple[str, str] | Non
     key = f"HEX(WEIGHT_STRING(CONVERT(:n{{}} USING {column.charset}) COLLATE {column.collation}))"
     query = text("SELECT " + ", ".join(key.format(number) for number in range(len(names))))
     keys = connection.execute(query, {f"n{number}": name for number, name in enumerate(names)}).one()
-    first: dict[str, str] = {}
-    for name, found in zip(names, keys, strict=True):
-        if (other := first.setdefault(found, name)) != name:
-            return other, name
+    name_by_key: dict[str, str] = {}
+    for name, sort_key in zip(names, keys, strict=True):
+        if (other_name := name_by_key.setdefault(sort_key, name)) != name:
+            return other_name, name
     return None
 
 
@@ -252,7 +252,7 @@ def begin_trial(
 
 
 def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> None:
-    """Write what is new about trials; those that somebody has deleted or closed are left alone.
+    """Write what is new about trials; those that were deleted or closed are left alone.
 
     Args:
         changes: By the key of the trial.
@@ -268,8 +268,8 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
         .order_by(_TRIALS.c.trial_id)
         .with_for_update()
     ).all()
-    here = {trial_id: changes[trial_id] for trial_id in running}
-    for trial_id, change in here.items():
+    running_changes = {trial_id: changes[trial_id] for trial_id in running}
+    for trial_id, change in running_changes.items():
         if change.last_step is not None:
             _forget_after(connection, trial_id, change.last_step)
     upsert(
@@ -277,13 +277,16 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
         _INTERMEDIATE,
         [
             {"trial_id": trial_id, "step": step, **_stored(value)}
-            for trial_id, change in here.items()
+            for trial_id, change in running_changes.items()
             for step, value in change.values.items()
         ],
         key=("trial_id", "step"),
         replace=("intermediate_value", "intermediate_value_type"),
     )
-    _end(connection, {trial_id: change.end for trial_id, change in here.items() if change.end is not None})
+    _end(
+        connection,
+        {trial_id: change.end for trial_id, change in running_changes.items() if change.end is not None},
+    )
 
 
 def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
@@ -292,14 +295,14 @@ def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
         return
     failed = and_(_TRIALS.c.trial_id.in_(sorted(trial_ids)), _TRIALS.c.state == "FAIL")
     ids = connection.scalars(select(_TRIALS.c.trial_id).where(failed).with_for_update()).all()
-    these = _TRIALS.c.trial_id.in_(ids)
-    connection.execute(update(_TRIALS).where(these).values(state="RUNNING", datetime_complete=None))
+    condition = _TRIALS.c.trial_id.in_(ids)
+    connection.execute(update(_TRIALS).where(condition).values(state="RUNNING", datetime_complete=None))
     error = and_(_ATTRIBUTES.c.trial_id.in_(ids), _ATTRIBUTES.c.key == "error")
     connection.execute(delete(_ATTRIBUTES).where(error))
 
 
 def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
-    """Delete Optuna's study of a name with all its rows, unless it is somebody else's.
+    """Delete Optuna's study of a name with all its rows, unless it is another program's.
 
     Args:
         trial_ids: Keys of the trials that tickets own. A study that holds others, and was not marked
@@ -316,14 +319,16 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
     if study_id is None:
         return
     trials = connection.scalars(select(_TRIALS.c.trial_id).where(_TRIALS.c.study_id == study_id)).all()
-    marked = exists().where(and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == OURS))
-    if not set(trials) <= trial_ids and not connection.scalar(select(marked)):
+    is_marked = exists().where(
+        and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == OURS)
+    )
+    if not set(trials) <= trial_ids and not connection.scalar(select(is_marked)):
         return
     for start in range(0, len(trials), MANY):
-        some = trials[start : start + MANY]
+        batch = trials[start : start + MANY]
         for table in _OF_TRIALS:
-            connection.execute(delete(table).where(table.c.trial_id.in_(some)))
-        connection.execute(delete(_TRIALS).where(_TRIALS.c.trial_id.in_(some)))
+            connection.execute(delete(table).where(table.c.trial_id.in_(batch)))
+        connection.execute(delete(_TRIALS).where(_TRIALS.c.trial_id.in_(batch)))
     for table in (*_OF_STUDIES, STUDIES):
         connection.execute(delete(table).where(table.c.study_id == study_id))
 
@@ -356,9 +361,11 @@ def _end(connection: Connection, ends: Mapping[int, End]) -> None:
     upsert(connection, _SYSTEM_ATTRIBUTES, constraints, key=("trial_id", "key"), replace=("value_json",))
     # The state last, since a reader takes a trial that has ended for complete.
     for state in sorted({end.state for end in ends.values()}):
-        ended = [trial_id for trial_id, end in ends.items() if end.state == state]
+        trial_ids = [trial_id for trial_id, end in ends.items() if end.state == state]
         connection.execute(
-            update(_TRIALS).where(_TRIALS.c.trial_id.in_(ended)).values(state=state, datetime_complete=_now())
+            update(_TRIALS)
+            .where(_TRIALS.c.trial_id.in_(trial_ids))
+            .values(state=state, datetime_complete=_now())
         )
 
 

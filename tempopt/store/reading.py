@@ -87,12 +87,12 @@ def moved(column: ColumnElement[float]) -> ColumnElement[float]:
 
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
     """Return the checkpoints that a ticket's column holds."""
-    return tuple(Checkpoint(**each) for each in document or ())
+    return tuple(Checkpoint(**entry) for entry in document or ())
 
 
-def document(kept: Sequence[Checkpoint]) -> list[dict[str, Any]] | None:
+def document(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]] | None:
     """Return the column of a ticket that holds these checkpoints."""
-    return [asdict(each) for each in kept] or None
+    return [asdict(checkpoint) for checkpoint in checkpoints] or None
 
 
 def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketRow]:
@@ -103,13 +103,15 @@ def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketR
 
 def run(connection: Connection, ticket_id: int) -> RunRow | None:
     """Return one ticket with its study and its reports, None if there is none of that id."""
-    found = tickets(connection, TICKET.c.id == ticket_id)
-    if not found:
+    rows = tickets(connection, TICKET.c.id == ticket_id)
+    if not rows:
         return None
-    (ticket,) = found
+    (ticket,) = rows
     study = connection.execute(select(*STUDY_COLUMNS).where(STUDY.c.id == ticket.study_id)).one()
     reports = measurements(connection, TICKET.c.id == ticket_id, MEASUREMENT.c.name == "report")
-    return RunRow(study=study_row(study), ticket=ticket, reports={each.step: each.value for each in reports})
+    return RunRow(
+        study=study_row(study), ticket=ticket, reports={report.step: report.value for report in reports}
+    )
 
 
 def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Measurement]:
@@ -161,19 +163,22 @@ def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
 def up_to(limits: Mapping[Kind, int | None]) -> ColumnElement[bool]:
     """Return the condition that a ticket is of these kinds and numbered no higher than each says."""
     # By stage and number alone, which the index holds, so that MySQL reads and locks only what fits.
-    free = [STAGES[kind] for kind, last in limits.items() if last is None]
+    free = [STAGES[kind] for kind, last_number in limits.items() if last_number is None]
     bound = [
-        and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last)
-        for kind, last in limits.items()
-        if last is not None
+        and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last_number)
+        for kind, last_number in limits.items()
+        if last_number is not None
     ]
     return or_(TICKET.c.stage.in_(free) if free else false(), *bound)
 
 
 def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
     """Return the condition that a ticket is of these kinds and numbered no lower than each says."""
-    each = [and_(TICKET.c.stage == STAGES[kind], TICKET.c.number >= first) for kind, first in since.items()]
-    return or_(false(), *each)
+    conditions = [
+        and_(TICKET.c.stage == STAGES[kind], TICKET.c.number >= first_number)
+        for kind, first_number in since.items()
+    ]
+    return or_(false(), *conditions)
 
 
 def among(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
@@ -183,5 +188,5 @@ def among(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnEle
 
 def beginning(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
     """Return the condition that a column begins with one of these texts; none: any."""
-    found = [column.startswith(prefix, autoescape=True) for prefix in prefixes]
-    return or_(*found) if found else true()
+    conditions = [column.startswith(prefix, autoescape=True) for prefix in prefixes]
+    return or_(*conditions) if conditions else true()

@@ -38,7 +38,7 @@ class RemoteStore(Store):
 
     Args:
         server: The server, with a token; closed with the store.
-        token: That token, if the program was given it and nobody else can find it; None: others can.
+        token: That token, if the program was given it and no other can find it; None: others can.
     """
 
     def __init__(self, server: ServerConnection, token: str | None = None) -> None:
@@ -75,7 +75,7 @@ class RemoteStore(Store):
         self.server.close()
 
     def ask(self, name: str, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return what the server answers, as plain data, when it is told to do something to a study.
+        """Return what the server answers, as plain data, when it is asked to do something to a study.
 
         Args:
             name: Name of the study.
@@ -97,40 +97,40 @@ class RemoteStore(Store):
 
     def list_studies(self) -> list[StudySummary]:
         rows: list[StudySummary] = from_plain(list[StudySummary], self.server.get("/api/summaries"))
-        self._names |= {each.study.id: each.study.name for each in rows}
+        self._names |= {row.study.id: row.study.name for row in rows}
         return rows
 
     def warm_start(self, study_id: int) -> list[Any]:
-        found: list[Any] = self._of(study_id, "warm-start")
-        return found
+        prior_runs: list[Any] = self._of(study_id, "warm-start")
+        return prior_runs
 
     def jobs(self, name: str) -> list[JobRow]:
         return from_plain(list[JobRow], self.server.get(study_path(name, "jobs")))
 
     def tickets(self, study_id: int, kinds: Iterable[Kind] | None = None) -> list[TicketRow]:
-        wanted = None if kinds is None else list(kinds)
-        if wanted == []:
+        kind_names = None if kinds is None else list(kinds)
+        if kind_names == []:
             return []
-        return from_plain(list[TicketRow], self._of(study_id, "tickets", kinds=wanted))
+        return from_plain(list[TicketRow], self._of(study_id, "tickets", kinds=kind_names))
 
     def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
-        return next((each for each in self.tickets(study_id, [kind]) if each.number == number), None)
+        return next((ticket for ticket in self.tickets(study_id, [kind]) if ticket.number == number), None)
 
     def run(self, ticket_id: int) -> RunRow | None:
-        for each in self.list_studies():
+        for summary in self.list_studies():
             try:
-                told = self._of(each.study.id, f"runs/{ticket_id}")
+                data = self._of(summary.study.id, f"runs/{ticket_id}")
             except StudyNotFound:
                 continue
-            if told is not None:
-                return run_from_plain(told)
+            if data is not None:
+                return run_from_plain(data)
         return None
 
     def news(self, study_id: int, since: Mapping[Kind, int]) -> News:
-        asked = [f"{kind}:{first}" for kind, first in since.items()]
-        told = self._of(study_id, "news", since=asked or ["none"])
-        reports = measurements_from_plain(told.pop("reports"))
-        return from_plain(News, {**told, "reports": reports})
+        starts = [f"{kind}:{first_number}" for kind, first_number in since.items()]
+        data = self._of(study_id, "news", since=starts or ["none"])
+        reports = measurements_from_plain(data.pop("reports"))
+        return from_plain(News, {**data, "reports": reports})
 
     def measurements(
         self,
@@ -140,39 +140,43 @@ class RemoteStore(Store):
         *,
         prefixes: Iterable[str] = (),
     ) -> list[Measurement]:
-        wanted = None if names is None else list(names)
-        if wanted == []:
+        name_list = None if names is None else list(names)
+        if name_list == []:
             return []
-        found: list[Measurement] = []
+        measurements: list[Measurement] = []
         for ids in _parts(ticket_ids):
-            told = self._of(study_id, "measurements", ids=ids, names=wanted, prefixes=list(prefixes) or None)
-            found += measurements_from_plain(told)
-        return found
+            data = self._of(
+                study_id, "measurements", ids=ids, names=name_list, prefixes=list(prefixes) or None
+            )
+            measurements += measurements_from_plain(data)
+        return measurements
 
     def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
-        found: list[LogRow] = []
+        rows: list[LogRow] = []
         for ids in _parts(ticket_ids):
-            found += from_plain(list[LogRow], self._of(study_id, "logs", ids=ids))
-        return found
+            rows += from_plain(list[LogRow], self._of(study_id, "logs", ids=ids))
+        return rows
 
     def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+        maps_by_ticket: dict[int, Any] = {}
         for ids in _parts(ticket_ids):
-            found |= {int(ticket): maps for ticket, maps in self._of(study_id, "maps", ids=ids).items()}
-        return found
+            maps_by_ticket |= {
+                int(ticket): maps for ticket, maps in self._of(study_id, "maps", ids=ids).items()
+            }
+        return maps_by_ticket
 
-    def _of(self, study_id: int, what: str, **asked: Any) -> Any:
+    def _of(self, study_id: int, what: str, **params: Any) -> Any:
         """Return what the server tells of a study, refused if another one has its name by now."""
         if study_id not in self._names:
             self.list_studies()
         name = self._names.get(study_id)
         if name is None:
             raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
-        return self.server.get(study_path(name, what), study=study_id, **asked)
+        return self.server.get(study_path(name, what), study=study_id, **params)
 
     # ---- what only agents on a database, and the server itself, may do
 
-    def _refused(self, *given: Any, **named: Any) -> NoReturn:
+    def _refused(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UsageError(
             f"{self.url} is a tempopt server, and this writes to the database itself. Ask the server "
             "for it: tempopt search, resume, pause, stop, delete and gc do, and so does tempopt.connect."
@@ -190,7 +194,7 @@ def _parts(ids: Iterable[int] | None) -> Iterator[Sequence[int] | None]:
     if ids is None:
         yield None
         return
-    wanted: Collection[int] = sorted(set(ids))
-    listed = list(wanted)
-    for start in range(0, len(listed), _MANY):
-        yield listed[start : start + _MANY]
+    unique_ids: Collection[int] = sorted(set(ids))
+    id_list = list(unique_ids)
+    for start in range(0, len(id_list), _MANY):
+        yield id_list[start : start + _MANY]

@@ -130,8 +130,8 @@ def _config() -> Config:
 def _refuse_newer(database: Database, version: str) -> None:
     from alembic.script import ScriptDirectory
 
-    known = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
-    if version not in known:
+    revisions = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+    if version not in revisions:
         raise StorageError(
             f"The database {database.address.shown} was written by a newer tempopt (tables {version}, "
             f"this program knows up to {HEAD}). Install that version: pip install --upgrade tempopt"
@@ -144,7 +144,7 @@ def _migrate(database: Database) -> None:
     def to_head(connection: Connection) -> None:
         _lock(database, connection)
         try:
-            # Somebody else may have been first while this waited for the lock.
+            # Another process may have been first while this waited for the lock.
             if _look(connection)[0] != HEAD:
                 config = _config()
                 config.attributes["connection"] = connection

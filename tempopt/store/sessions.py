@@ -47,9 +47,9 @@ def _tidy(connection: Connection, token: str, now: datetime) -> None:
     newest_first = select(SESSION.c.digest).where(SESSION.c.token == token)
     newest_first = newest_first.order_by(SESSION.c.created.desc(), SESSION.c.digest)
     # read before they are deleted: MySQL deletes from no table that it selects from
-    old = connection.scalars(newest_first.offset(MOST_OF_ONE - 1).limit(MOST_OF_ONE)).all()
-    if old:
-        connection.execute(delete(SESSION).where(SESSION.c.digest.in_(old)))
+    old_ids = connection.scalars(newest_first.offset(MOST_OF_ONE - 1).limit(MOST_OF_ONE)).all()
+    if old_ids:
+        connection.execute(delete(SESSION).where(SESSION.c.digest.in_(old_ids)))
 
 
 def _find(connection: Connection, digest: str) -> SessionRow | None:

@@ -47,7 +47,7 @@ class Store(AccessMethods):
     """The studies in one database. Use :meth:`open`; close it, or use it as a context manager.
 
     Every method is one transaction. What is written about a run carries the attempt that it belongs to,
-    and is refused when the ticket has been given to somebody else or has ended. Every method raises
+    and is refused when the ticket has been given to another agent or has ended. Every method raises
     StoreUnreachable when the database cannot be reached (what was to be written is written or not: say it
     again) and another StorageError when it fails. Threads may share a store; processes may not: each opens
     its own.
@@ -126,10 +126,12 @@ class Store(AccessMethods):
             priority: As ``study.priority``.
             parallel: As ``study.parallel``.
         """
-        kept = list(warm_start) or None
+        prior_runs = list(warm_start) or None
         columns = {"owner": owner, "priority": priority, "parallel": parallel}
         return self._database.write(
-            lambda c: studies.create(c, name, spec, spec_hash, kept, columns=columns, shown=self.url_shown)
+            lambda c: studies.create(
+                c, name, spec, spec_hash, prior_runs, columns=columns, url_shown=self.url_shown
+            )
         )
 
     def warm_start(self, study_id: int) -> list[Any]:
@@ -138,7 +140,7 @@ class Store(AccessMethods):
 
     def load_study(self, name: str) -> StudyRow:
         """Return the study of that name; StudyNotFound, with the names that there are, if there is none."""
-        return self._database.read(lambda c: studies.load(c, name, shown=self.url_shown))
+        return self._database.read(lambda c: studies.load(c, name, url_shown=self.url_shown))
 
     def list_studies(self) -> list[StudySummary]:
         """Return every study, oldest first, with its numbers of tickets and the agents at work."""
@@ -149,7 +151,7 @@ class Store(AccessMethods):
         return self._database.read(studies.open_studies)
 
     def totals(self) -> dict[int, StudyTotals]:
-        """Return what all runs of each study come to, by id of the study."""
+        """Return the totals of all runs of each study, by id of the study."""
         return self._database.read(totals.read)
 
     def set_state(self, study_id: int, state: StudyState, *, version: int | None = None) -> bool:
@@ -183,19 +185,19 @@ class Store(AccessMethods):
         Raises:
             StudyNotFound: There is no study of that name.
         """
-        self._database.write(lambda c: studies.remove(c, name, shown=self.url_shown))
+        self._database.write(lambda c: studies.remove(c, name, url_shown=self.url_shown))
 
     def alike(self, names: Sequence[str]) -> tuple[str, str] | None:
         """Return two names of parameters that Optuna's tables here take for one, None if there are none."""
         return self._database.read(lambda c: optuna_tables.alike(c, names))
 
-    def write_whole(self, whole: WholeStudy) -> int:
+    def write_whole(self, whole_study: WholeStudy) -> int:
         """Write a whole study in one transaction, and return its id; Optuna's study of its name is there.
 
         Raises:
             StorageError: There is a study of that name.
         """
-        return self._database.write(lambda c: transfer.write(c, whole, shown=self.url_shown))
+        return self._database.write(lambda c: transfer.write(c, whole_study, url_shown=self.url_shown))
 
     # ---- jobs
 
@@ -257,16 +259,16 @@ class Store(AccessMethods):
         return self._database.write(lambda c: studies.retry(c, study_id, failed, tickets, version))
 
     def withdraw(self, study_id: int, kinds: Iterable[Kind]) -> int:
-        """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many.
+        """Withdraw the waiting tickets of these kinds, so that they are not begun; return how many.
 
-        Trials of those that were begun before, and then given back or lost, are closed as failed.
+        Trials of those that were begun before, and then returned or lost, are closed as failed.
 
         Args:
             study_id: Id of the study.
             kinds: The kinds.
         """
-        wanted = tuple(kinds)
-        return self._database.write(lambda c: studies.withdraw(c, study_id, wanted))
+        kind_names = tuple(kinds)
+        return self._database.write(lambda c: studies.withdraw(c, study_id, kind_names))
 
     def end_before(self, ticket: TicketRow, *, version: int) -> int | None:
         """Withdraw a ticket that was taken and not begun, and those of its kind after it that wait.
@@ -280,7 +282,7 @@ class Store(AccessMethods):
         """
         return self._database.write(lambda c: studies.end_before(c, ticket, version))
 
-    def take_ticket(self, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
+    def take_ticket(self, study_id: int, agent: str, request: Wanted) -> TicketRow | None:
         """Take the next waiting ticket for an agent; None if there is none, or the study is not running.
 
         Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
@@ -290,9 +292,9 @@ class Store(AccessMethods):
 
         Args:
             agent: Name of the agent, unique among those at work, 1 to 255 characters.
-            wanted: Which it may take.
+            request: Which it may take.
         """
-        return self._database.write(lambda c: taking.take(c, study_id, agent, wanted))
+        return self._database.write(lambda c: taking.take(c, study_id, agent, request))
 
     def release(self, study_id: int, agents: Collection[str]) -> int:
         """Give back the running tickets of these agents, no failure counted; return how many."""
@@ -328,13 +330,13 @@ class Store(AccessMethods):
     def _project(self, ticket_id: int, trial: Sequence[TrialParam]) -> int | None:
         """Make a trial with Optuna's calls, whose tables are not known; None if Optuna refuses."""
         name = self._database.read(lambda c: studies.name_of(c, ticket_id))
-        made = optuna_calls.calls_for(self._database.engine).begin_trial(
+        trial_ids = optuna_calls.calls_for(self._database.engine).begin_trial(
             name, (optuna_tables.TICKET, ticket_id), trial
         )
-        if made is None:
+        if trial_ids is None:
             return None
-        self._database.write(lambda c: taking.own_trial(c, ticket_id, *made))
-        return made[1]
+        self._database.write(lambda c: taking.own_trial(c, ticket_id, *trial_ids))
+        return trial_ids[1]
 
     def write(
         self,
@@ -352,7 +354,7 @@ class Store(AccessMethods):
         """Write all that happened to runs and renew leases; see ``refused`` for what was not written.
 
         Changes that were written before, and come again because the answer was lost, are accepted. A ticket
-        that others took from this agent for its silence, and that nobody has begun since, is its own again
+        that others took from this agent for its silence, and that have not been begun since, is its own again
         and runs on, its lease renewed and that failure taken back; unless the changes end in Lost or
         Returned: then it waits as it is, and they are accepted and not written. A ticket is taken after all
         that, in the same transaction, unless anything was refused.
@@ -389,8 +391,8 @@ class Store(AccessMethods):
 
     def tickets(self, study_id: int, kinds: Iterable[Kind] | None = None) -> list[TicketRow]:
         """Return the tickets of a study in their order of work."""
-        wanted = reading.of_kinds(kinds)
-        return self._database.read(lambda c: reading.tickets(c, TICKET.c.study_id == study_id, wanted))
+        condition = reading.of_kinds(kinds)
+        return self._database.read(lambda c: reading.tickets(c, TICKET.c.study_id == study_id, condition))
 
     def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
         """Return the ticket of that kind and number, None if there is none."""

@@ -41,7 +41,7 @@ def create(
     warm_start: list[Any] | None = None,
     *,
     columns: Mapping[str, Any],
-    shown: str,
+    url_shown: str,
 ) -> StudyRow:
     """Write a new study; StorageError if the name cannot be stored or is taken."""
     if not name.strip() or name != name.strip() or len(name) > MAX_NAME:
@@ -63,7 +63,7 @@ def create(
         result = connection.execute(insert(STUDY).values({**values, "warm_start": warm_start}))
     except IntegrityError:
         raise StorageError(
-            f'The store {shown} has a study "{name}" already. Continue it '
+            f'The store {url_shown} has a study "{name}" already. Continue it '
             f"(tempopt resume {name}), or choose another name."
         ) from None
     key = result.inserted_primary_key
@@ -79,12 +79,12 @@ def warm_start(connection: Connection, study_id: int) -> list[Any]:
     return row.warm_start or []
 
 
-def load(connection: Connection, name: str, *, shown: str) -> StudyRow:
+def load(connection: Connection, name: str, *, url_shown: str) -> StudyRow:
     """Return the study of a name; StudyNotFound, with the names that there are, if there is none."""
     row = connection.execute(select(*reading.STUDY_COLUMNS).where(STUDY.c.name == name)).one_or_none()
     if row is None:
         names = connection.scalars(select(STUDY.c.name).order_by(STUDY.c.id)).all()
-        remedy = f"This database is {shown}. To look into another one, run: tempopt list --storage URL"
+        remedy = f"This database is {url_shown}. To look into another one, run: tempopt list --storage URL"
         raise StudyNotFound(unknown("study", name, names or ["none yet"], remedy))
     return reading.study_row(row)
 
@@ -102,10 +102,10 @@ def summaries(connection: Connection) -> list[StudySummary]:
         if row.study_id in counts:
             counts[row.study_id].setdefault(reading.KIND_OF[row.stage], {})[row.state] = row[3]
     at_work: dict[int, set[str]] = {row.id: set() for row in studies}
-    held = select(TICKET.c.study_id, TICKET.c.agent).where(
+    query = select(TICKET.c.study_id, TICKET.c.agent).where(
         TICKET.c.state == "running", TICKET.c.lease > Clock()
     )
-    for study_id, agent in connection.execute(held.distinct()):
+    for study_id, agent in connection.execute(query.distinct()):
         if study_id in at_work:
             at_work[study_id].add(agent)
     return [
@@ -133,7 +133,7 @@ def open_studies(connection: Connection) -> list[OpenStudy]:
         .where(STUDY.c.state == "running")
         .group_by(TICKET.c.study_id)
     )
-    held_and_free = {study_id: (int(held), int(free)) for study_id, held, free in counts}
+    held_and_free = {study_id: (int(num_held), int(num_free)) for study_id, num_held, num_free in counts}
     return [
         OpenStudy(
             id=row.id,
@@ -145,9 +145,9 @@ def open_studies(connection: Connection) -> list[OpenStudy]:
     ]
 
 
-def _needs_agent(held: int, free: int, *, parallel: int) -> bool:
+def _needs_agent(num_held: int, num_free: int, *, parallel: int) -> bool:
     # with no run in progress and none that is free, the next stage is to be opened
-    return not held or (free > 0 and held < parallel)
+    return not num_held or (num_free > 0 and num_held < parallel)
 
 
 def change(connection: Connection, study_id: int, **values: Any) -> None:
@@ -156,9 +156,9 @@ def change(connection: Connection, study_id: int, **values: Any) -> None:
         raise reading.deleted(study_id)
 
 
-def remove(connection: Connection, name: str, *, shown: str) -> None:
+def remove(connection: Connection, name: str, *, url_shown: str) -> None:
     """Delete a study, its tickets and all that hangs on them, and Optuna's study of that name."""
-    study = load(connection, name, shown=shown)
+    study = load(connection, name, url_shown=url_shown)
     _lock(connection, study.id)
     rows = connection.execute(
         select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study.id).order_by(TICKET.c.id)
@@ -199,14 +199,14 @@ def add_tickets(
     resume: bool,
 ) -> bool:
     """Write waiting tickets, leaving alone those that are there; if any is new, the version grows."""
-    current = _lock(connection, study_id)
-    if version is not None and current != version:
+    stored_version = _lock(connection, study_id)
+    if version is not None and stored_version != version:
         return False
     query = select(TICKET.c.kind, TICKET.c.number).where(TICKET.c.study_id == study_id)
     rows = connection.execute(query.where(reading.of_kinds({t.kind for t in tickets})))
-    there = {(row.kind, row.number) for row in rows}
-    new = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in there}
-    if not new:
+    existing_keys = {(row.kind, row.number) for row in rows}
+    new_tickets = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in existing_keys}
+    if not new_tickets:
         return True
     values = [
         {
@@ -218,7 +218,7 @@ def add_tickets(
             "failures": 0,
             "seconds": 0.0,
         }
-        for ticket in new.values()
+        for ticket in new_tickets.values()
     ]
     connection.execute(insert(TICKET), values)
     running = {"state": "running"} if resume else {}
@@ -236,15 +236,15 @@ def retry(
     """Let failed tickets wait again and write new ones; False if the tickets are of another version."""
     if _lock(connection, study_id) != version:
         return False
-    which = (TICKET.c.study_id == study_id, TICKET.c.state == "failed", TICKET.c.id.in_(sorted(failed)))
-    query = select(TICKET.c.id, TICKET.c.trial_id).where(*which).order_by(TICKET.c.id).with_for_update()
+    conditions = (TICKET.c.study_id == study_id, TICKET.c.state == "failed", TICKET.c.id.in_(sorted(failed)))
+    query = select(TICKET.c.id, TICKET.c.trial_id).where(*conditions).order_by(TICKET.c.id).with_for_update()
     rows = connection.execute(query).all()
-    again = {"state": "waiting", "outcome": None, "failures": 0, "finished": None, "agent": None}
+    columns = {"state": "waiting", "outcome": None, "failures": 0, "finished": None, "agent": None}
     for start in range(0, len(rows), MANY):
-        some = rows[start : start + MANY]
-        these = TICKET.c.id.in_([row.id for row in some])
-        connection.execute(update(TICKET).where(these).values(again))
-        optuna_tables.reopen_trials(connection, [row.trial_id for row in some if row.trial_id is not None])
+        batch = rows[start : start + MANY]
+        condition = TICKET.c.id.in_([row.id for row in batch])
+        connection.execute(update(TICKET).where(condition).values(columns))
+        optuna_tables.reopen_trials(connection, [row.trial_id for row in batch if row.trial_id is not None])
     if rows:
         change(connection, study_id, version=STUDY.c.version + 1, state="running")
     add_tickets(connection, study_id, tickets, version=None, resume=True)
@@ -260,30 +260,30 @@ def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> 
 def end_before(connection: Connection, ticket: TicketRow, version: int) -> int | None:
     """Withdraw a taken ticket and those after it that wait; None if tickets have come or gone meanwhile."""
     _lock(connection, ticket.study_id)
-    current = select(STUDY.c.version).where(STUDY.c.id == ticket.study_id)
-    if connection.scalars(current).one_or_none() != version:
+    version_query = select(STUDY.c.version).where(STUDY.c.id == ticket.study_id)
+    if connection.scalars(version_query).one_or_none() != version:
         return None
-    waiting = and_(TICKET.c.state == "waiting", TICKET.c.number > ticket.number)
-    mine = and_(
+    is_waiting = and_(TICKET.c.state == "waiting", TICKET.c.number > ticket.number)
+    is_own = and_(
         TICKET.c.id == ticket.id,
         TICKET.c.state == "running",
         TICKET.c.attempt == ticket.attempt,
         TICKET.c.agent == ticket.agent,
     )
-    return _withdraw(connection, ticket.study_id, or_(waiting, mine), reading.of_kinds([ticket.kind]))
+    return _withdraw(connection, ticket.study_id, or_(is_waiting, is_own), reading.of_kinds([ticket.kind]))
 
 
 def _withdraw(
-    connection: Connection, study_id: int, *which: ColumnElement[bool], error: str = _WITHDRAWN
+    connection: Connection, study_id: int, *conditions: ColumnElement[bool], error: str = _WITHDRAWN
 ) -> int:
-    found = select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study_id, *which)
-    rows = connection.execute(found.order_by(TICKET.c.id).with_for_update()).all()
+    query = select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study_id, *conditions)
+    rows = connection.execute(query.order_by(TICKET.c.id).with_for_update()).all()
     for start in range(0, len(rows), MANY):
-        some = rows[start : start + MANY]
-        these = TICKET.c.id.in_([row.id for row in some])
-        connection.execute(update(TICKET).where(these).values(state="withdrawn", agent=None, lease=None))
+        batch = rows[start : start + MANY]
+        condition = TICKET.c.id.in_([row.id for row in batch])
+        connection.execute(update(TICKET).where(condition).values(state="withdrawn", agent=None, lease=None))
         closed = TrialChange(end=End(outcome="failed", error=error))
-        trials = {row.trial_id: closed for row in some if row.trial_id is not None}
+        trials = {row.trial_id: closed for row in batch if row.trial_id is not None}
         optuna_tables.write_trials(connection, trials)
     if rows:
         change(connection, study_id, version=STUDY.c.version + 1)
@@ -292,13 +292,13 @@ def _withdraw(
 
 def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> News:
     """Return what became of the tickets of these kinds from these numbers on."""
-    begun = TICKET.c.state.in_(["running", "done", "failed"])
-    tickets = reading.tickets(connection, TICKET.c.study_id == study_id, begun, reading.from_on(since))
-    over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SAMPLED]
-    told = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
-    of_over = (told, TICKET.c.id.in_(over))
-    reports = reading.measurements(connection, *of_over) if over else []
-    # The version last: whoever is told of a ticket that came in between is told, too, to read all again.
+    is_begun = TICKET.c.state.in_(["running", "done", "failed"])
+    tickets = reading.tickets(connection, TICKET.c.study_id == study_id, is_begun, reading.from_on(since))
+    ended_ids = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SAMPLED]
+    is_report = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
+    conditions = (is_report, TICKET.c.id.in_(ended_ids))
+    reports = reading.measurements(connection, *conditions) if ended_ids else []
+    # The version last: a reader of a ticket that came in between then reads all again.
     state, version, age = reading.standing(connection, study_id)
     return News(state=state, version=version, tickets=tickets, reports=reports, age=age)
 
@@ -306,7 +306,7 @@ def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> Ne
 def _lock(connection: Connection, study_id: int) -> int:
     """Keep others from adding and withdrawing, and return the version of the tickets.
 
-    To be locked before the tickets are, so that nobody locks crosswise.
+    To be locked before the tickets are, so that no two writers lock crosswise.
     """
     query = select(STUDY.c.version).where(STUDY.c.id == study_id).with_for_update()
     version = connection.scalars(query).one_or_none()

@@ -42,16 +42,16 @@ HELD = [
 ]
 
 
-def take(connection: Connection, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
+def take(connection: Connection, study_id: int, agent: str, request: Wanted) -> TicketRow | None:
     """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
-    _reclaim(connection, study_id, agent, wanted)
-    waiting = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(wanted.limits))
-    # What is paused rests, though whoever asks has not heard of it yet.
+    _reclaim(connection, study_id, agent, request)
+    conditions = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(request.limits))
+    # What is paused rests, though the agent has not heard of it yet.
     running = select(STUDY.c.state).where(STUDY.c.id == study_id).scalar_subquery() == "running"
     # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
     row = connection.execute(
         select(*TICKET_COLUMNS)
-        .where(*waiting, running)
+        .where(*conditions, running)
         .order_by(*ORDER)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -59,39 +59,39 @@ def take(connection: Connection, study_id: int, agent: str, wanted: Wanted) -> T
     ).one_or_none()
     if row is None:
         return None
-    taken: dict[str, Any] = {
+    values: dict[str, Any] = {
         "state": "running",
         "attempt": row.attempt + 1,
         "agent": agent,
         "started": now(),
     }
-    change(connection, row.id, **taken, lease=Clock() + wanted.lease)
-    return replace(ticket_row(row), **taken, lease=float(wanted.lease))
+    change(connection, row.id, **values, lease=Clock() + request.lease)
+    return replace(ticket_row(row), **values, lease=float(request.lease))
 
 
-def _reclaim(connection: Connection, study_id: int, agent: str, wanted: Wanted) -> None:
+def _reclaim(connection: Connection, study_id: int, agent: str, request: Wanted) -> None:
     """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
     running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
-    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(wanted.held)))
-    gone: ColumnElement[bool] = TICKET.c.agent.in_(list(wanted.dead)) if wanted.dead else false()
-    if wanted.expired:
-        gone = or_(gone, TICKET.c.lease <= Clock())
+    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held)))
+    is_gone: ColumnElement[bool] = TICKET.c.agent.in_(list(request.dead)) if request.dead else false()
+    if request.expired:
+        is_gone = or_(is_gone, TICKET.c.lease <= Clock())
     # Who asks is alive, and what it knows it holds is at work, however long it could not say so.
-    free = and_(running, or_(unknown, and_(TICKET.c.agent != agent, gone)))
+    free = and_(running, or_(unknown, and_(TICKET.c.agent != agent, is_gone)))
     # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
     ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT)).all()
     if not ids:
         return
-    found = select(*HELD).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
+    query = select(*HELD).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
     failed = {}
-    for row in connection.execute(found.with_for_update(skip_locked=True)).all():
+    for row in connection.execute(query.with_for_update(skip_locked=True)).all():
         if row.agent == agent:
             # The answer to its taking was lost: nothing was begun, and nothing failed.
             change(connection, row.id, state="waiting", agent=None, lease=None)
             continue
-        why = "died" if row.agent in wanted.dead else "made no step for as long as its lease"
+        why = "died" if row.agent in request.dead else "made no step for as long as its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
-        state, values = lost(row, error, wanted.max_attempts)
+        state, values = lost(row, error, request.max_attempts)
         # Known by its name should it come back before anybody else has begun.
         change(connection, row.id, **values | {"agent": row.agent})
         if state == "failed" and row.trial_id is not None:
@@ -99,16 +99,16 @@ def _reclaim(connection: Connection, study_id: int, agent: str, wanted: Wanted) 
     optuna_tables.write_trials(connection, failed)
 
 
-def lost(held: Row[Any], error: str, max_attempts: int) -> tuple[TicketState, dict[str, Any]]:
+def lost(row: Row[Any], error: str, max_attempts: int) -> tuple[TicketState, dict[str, Any]]:
     """Return the state of a ticket whose attempt was lost, and its columns: it waits again, or has failed."""
-    is_last = held.failures + 1 >= max_attempts
+    is_last = row.failures + 1 >= max_attempts
     state: TicketState = "failed" if is_last else "waiting"
     values = {
         "state": state,
-        "agent": held.agent if is_last else None,
+        "agent": row.agent if is_last else None,
         "lease": None,
         "outcome": "failed" if is_last else None,
-        "failures": held.failures + 1,
+        "failures": row.failures + 1,
         "error": storable(error),
         "finished": now() if is_last else None,
     }
@@ -125,8 +125,8 @@ def release(connection: Connection, study_id: int, agents: Collection[str]) -> i
         return 0
     # In the order of the ids, as every writer locks them.
     order = select(TICKET.c.id).where(TICKET.c.id.in_(ids), theirs).order_by(TICKET.c.id).with_for_update()
-    locked = connection.scalars(order).all()
-    freed = update(TICKET).where(TICKET.c.id.in_(locked)).values(state="waiting", agent=None, lease=None)
+    locked_ids = connection.scalars(order).all()
+    freed = update(TICKET).where(TICKET.c.id.in_(locked_ids)).values(state="waiting", agent=None, lease=None)
     return connection.execute(freed).rowcount
 
 
@@ -143,8 +143,8 @@ def begin(
     Optuna's tables may be of a version that is not known: then the number of a new trial is None.
     """
     name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
-    held = select(*[*HELD, name]).where(TICKET.c.id == ticket_id).with_for_update()
-    row = connection.execute(held).one_or_none()
+    query = select(*[*HELD, name]).where(TICKET.c.id == ticket_id).with_for_update()
+    row = connection.execute(query).one_or_none()
     why = stale(row, ticket_id, attempt)
     if row is None or why:
         raise StaleAttempt(why)
@@ -178,12 +178,12 @@ def stale(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None 
     )
 
 
-def readopted(held: Row[Any], lease: float) -> dict[str, Any]:
+def readopted(row: Row[Any], lease: float) -> dict[str, Any]:
     """Return the columns of a ticket that was thought to be lost, and whose holder has come back."""
     return {
         "state": "running",
         "lease": Clock() + lease,
-        "failures": max(0, held.failures - 1),
+        "failures": max(0, row.failures - 1),
         "error": None,
     }
 

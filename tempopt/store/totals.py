@@ -1,4 +1,4 @@
-"""What all runs of each study come to, asked of the database in one statement for all studies."""
+"""The totals of all runs of each study, asked of the database in one statement for all studies."""
 
 from __future__ import annotations
 

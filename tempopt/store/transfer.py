@@ -44,40 +44,45 @@ class WholeStudy:
     trials: Mapping[int, Sequence[TrialParam]]
 
 
-def write(connection: Connection, whole: WholeStudy, *, shown: str) -> int:
+def write(connection: Connection, whole_study: WholeStudy, *, url_shown: str) -> int:
     """Write a study, and return its id; Optuna's study of its name is there.
 
     Raises:
         StorageError: There is a study of that name.
     """
-    study = whole.study
+    study = whole_study.study
     columns = [f.name for f in fields(StudyRow) if f.name not in ("id", "age")]
     row = {name: getattr(study, name) for name in columns}
-    row |= {"warm_start": list(whole.warm_start) or None}
+    row |= {"warm_start": list(whole_study.warm_start) or None}
     try:
         key = connection.execute(insert(STUDY).values(row)).inserted_primary_key
     except IntegrityError:
         raise StorageError(
-            f'The store {shown} has a study "{study.name}" already. Load it under another name: --name NAME'
+            f'The store {url_shown} has a study "{study.name}" already. Load it under another name: '
+            "--name NAME"
         ) from None
     assert key is not None, "one row was inserted"
-    ids = _write_tickets(connection, int(key[0]), whole.tickets)
+    ids = _write_tickets(connection, int(key[0]), whole_study.tickets)
     _write_in_parts(
         connection,
         MEASUREMENT,
         (
-            {**dataclasses.asdict(each), "ticket_id": ids[each.ticket_id], "value": _finite(each.value)}
-            for each in whole.measurements
+            {
+                **dataclasses.asdict(measurement),
+                "ticket_id": ids[measurement.ticket_id],
+                "value": _finite(measurement.value),
+            }
+            for measurement in whole_study.measurements
         ),
     )
     logs = (
-        {**dataclasses.asdict(each), "ticket_id": ids[each.ticket_id], "text": storable(each.text)}
-        for each in whole.logs
+        {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": storable(log.text)}
+        for log in whole_study.logs
     )
     _write_in_parts(connection, LOG, logs)
-    maps = ({"ticket_id": ids[id], "maps": each} for id, each in whole.maps.items())
+    maps = ({"ticket_id": ids[id], "maps": ticket_maps} for id, ticket_maps in whole_study.maps.items())
     _write_in_parts(connection, ATTENTION_MAP, maps)
-    _write_trials(connection, whole, ids)
+    _write_trials(connection, whole_study, ids)
     return int(key[0])
 
 
@@ -85,7 +90,7 @@ def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[Tick
     """Write tickets, and return the id of each by the one that it had."""
     ids: dict[int, int] = {}
     columns = [f.name for f in fields(TicketRow) if f.name not in _OWN]
-    for ticket in sorted(tickets, key=lambda each: each.id):
+    for ticket in sorted(tickets, key=lambda ticket: ticket.id):
         row = {name: getattr(ticket, name) for name in columns}
         row |= {
             "study_id": study_id,
@@ -100,19 +105,19 @@ def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[Tick
     return ids
 
 
-def _write_trials(connection: Connection, whole: WholeStudy, ids: Mapping[int, int]) -> None:
+def _write_trials(connection: Connection, whole_study: WholeStudy, ids: Mapping[int, int]) -> None:
     """Write the Optuna trials of tickets, in the order in which they were begun."""
     if not optuna_tables.is_known(connection):
         return
-    owners = [each for each in whole.tickets if each.id in whole.trials]
+    owners = [ticket for ticket in whole_study.tickets if ticket.id in whole_study.trials]
     reports: dict[int, dict[int, float]] = {}
-    for each in whole.measurements:
-        if each.name == "report":
-            reports.setdefault(each.ticket_id, {})[each.step] = each.value
+    for measurement in whole_study.measurements:
+        if measurement.name == "report":
+            reports.setdefault(measurement.ticket_id, {})[measurement.step] = measurement.value
     changes = {}
-    for ticket in sorted(owners, key=lambda each: (each.trial_number or 0, each.number)):
+    for ticket in sorted(owners, key=lambda ticket: (ticket.trial_number or 0, ticket.number)):
         trial, number = optuna_tables.begin_trial(
-            connection, whole.study.name, ids[ticket.id], whole.trials[ticket.id]
+            connection, whole_study.study.name, ids[ticket.id], whole_study.trials[ticket.id]
         )
         values = {"trial_id": trial, "trial_number": number}
         connection.execute(update(TICKET).where(TICKET.c.id == ids[ticket.id]).values(values))

@@ -30,15 +30,17 @@ def upsert(
         case "mysql":
             from sqlalchemy.dialects import mysql
 
-            ours = mysql.insert(table)
-            columns = {name: ours.inserted[name] for name in replace}
-            connection.execute(ours.on_duplicate_key_update(columns), rows)
+            mysql_insert = mysql.insert(table)
+            columns = {name: mysql_insert.inserted[name] for name in replace}
+            connection.execute(mysql_insert.on_duplicate_key_update(columns), rows)
         case "postgresql":
             from sqlalchemy.dialects import postgresql
 
-            theirs = postgresql.insert(table)
-            columns = {name: theirs.excluded[name] for name in replace}
-            connection.execute(theirs.on_conflict_do_update(index_elements=key, set_=columns), rows)
+            postgresql_insert = postgresql.insert(table)
+            columns = {name: postgresql_insert.excluded[name] for name in replace}
+            connection.execute(
+                postgresql_insert.on_conflict_do_update(index_elements=key, set_=columns), rows
+            )
         case _:
             from sqlalchemy.dialects import sqlite
 

@@ -47,13 +47,13 @@ _SECRET_QUERY = re.compile(r"([?&][^=&]{0,60}(?:pass|pwd|secret|token)[^=&]{0,60
 _USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
 
 
-def storage_url(given: str | None) -> str:
+def storage_url(url: str | None) -> str:
     """Return the URL that was given; None: that of TEMPOPT_STORAGE in the environment, else the default.
 
     The default is the server that this user has logged in to (``tempopt login``), else a file here.
     """
-    if given is not None:
-        return given
+    if url is not None:
+        return url
     return os.environ.get("TEMPOPT_STORAGE") or default_server() or DEFAULT_STORAGE
 
 
@@ -88,49 +88,51 @@ class Address:
         return text
 
 
-def parse(given: str) -> Address:
+def parse(text: str) -> Address:
     """Return the address of a URL or of a bare path to an SQLite file.
 
     Raises:
         StorageError: The URL cannot be read, or names a database or driver that is not supported.
     """
-    given = given.strip()
-    if no_text := not_text(given):
+    text = text.strip()
+    if no_text := not_text(text):
         raise StorageError(f"The storage URL holds {no_text}. Give one as in {_EXAMPLES}.")
-    if "://" not in given:
-        given = f"sqlite:///{given}"
-    scheme, _, rest = given.partition("://")
+    if "://" not in text:
+        text = f"sqlite:///{text}"
+    scheme, _, location = text.partition("://")
     driver = _DRIVERS.get(scheme.lower())
     if driver is None:
         remedy = f"Give a URL as in {_EXAMPLES}."
         raise StorageError(unknown("database", scheme, ("sqlite", "postgresql", "mysql", "mariadb"), remedy))
     if driver == "sqlite":
-        return _sqlite(rest)
-    shown = _shown(given)
-    if rest.partition("?")[0].count("@") > 1:
+        return _sqlite(location)
+    shown_url = _shown(text)
+    if location.partition("?")[0].count("@") > 1:
         raise StorageError(
-            f"The storage URL {shown} has more than one @. In a user name or password write @ as %40, "
+            f"The storage URL {shown_url} has more than one @. In a user name or password write @ as %40, "
             ": as %3A and / as %2F."
         )
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        url = make_url(f"{driver}://{rest}")
+        url = make_url(f"{driver}://{location}")
     except (ArgumentError, ValueError):
         # The parser's own error repeats the URL, password and all.
-        raise StorageError(f"The storage URL {shown} cannot be read. Give one as in {_EXAMPLES}.") from None
+        raise StorageError(
+            f"The storage URL {shown_url} cannot be read. Give one as in {_EXAMPLES}."
+        ) from None
     if not url.database:
-        raise StorageError(f"The storage URL {shown} names no database. Give one as in {_EXAMPLES}.")
+        raise StorageError(f"The storage URL {shown_url} names no database. Give one as in {_EXAMPLES}.")
     if options := _unfit_options(url):
         raise StorageError(
-            f"The storage URL {shown} has options that cannot be given in a URL: {', '.join(options)}. "
+            f"The storage URL {shown_url} has options that cannot be given in a URL: {', '.join(options)}. "
             "Take them out."
         )
     return Address(
         url=url,
-        shown=f"{driver.partition('+')[0]}://{_shown(given).partition('://')[2]}",
-        secrets=_secrets(given, url),
+        shown=f"{driver.partition('+')[0]}://{_shown(text).partition('://')[2]}",
+        secrets=_secrets(text, url),
     )
 
 
@@ -142,11 +144,11 @@ def _unfit_options(url: URL) -> list[str]:
     return [name for name in url.query if name in _PSYCOPG_ARGUMENTS]
 
 
-def _sqlite(rest: str) -> Address:
-    path, _, _ = rest.removeprefix("/").partition("?")
-    if not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
+def _sqlite(location: str) -> Address:
+    path, _, _ = location.removeprefix("/").partition("?")
+    if not location.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
         raise StorageError(
-            f'The storage URL "sqlite://{rest}" names no file that other processes could open. '
+            f'The storage URL "sqlite://{location}" names no file that other processes could open. '
             "Give a path, as in sqlite:///tempopt.db or sqlite:////home/me/tempopt.db."
         )
     try:
@@ -160,13 +162,13 @@ def _sqlite(rest: str) -> Address:
     return Address(url=URL.create("sqlite", database=str(file)), shown=f"sqlite:///{path}", secrets=())
 
 
-def _shown(given: str) -> str:
-    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(r"\1:***@", given))
+def _shown(text: str) -> str:
+    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(r"\1:***@", text))
 
 
-def _secrets(given: str, url: URL) -> tuple[str, ...]:
-    raw = [value for _, value in _SECRET_QUERY.findall(given)]
-    userinfo = _USERINFO.match(given)
+def _secrets(text: str, url: URL) -> tuple[str, ...]:
+    raw = [value for _, value in _SECRET_QUERY.findall(text)]
+    userinfo = _USERINFO.match(text)
     if userinfo is not None:
         raw.append(userinfo.group(2))
     for key, value in url.query.items():

@@ -49,45 +49,45 @@ def write(
 ) -> Written:
     """Write changes and renew leases; what is about tickets that are another's by now is refused."""
     attempts: dict[int, int] = dict(renew)
-    for each in changes:
-        attempts[each.ticket_id] = max(each.attempt, attempts.get(each.ticket_id, 0))
-    of_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
-    for each in changes:
+    for event in changes:
+        attempts[event.ticket_id] = max(event.attempt, attempts.get(event.ticket_id, 0))
+    changes_by_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
+    for event in changes:
         # Of a ticket that its agent has taken again, the earlier attempt has nothing more to say.
-        if each.attempt == attempts[each.ticket_id]:
-            of_ticket[each.ticket_id].append(each)
+        if event.attempt == attempts[event.ticket_id]:
+            changes_by_ticket[event.ticket_id].append(event)
     rows = _lock(connection, study_id, attempts)
-    refused: dict[int, str] = {}
-    told: list[_Ticket] = []
+    refusals: dict[int, str] = {}
+    tickets: list[_Ticket] = []
     for ticket_id, attempt in attempts.items():
-        row, of_it = rows.get(ticket_id), of_ticket[ticket_id]
+        row, ticket_changes = rows.get(ticket_id), changes_by_ticket[ticket_id]
         why = stale(row, ticket_id, attempt, agent)
         if row is not None and not why:
             ticket = _Ticket(row)
-        elif row is not None and _is_replay(row, attempt, of_it):
+        elif row is not None and _is_replay(row, attempt, ticket_changes):
             continue
         elif row is not None and adopt and _may_come_back(row, attempt, agent):
             ticket = _Ticket(row, values=readopted(row, lease))
         else:
-            refused[ticket_id] = why
+            refusals[ticket_id] = why
             continue
-        ticket.take_in(of_it)
-        told.append(ticket)
-    _write_down(connection, told, renew, steps, lease)
+        ticket.take_in(ticket_changes)
+        tickets.append(ticket)
+    _write_down(connection, tickets, renew, steps, lease)
     state, now_version, age = standing(connection, study_id)
-    taken = None
+    taken_ticket = None
     # an agent that errs in what is over errs in what may begin
-    if take is not None and not refused and (state, now_version) == ("running", version):
-        taken = taking.take(connection, study_id, agent, take)
-    return Written(refused=refused, state=state, version=now_version, age=age, taken=taken)
+    if take is not None and not refusals and (state, now_version) == ("running", version):
+        taken_ticket = taking.take(connection, study_id, agent, take)
+    return Written(refused=refusals, state=state, version=now_version, age=age, taken=taken_ticket)
 
 
 def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
-    """Return the tickets by id, locked until the transaction ends; by id, so that nobody locks crosswise."""
+    """Return the tickets by id, locked until the transaction ends; by id, lest writers lock crosswise."""
     if not ids:
         return {}
-    held = select(*HELD).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
-    return {row.id: row for row in connection.execute(held.order_by(TICKET.c.id).with_for_update())}
+    query = select(*HELD).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
+    return {row.id: row for row in connection.execute(query.order_by(TICKET.c.id).with_for_update())}
 
 
 def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
@@ -103,7 +103,7 @@ def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
 
 
 def _may_come_back(row: Row[Any], attempt: int, agent: str) -> bool:
-    """Return whether a ticket was taken from this agent for its silence, and nobody has begun it since."""
+    """Return whether a ticket was taken from this agent for its silence, and has not been begun since."""
     return (row.state, row.attempt, row.agent) == ("waiting", attempt, agent)
 
 
@@ -126,39 +126,39 @@ class _Ticket:
 
     def take_in(self, changes: Sequence[Change]) -> None:
         """Take in what happened, in its order."""
-        for each in changes:
+        for event in changes:
             assert self.state == "running", "nothing happens to a run after its end"
-            match each:
+            match event:
                 case Began():
                     self.values |= {
-                        "total_steps": each.total_steps,
-                        "code": storable(each.code),
-                        "machine": _short(each.machine),
-                        "device": _short(each.device),
+                        "total_steps": event.total_steps,
+                        "code": storable(event.code),
+                        "machine": _short(event.machine),
+                        "device": _short(event.device),
                     }
                 case Reported():
-                    self.measured["report", each.step] = each.value
-                    self.trial.values[each.step] = each.value
+                    self.measured["report", event.step] = event.value
+                    self.trial.values[event.step] = event.value
                 case Kept():
-                    self._keep(each)
+                    self._keep(event)
                 case Ended():
-                    self._end(each)
+                    self._end(event)
                 case Lost():
-                    self._lose(each)
+                    self._lose(event)
                 case Returned():
-                    self._spend(each.seconds, each.gpu_seconds, each.log)
-                    self._peak(each.peak_memory)
+                    self._spend(event.seconds, event.gpu_seconds, event.log)
+                    self._peak(event.peak_memory)
                     self.values |= {"state": "waiting", "agent": None, "lease": None}
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, event: Kept) -> None:
         before = self.values.get("checkpoints", self.row.checkpoints)
-        others = [c for c in checkpoints(before) if c.url != kept.checkpoint.url]
-        self.values["checkpoints"] = document(to_go_on_from([kept.checkpoint, *others]))
+        other_checkpoints = [c for c in checkpoints(before) if c.url != event.checkpoint.url]
+        self.values["checkpoints"] = document(to_go_on_from([event.checkpoint, *other_checkpoints]))
 
-    def _end(self, ended: Ended) -> None:
-        outcomes = ended.outcomes
+    def _end(self, event: Ended) -> None:
+        outcomes = event.outcomes
         assert all(m.ticket_id == self.row.id for m in outcomes.measurements), "another ticket's measurements"
-        self._spend(outcomes.seconds, outcomes.gpu_seconds, ended.log)
+        self._spend(outcomes.seconds, outcomes.gpu_seconds, event.log)
         self._peak(outcomes.peak_memory)
         self.measured |= {(m.name, m.step): m.value for m in outcomes.measurements}
         self.maps = outcomes.maps
@@ -189,11 +189,11 @@ class _Ticket:
             constraints=outcomes.constraints,
         )
 
-    def _lose(self, what: Lost) -> None:
-        self._spend(what.seconds, what.gpu_seconds, what.log)
-        state, values = lost(self.row, what.error, what.max_attempts)
+    def _lose(self, event: Lost) -> None:
+        self._spend(event.seconds, event.gpu_seconds, event.log)
+        state, values = lost(self.row, event.error, event.max_attempts)
         self.values |= values
-        if what.alone:
+        if event.alone:
             self.values["alone"] = True
         if state == "failed":
             self.trial.end = End(outcome="failed", error=values["error"])
@@ -230,22 +230,22 @@ def _write_down(
         if ticket.values:
             change(connection, ticket.row.id, **ticket.values)
     if only_renewed:
-        moved = {id: steps[id] for id in only_renewed if id in steps}
+        moved_steps = {id: steps[id] for id in only_renewed if id in steps}
         values: dict[str, Any] = {"lease": Clock() + lease}
-        if moved:
-            values["steps"] = case(moved, value=TICKET.c.id, else_=TICKET.c.steps)
+        if moved_steps:
+            values["steps"] = case(moved_steps, value=TICKET.c.id, else_=TICKET.c.steps)
         connection.execute(update(TICKET).where(TICKET.c.id.in_(only_renewed)).values(values))
     _write_beside(connection, tickets)
 
 
 def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
     """Write what is kept beside the tickets: measurements, logs, maps and Optuna's trials."""
-    measured = [
+    measurements = [
         {"ticket_id": t.row.id, "name": name, "step": step, "value": value if math.isfinite(value) else None}
         for t in tickets
         for (name, step), value in t.measured.items()
     ]
-    upsert(connection, MEASUREMENT, measured, key=("ticket_id", "name", "step"), replace=("value",))
+    upsert(connection, MEASUREMENT, measurements, key=("ticket_id", "name", "step"), replace=("value",))
     logs = [
         {
             "ticket_id": t.row.id,
@@ -260,23 +260,23 @@ def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
     upsert(connection, LOG, logs, key=("ticket_id", "attempt"), replace=("agent", "text", "written"))
     maps = [{"ticket_id": t.row.id, "maps": t.maps} for t in tickets if t.maps is not None]
     upsert(connection, ATTENTION_MAP, maps, key=("ticket_id",), replace=("maps",))
-    told = {
+    trial_changes = {
         t.row.trial_id: t.trial
         for t in tickets
         if t.row.trial_id is not None and (t.trial.values or t.trial.end is not None)
     }
-    optuna_tables.write_trials(connection, told)
+    optuna_tables.write_trials(connection, trial_changes)
 
 
 def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
-    of_ticket = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
-    connection.execute(delete(MEASUREMENT).where(*of_ticket, MEASUREMENT.c.step > step))
+    conditions = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
+    connection.execute(delete(MEASUREMENT).where(*conditions, MEASUREMENT.c.step > step))
 
 
 def _short(text: str | None) -> str | None:
     """Return as much of a text as a column for names holds."""
-    shown = storable(text)
-    return None if shown is None else shown[:MAX_NAME]
+    storable_text = storable(text)
+    return None if storable_text is None else storable_text[:MAX_NAME]
 
 
 def _end_of(log: str) -> str:

@@ -38,7 +38,7 @@ class Told:
     Args:
         before: State of the study when it was told; nothing was changed where that is ``done``.
         agents: Agents at work on it, ``host:pid``.
-        withdrawn: Tickets that nobody will begin any more.
+        withdrawn: Tickets that will not be begun any more.
         compares: Whether it compares given parameter sets, so that there is no search to stop.
     """
 
@@ -76,7 +76,7 @@ def may_be_begun(storage: Storage, name: str) -> bool:
 
 
 def pause(storage: Storage, name: str) -> Told:
-    """Have every agent of a study checkpoint and leave, until somebody resumes it.
+    """Have every agent of a study checkpoint and leave, until it is resumed.
 
     Args:
         storage: The store or its URL, here and below.
@@ -103,9 +103,9 @@ def stop(storage: Storage, name: str) -> Told:
         if server := behind_server(store):
             return Told(**server.ask(name, "stop"))
         study, agents = _standing(store, name)
-        withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
+        num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
         compares = study.spec.get("compare") is not None
-        return Told(before=study.state, agents=agents, withdrawn=withdrawn, compares=compares)
+        return Told(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
 
 
 def _standing(store: Store, name: str) -> tuple[StudyRow, list[str]]:
@@ -150,32 +150,32 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> Deleted:
                 f"(tempopt pause {name}), or give --force."
             )
         store.delete_study(name)
-    folders, left = _folders(study, tickets)
-    logged = _local_base(study) / name
-    if logged.is_dir():
-        folders.append(str(logged))
+    folders, reasons = _folders(study, tickets)
+    log_folder = _local_base(study) / name
+    if log_folder.is_dir():
+        folders.append(str(log_folder))
     freed = 0
     for folder in dict.fromkeys(folders):
-        removed = _cleared(folder)
-        freed += removed.freed
-        left |= removed.left
-    return Deleted(agents=agents, freed=freed, left=left)
+        removal = _cleared(folder)
+        freed += removal.freed
+        reasons |= removal.left
+    return Deleted(agents=agents, freed=freed, left=reasons)
 
 
 def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], dict[str, str]]:
     """Return every folder that is known to be the study's, and the checkpoints in none, each with why."""
-    found = [checkpoints.join(study.checkpoints, study.name)] if study.checkpoints else []
-    left: dict[str, str] = {}
+    folders = [checkpoints.join(study.checkpoints, study.name)] if study.checkpoints else []
+    reasons: dict[str, str] = {}
     for ticket in tickets:
         run = checkpoints.run_name(ticket.kind, ticket.number)
-        for url in (each.url for each in ticket.checkpoints):
+        for url in (checkpoint.url for checkpoint in ticket.checkpoints):
             # agents may have been given other places; but a row is no reason to touch just any folder
             if checkpoints.is_ours(url, study=study.name, run=run):
-                found.append(url.rsplit("/", 2)[0])
+                folders.append(url.rsplit("/", 2)[0])
             else:
-                left[url] = "this is not where tempopt keeps a checkpoint of that run"
-    paths = [str(checkpoints.local_path(f)) if checkpoints.is_local(f) else f for f in found]
-    return list(dict.fromkeys(paths)), left
+                reasons[url] = "this is not where tempopt keeps a checkpoint of that run"
+    paths = [str(checkpoints.local_path(f)) if checkpoints.is_local(f) else f for f in folders]
+    return list(dict.fromkeys(paths)), reasons
 
 
 def _cleared(folder: str) -> checkpoints.Removed:
@@ -184,37 +184,37 @@ def _cleared(folder: str) -> checkpoints.Removed:
         if checkpoints.is_local(folder) and not Path(folder).is_dir():
             raise FileNotFoundError("there is no such folder on this machine")
         folders = _folders_in(Path(folder)) if checkpoints.is_local(folder) else []
-        lying = checkpoints.usage(folder)
+        sizes = checkpoints.usage(folder)
     except Exception as error:
         return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
-    own = [url for url in lying if _is_own(*_place(folder, url))]
-    removed = checkpoints.remove(own)
-    runs = [each for each in folders if checkpoints.RUN.fullmatch(each.name)]
+    own_urls = [url for url in sizes if _is_own(*_place(folder, url))]
+    removal = checkpoints.remove(own_urls)
+    runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
     for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
         # one that holds something else stays
         with contextlib.suppress(OSError):
             path.rmdir()
     names = {path.name for path in folders if path not in runs}
-    for name, rest in (_place(folder, url) for url in lying.keys() - own):
-        names.add(f"{name}/{rest}" if rest and checkpoints.RUN.fullmatch(name) else name)
+    for name, inner_path in (_place(folder, url) for url in sizes.keys() - own_urls):
+        names.add(f"{name}/{inner_path}" if inner_path and checkpoints.RUN.fullmatch(name) else name)
     if not names:
-        return removed
-    some = ", ".join(sorted(names)[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return replace(removed, left={**removed.left, folder: f"tempopt did not write {some}{more}"})
+        return removal
+    names_text = ", ".join(sorted(names)[:_NAMED])
+    more_text = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return replace(removal, left={**removal.left, folder: f"tempopt did not write {names_text}{more_text}"})
 
 
 def _place(folder: str, url: str) -> tuple[str, str]:
     """Return what lies directly in a folder, and the file's path in it, empty if it is the file itself."""
-    name, _, rest = url.removeprefix(f"{folder}/").partition("/")
-    return name, rest
+    name, _, inner_path = url.removeprefix(f"{folder}/").partition("/")
+    return name, inner_path
 
 
-def _is_own(name: str, rest: str) -> bool:
+def _is_own(name: str, inner_path: str) -> bool:
     """Return whether tempopt wrote a file of a study's folder, given its place in it."""
-    if not rest:
+    if not inner_path:
         return _UNDELIVERED.fullmatch(name) is not None
-    is_file = rest == LOG or checkpoints.CHECKPOINT.fullmatch(rest) is not None
+    is_file = inner_path == LOG or checkpoints.CHECKPOINT.fullmatch(inner_path) is not None
     return is_file and checkpoints.RUN.fullmatch(name) is not None
 
 
@@ -259,34 +259,34 @@ def collect(storage: Storage, name: str | None = None, *, dry_run: bool = False)
         StudyNotFound: There is no study of that name.
     """
     with opened(storage) as store:
-        names = [name] if name is not None else [each.study.name for each in store.list_studies()]
-        return [_collected(store, each, dry_run=dry_run) for each in names]
+        names = [name] if name is not None else [summary.study.name for summary in store.list_studies()]
+        return [_collected(store, study_name, dry_run=dry_run) for study_name in names]
 
 
 def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
     if server := behind_server(store):
         return Collected(**server.ask(name, "gc", {"dry_run": dry_run}))
     study = store.load_study(name)
-    folders, left = _folders(study, store.tickets(study.id))
-    lying: dict[str, dict[str, int]] = {}
+    folders, reasons = _folders(study, store.tickets(study.id))
+    sizes_by_folder: dict[str, dict[str, int]] = {}
     for folder in folders:
         try:
-            lying[folder] = checkpoints.usage(folder)
+            sizes_by_folder[folder] = checkpoints.usage(folder)
         except Exception as error:
-            left[folder] = checkpoints.reason(error)
+            reasons[folder] = checkpoints.reason(error)
     # asked after the files were listed: what a run has recorded by then is not taken for needless
-    runs = {checkpoints.run_name(each.kind, each.number): each for each in store.tickets(study.id)}
+    runs = {checkpoints.run_name(ticket.kind, ticket.number): ticket for ticket in store.tickets(study.id)}
     files: dict[str, int] = {}
-    for folder, sizes in lying.items():
+    for folder, sizes in sizes_by_folder.items():
         for url, size in sizes.items():
             run, file = _place(folder, url)
             if run in runs and _needless(runs[run], file):
                 files[url] = size
     if not dry_run:
-        stayed = checkpoints.remove(files).left
-        files = {url: size for url, size in files.items() if url not in stayed}
-        left |= stayed
-    return Collected(study=name, files=files, left=left)
+        failed_urls = checkpoints.remove(files).left
+        files = {url: size for url, size in files.items() if url not in failed_urls}
+        reasons |= failed_urls
+    return Collected(study=name, files=files, left=reasons)
 
 
 def _needless(ticket: TicketRow, file: str) -> bool:
@@ -296,11 +296,11 @@ def _needless(ticket: TicketRow, file: str) -> bool:
         return False
     if ticket.state in OVER:
         return True
-    kept = ticket.checkpoints
-    if file in {each.url.rpartition("/")[2] for each in kept}:
+    saved_checkpoints = ticket.checkpoints
+    if file in {checkpoint.url.rpartition("/")[2] for checkpoint in saved_checkpoints}:
         return False
     # one that is newer than those that are recorded may be about to be recorded
-    return bool(parts[1]) and len(kept) >= 2 and int(parts[1]) < kept[1].step
+    return bool(parts[1]) and len(saved_checkpoints) >= 2 and int(parts[1]) < saved_checkpoints[1].step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,25 +340,25 @@ def logs(storage: Storage, name: str, ticket: str | None = None) -> list[Printed
         tickets = store.tickets(study.id)
         if ticket is None:
             return list(_last_lines(store, study, tickets, mask))
-        meant = _meant(ticket, tickets, name)
-        rows = store.logs(study.id, [meant.id])
-    printed = [_printed(meant, row, mask(row.text)) for row in rows]
-    return [*printed, _live(study, meant, mask)] if meant.state == "running" else printed
+        run_ticket = _meant(ticket, tickets, name)
+        rows = store.logs(study.id, [run_ticket.id])
+    outputs = [_printed(run_ticket, row, mask(row.text)) for row in rows]
+    return [*outputs, _live(study, run_ticket, mask)] if run_ticket.state == "running" else outputs
 
 
 def _last_lines(
     store: Store, study: StudyRow, tickets: Sequence[TicketRow], mask: Callable[[str], str]
 ) -> Iterator[Printed]:
-    begun = [each for each in tickets if each.attempt]
-    for start in range(0, len(begun), _MANY):
-        some = begun[start : start + _MANY]
+    begun_tickets = [run_ticket for run_ticket in tickets if run_ticket.attempt]
+    for start in range(0, len(begun_tickets), _MANY):
+        batch = begun_tickets[start : start + _MANY]
         rows: dict[int, list[LogRow]] = {}
-        for row in store.logs(study.id, [each.id for each in some]):
+        for row in store.logs(study.id, [run_ticket.id for run_ticket in batch]):
             rows.setdefault(row.ticket_id, []).append(row)
-        for each in some:
-            for row in rows.get(each.id, ()):
-                last = row.text.rstrip().rpartition("\n")[2]
-                yield replace(_printed(each, row, row.text), text=mask(last))
+        for run_ticket in batch:
+            for row in rows.get(run_ticket.id, ()):
+                last_line = row.text.rstrip().rpartition("\n")[2]
+                yield replace(_printed(run_ticket, row, row.text), text=mask(last_line))
 
 
 def _printed(ticket: TicketRow, row: LogRow, text: str) -> Printed:
@@ -372,20 +372,20 @@ def _printed(ticket: TicketRow, row: LogRow, text: str) -> Printed:
     )
 
 
-def _meant(given: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
-    parts = _RUN.fullmatch(given)
+def _meant(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
+    parts = _RUN.fullmatch(text)
     if parts is None or parts[1] not in KINDS or len(parts[2]) > _DIGITS:
         kinds = ", ".join(KINDS)
-        raise UsageError(
-            f'"{given}" is no run. Give kind and number, as in search-12; the kinds are {kinds}.'
-        )
+        raise UsageError(f'"{text}" is no run. Give kind and number, as in search-12; the kinds are {kinds}.')
     number = int(parts[2])
-    of_kind = [ticket for ticket in tickets if ticket.kind == parts[1]]
-    for ticket in of_kind:
+    kind_tickets = [ticket for ticket in tickets if ticket.kind == parts[1]]
+    for ticket in kind_tickets:
         if ticket.number == number:
             return ticket
-    there = f"{parts[1]}-0 to {parts[1]}-{of_kind[-1].number}" if of_kind else f"no {parts[1]} yet"
-    raise UsageError(f'Study "{study}" has no {parts[1]}-{number}; it has {there}.')
+    choices = (
+        f"{parts[1]}-0 to {parts[1]}-{kind_tickets[-1].number}" if kind_tickets else f"no {parts[1]} yet"
+    )
+    raise UsageError(f'Study "{study}" has no {parts[1]}-{number}; it has {choices}.')
 
 
 def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> Printed:

@@ -56,7 +56,7 @@ def search(
     observer: Observer | None = None,
 ) -> StudyResult:
     """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
-    spec, seen = _loaded(spec), observer or Unobserved()
+    spec, study_observer = _loaded(spec), observer or Unobserved()
     refuse_comparison(spec)
     import_schedules(spec)
     with opened(storage, create=True) as store:
@@ -69,13 +69,15 @@ def search(
                 more=more,
                 enqueue=enqueue,
                 workers=workers,
-                observer=seen,
+                observer=study_observer,
             )
-            return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
-        spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, told=seen.note)
+            return remote.carried_out(server, spec.study.name, workers=workers, observer=study_observer)
+        spec, study = ordered(
+            store, spec, trials=trials, more=more, enqueue=enqueue, on_note=study_observer.note
+        )
         if submit:
-            return _submit(store, spec, study, checkpoints, seen)
-        runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
+            return _submit(store, spec, study, checkpoints, study_observer)
+        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer)
         return runner.carry_out()
 
 
@@ -86,22 +88,22 @@ def _submit(
     checkpoints: str | Path | None,
     observer: Observer,
 ) -> StudyResult:
-    """Begin a study, or have it go on, and look on while other agents train."""
+    """Begin a study, or have it go on, and watch while other agents train."""
     optimizers(spec)
     if study is None:
         spec = remote.rehearsed(spec, observer)
     elif study.state == "paused":
         store.set_state(study.id, "running")
-    kept = None if study is None else study.checkpoints
-    place = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
-    place = kept if kept and checkpoints is None else place
+    stored_url = None if study is None else study.checkpoints
+    checkpoints_url = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
+    checkpoints_url = stored_url if stored_url and checkpoints is None else checkpoints_url
     row = stand(
         store,
         spec,
         study,
-        checkpoints=place,
+        checkpoints=checkpoints_url,
         owner=user(),
-        told=observer.note,
+        on_note=observer.note,
     )
     look_on(store, row.name, observer)
     return load(store, row.name, needs_measurements=True)
@@ -123,16 +125,16 @@ def compare(
 ) -> StudyResult:
     """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
     spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
-    seen = observer or Unobserved()
+    study_observer = observer or Unobserved()
     import_schedules(spec)
     check_comparison(spec, max_runs)
     with opened(storage, create=True) as store:
         if server := behind_server(store):
             refuse_place(checkpoints)
-            remote.submit(server, spec, workers=workers, observer=seen)
-            return remote.carried_out(server, spec.study.name, workers=workers, observer=seen)
+            remote.submit(server, spec, workers=workers, observer=study_observer)
+            return remote.carried_out(server, spec.study.name, workers=workers, observer=study_observer)
         spec, study = ordered(store, spec)
-        return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).carry_out()
 
 
 def refuse_place(checkpoints: str | Path | None) -> None:
@@ -162,7 +164,7 @@ def resume(
 ) -> StudyResult:
     """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
     with opened(storage) as store:
-        seen = observer or Unobserved()
+        study_observer = observer or Unobserved()
         if server := behind_server(store):
             refuse_place(checkpoints)
             remote.resume(
@@ -173,9 +175,9 @@ def resume(
                 retry_failed=retry_failed,
                 explain=explain,
                 workers=workers,
-                observer=seen,
+                observer=study_observer,
             )
-            return remote.carried_out(server, name, workers=workers, observer=seen)
+            return remote.carried_out(server, name, workers=workers, observer=study_observer)
         study = store.load_study(name)
         spec = grown(
             store,
@@ -184,11 +186,11 @@ def resume(
             pairs=pairs,
             retry_failed=retry_failed,
             explain=explain,
-            told=seen.note,
+            on_note=study_observer.note,
         )
         if more:
-            seen.note(_added(spec, more))
-        return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
+            study_observer.note(_added(spec, more))
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).carry_out()
 
 
 def join(
@@ -206,21 +208,23 @@ def join(
     Raises:
         UsageError: The study was paused.
     """
-    seen = observer or Unobserved()
+    study_observer = observer or Unobserved()
 
     def work() -> StudyResult:
         with Store.open(storage, create=False) as store:
             if server := behind_server(store):
-                return remote.joined(server, name, workers=workers, folder=checkpoints, observer=seen)
+                return remote.joined(
+                    server, name, workers=workers, folder=checkpoints, observer=study_observer
+                )
             study = store.load_study(name)
             if study.state == "paused":
                 raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
             spec = StudySpec.stored(study)
             import_schedules(spec)
-            runner = StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False)
+            runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, wake=False)
             return runner.carry_out()
 
-    return while_busy(work, note=seen.note)
+    return while_busy(work, note=study_observer.note)
 
 
 def take_part(
@@ -233,9 +237,9 @@ def take_part(
     overrides: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Work on a study as one of the agents that somebody has launched; arguments and errors as for `search`.
+    """Work on a study as one of the agents of a launcher; arguments and errors as for `search`.
 
-    Whoever is first begins it. A study that was paused meanwhile is left at rest, and what is stored of one
+    The first one begins it. A study that was paused meanwhile is left at rest, and what is stored of one
     that is there holds, however long this agent has waited for its turn.
 
     Args:
@@ -250,8 +254,8 @@ def take_part(
         assert spec is not None
         spec = spec.with_overrides(overrides)
         import_schedules(spec)
-        seen = observer or Unobserved()
-        runner = StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False)
+        study_observer = observer or Unobserved()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, wake=False)
         return runner.carry_out()
 
 
@@ -269,14 +273,14 @@ def check(
     spec: StudySpec | Mapping[str, Any] | str | Path,
     *,
     dry_run: bool = False,
-    told: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Validate a spec against the classes it names, in a worker; return what to tell a person.
 
     Args:
         spec: As for :func:`search`.
         dry_run: Whether to train two steps and validate once too.
-        told: Called with a line on each part of the dry run, once that is over; None: nobody is told.
+        on_line: Called with a line on each part of the dry run, once that is over; None: no lines.
 
     Raises:
         SpecError: The spec cannot be carried out.
@@ -294,7 +298,7 @@ def check(
             spec,
             workers[0],
             task="rehearse" if dry_run else "check",
-            told=lambda stage: told(stage_text(stage)) if told is not None else None,
+            on_stage=lambda stage: on_line(stage_text(stage)) if on_line is not None else None,
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is None:
@@ -334,10 +338,10 @@ def plan(
 
 def _added(spec: StudySpec, more: int) -> str:
     """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
-    most = planned_runs(spec).most(without=SEARCHING)
+    max_runs = planned_runs(spec).most(without=SEARCHING)
     return (
-        f"{more} trials are added. A new verdict on fresh seeds follows, for which at most {most:.0f} more "
-        "trainings choose and confirm."
+        f"{more} trials are added. A new verdict on fresh seeds follows, for which at most {max_runs:.0f} "
+        "more trainings choose and confirm."
     )
 
 

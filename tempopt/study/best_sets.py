@@ -71,7 +71,7 @@ def advise_without(study: str | None) -> Iterator[None]:
         names = dict.fromkeys(re.findall(r"compare\.(\S+): Unknown argument", str(error))) or ["NAME"]
         raise SpecError(
             f"{error}\nThe parameter sets are those of the study {study}. Leave a parameter that this spec "
-            f"does not accept out of all of them by {' '.join(f'--without {each}' for each in names)}."
+            f"does not accept out of all of them by {' '.join(f'--without {name}' for name in names)}."
         ) from error
 
 
@@ -92,17 +92,17 @@ def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] =
         StudyFailed: No set differs from the baseline.
     """
     _check(result, top)
-    whole = [_baseline(result), *_ranked(result)]
-    unknown = set(without) - {name for parameters in whole for name in parameters}
+    parameter_sets = [_baseline(result), *_ranked(result)]
+    unknown = set(without) - {name for parameters in parameter_sets for name in parameters}
     if unknown:
-        named = ", ".join(sorted({name for parameters in whole for name in parameters}))
+        names_text = ", ".join(sorted({name for parameters in parameter_sets for name in parameters}))
         raise UsageError(
             f"--without {', '.join(sorted(unknown))}: no parameter set of {result.name} has it. They have: "
-            f"{named}."
+            f"{names_text}."
         )
     sets: dict[str, Parameters] = {}
     keys: set[str] = set()
-    for parameters in whole:
+    for parameters in parameter_sets:
         parameters_left = {name: value for name, value in parameters.items() if name not in without}
         key = _training_key(parameters_left)
         if key not in keys and len(sets) <= top:
@@ -144,9 +144,11 @@ def _ranked(result: StudyResult) -> Iterator[Parameters]:
     if result.winner is not None:
         yield result.winner
     search = of_kind(result.runs, "search")
-    tried = _arms(result).rank_tried("search") or candidates(search, len(search) or 1, result.direction)
+    parameter_sets = _arms(result).rank_tried("search") or candidates(
+        search, len(search) or 1, result.direction
+    )
     # the search's model learns from runs of the baseline's arm, too
-    yield from (parameters for parameters in tried if not is_neutral(parameters))
+    yield from (parameters for parameters in parameter_sets if not is_neutral(parameters))
 
 
 def _arms(result: StudyResult) -> Arms:
@@ -156,8 +158,8 @@ def _arms(result: StudyResult) -> Arms:
         (run.id, "report", dict(result.curves.get(run.id, ()))) for run in runs
     ]
     for run in runs:
-        measured = result.measured.get(run.id, {})
-        curves += [(run.id, name, dict(measured.get(name, ()))) for name in result.spec.study.measured_guards]
+        metrics = result.measured.get(run.id, {})
+        curves += [(run.id, name, dict(metrics.get(name, ()))) for name in result.spec.study.measured_guards]
     reports = [
         Measurement(ticket_id=run_id, step=step, name=name, value=value)
         for run_id, name, curve in curves
@@ -168,7 +170,7 @@ def _arms(result: StudyResult) -> Arms:
 
 def _training_key(parameters: Parameters) -> str:
     """Return a text that is equal for sets that train the same."""
-    whole = effective(parameters)
-    plan = {name: value for name, value in whole.items() if name in TEMPERATURE_PARAMETERS}
-    others = {name: value for name, value in whole.items() if name not in plan}
-    return json.dumps([training_key(plan), others], sort_keys=True)
+    effective_parameters = effective(parameters)
+    plan = {name: value for name, value in effective_parameters.items() if name in TEMPERATURE_PARAMETERS}
+    other_parameters = {name: value for name, value in effective_parameters.items() if name not in plan}
+    return json.dumps([training_key(plan), other_parameters], sort_keys=True)

@@ -19,7 +19,7 @@ from tempopt.store.store import Store
 from tempopt.workers.secrets import refuse_secrets
 
 MaySee = Callable[[str], bool]
-"""Whether whoever asks may see a study of this name; there is none of another name for them."""
+"""Whether the caller may see a study of this name; there is none of another name for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Standing:
 
     Args:
         state: Its state.
-        same: Whether the spec is the stored one, in all that has to be equal to go on with it.
+        same: Whether the spec is the stored one, in all that has to be equal to continue it.
         differences: A line for each thing that the spec asks otherwise.
     """
 
@@ -45,21 +45,21 @@ def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
         store: Where the study would be begun; nothing is written.
         may_see: See :data:`MaySee`.
     """
-    found = check_text(text)
-    if found.spec is None or found.origin is None:
-        return found
-    spec, origin = found.spec, found.origin
-    more = list(_unseen(spec, found, may_see))
-    for each in (check_schedules, _check_strategies, _check_loggers, _check_sets):
-        more += _told(each, spec, found)
-    if not more and find(store, spec.study.name) is None:
-        for of_store in (refuse_alike, _check_prior_runs):
+    checked_text = check_text(text)
+    if checked_text.spec is None or checked_text.origin is None:
+        return checked_text
+    spec, origin = checked_text.spec, checked_text.origin
+    messages = list(_unseen(spec, checked_text, may_see))
+    for checker in (check_schedules, _check_strategies, _check_loggers, _check_sets):
+        messages += _told(checker, spec, checked_text)
+    if not messages and find(store, spec.study.name) is None:
+        for store_check in (refuse_alike, _check_prior_runs):
             try:
-                of_store(store, spec)
+                store_check(store, spec)
             except SpecError as error:
-                more += messages_of(str(error), origin)
-        more += [message_at(origin, path, text) for path, text in not_looked_up(spec)]
-    return found.with_messages(more)
+                messages += messages_of(str(error), origin)
+        messages += [message_at(origin, path, text) for path, text in not_looked_up(spec)]
+    return checked_text.with_messages(messages)
 
 
 def refuse_not_looked_up(spec: StudySpec) -> None:
@@ -77,32 +77,34 @@ def standing(spec: StudySpec, store: Store) -> Standing | None:
     row = find(store, spec.study.name)
     if row is None:
         return None
-    stored = StudySpec.stored(row)
-    # what a budget decided when it was begun is no difference: the same text goes on with it
-    given = begun_as(spec, stored)
-    lines = list(differences(stored, given).values())
+    stored_spec = StudySpec.stored(row)
+    # what a budget decided when it was begun is no difference: the same text continues it
+    new_spec = begun_as(spec, stored_spec)
+    lines = list(differences(stored_spec, new_spec).values())
     if not lines:
-        before, now = stored.study.trials, given.study.trials
+        before, now = stored_spec.study.trials, new_spec.study.trials
         lines = [f"study.trials: was {before}, now {now}"] if before != now else []
     return Standing(state=row.state, same=not lines, differences=tuple(lines))
 
 
-def _unseen(spec: StudySpec, found: CheckedText, may_see: MaySee) -> Iterator[Message]:
-    assert found.origin is not None
+def _unseen(spec: StudySpec, checked_text: CheckedText, may_see: MaySee) -> Iterator[Message]:
+    assert checked_text.origin is not None
     if not may_see(spec.study.name):
         text = f'you may not begin a study named "{spec.study.name}". Give another name.'
-        yield message_at(found.origin, "study.name", text)
+        yield message_at(checked_text.origin, "study.name", text)
     for name in spec.study.warm_start:
         if not may_see(name):
-            yield message_at(found.origin, "study.warm_start", f'there is no study "{name}".')
+            yield message_at(checked_text.origin, "study.warm_start", f'there is no study "{name}".')
 
 
-def _told(does: Callable[[StudySpec], object], spec: StudySpec, found: CheckedText) -> list[Message]:
-    assert found.origin is not None
+def _told(
+    checker: Callable[[StudySpec], object], spec: StudySpec, checked_text: CheckedText
+) -> list[Message]:
+    assert checked_text.origin is not None
     try:
-        does(spec)
+        checker(spec)
     except (SpecError, UsageError) as error:
-        return messages_of(str(error), found.origin)
+        return messages_of(str(error), checked_text.origin)
     return []
 
 
@@ -140,6 +142,6 @@ def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
             f"compared. A server imports no module. Give it, as in {name}: {{..., as_found: 0.5}}, or begin "
             "the study with tempopt search, which looks it up.",
         )
-        for name, each in spec.temperatures.items()
-        if each.as_found is None
+        for name, temperature in spec.temperatures.items()
+        if temperature.as_found is None
     ]

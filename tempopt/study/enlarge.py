@@ -27,7 +27,7 @@ def ordered(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
-    told: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = lambda text: None,
     version: int | None = None,
 ) -> tuple[StudySpec, StudyRow | None]:
     """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
@@ -36,7 +36,7 @@ def ordered(
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        told: Called with a sentence on the share of the error rate that the verdict of what is added has.
+        on_note: Called with a sentence on the share of the error rate that the verdict of what is added has.
         version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
@@ -53,7 +53,7 @@ def ordered(
         if priority != study.priority:
             store.set_priority(study.id, priority)
         if grow(store, study, spec, more, enqueue, version=version):
-            _tell_share(store, study, spec, told)
+            _tell_share(store, study, spec, on_note)
         return spec, study
     if more:
         raise UsageError(
@@ -61,8 +61,8 @@ def ordered(
             f"Give their whole number: --trials {spec.study.trials + more}"
         )
     if enqueue:
-        wanted = [*spec.study.enqueue, *enqueue]
-        spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
+        parameter_sets = [*spec.study.enqueue, *enqueue]
+        spec = spec.with_overrides([f"study.enqueue={json.dumps(parameter_sets)}"])
     return spec, None
 
 
@@ -74,7 +74,7 @@ def grown(
     pairs: int = 0,
     retry_failed: bool = False,
     explain: bool = False,
-    told: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = lambda text: None,
     check_schedules: Callable[[StudySpec], None] = import_schedules,
     version: int | None = None,
 ) -> StudySpec:
@@ -85,7 +85,7 @@ def grown(
         pairs: Pairs to add to its verdict.
         retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
         explain: Whether its verdict is explained; nothing else is asked then.
-        told: Called with a sentence on what is trained again, or on the share of the verdict that follows.
+        on_note: Called with a sentence on what is trained again, or on the share of the verdict that follows.
         check_schedules: Refuses a spec whose schedules outside tempopt cannot be had.
         version: Let it grow only while its tickets are of this version; None: of any.
 
@@ -100,7 +100,7 @@ def grown(
                 "An explanation is of the verdict that there is. Ask for more in another command."
             )
         check_schedules(spec)
-        told(add_explanation(store, study, spec, version=version))
+        on_note(add_explanation(store, study, spec, version=version))
         return spec
     if retry_failed:
         if pairs or more:
@@ -109,19 +109,19 @@ def grown(
                 "Give them in two commands."
             )
         check_schedules(spec)
-        told(retry(store, study, spec, version=version))
+        on_note(retry(store, study, spec, version=version))
         return spec
     check_schedules(spec)
     grow(store, study, spec, more, version=version)
     add_pairs(store, study, spec, pairs, version=version)
     if more or pairs:
-        _tell_share(store, study, spec, told)
+        _tell_share(store, study, spec, on_note)
     return spec
 
 
-def _tell_share(store: Store, study: StudyRow, spec: StudySpec, told: Callable[[str], None]) -> None:
+def _tell_share(store: Store, study: StudyRow, spec: StudySpec, on_note: Callable[[str], None]) -> None:
     if share := next_share(store.tickets(study.id)):
-        told(share)
+        on_note(share)
 
 
 def grow(
@@ -143,17 +143,19 @@ def grow(
             f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
             f"pairs: tempopt resume {study.name} --pairs +8"
         )
-    given = spec.enqueued(enqueue)
+    parameter_sets = spec.enqueued(enqueue)
     while True:
         now = _version(store, study, version if count else None)
         rows = store.tickets(study.id)
         # the same command may be typed twice
-        wanted = [each for each in given if not any(_tries(row, each) for row in rows)]
-        tickets = more_tickets(rows, spec, max(count, len(wanted)), wanted)
+        new_sets = [
+            parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
+        ]
+        tickets = more_tickets(rows, spec, max(count, len(new_sets)), new_sets)
         if not tickets:
             return False
         check_can_show(rows, tickets[0].round, spec)
-        # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
+        # if another process adds tickets at the same moment, or the search ends, ours follow from other ones
         if store.add_tickets(study.id, tickets, version=now, resume=True):
             return True
 
@@ -167,10 +169,10 @@ def _refuse_moved(study: StudyRow, version: int | None) -> None:
         )
 
 
-def _version(store: Store, study: StudyRow, seen: int | None) -> int:
+def _version(store: Store, study: StudyRow, expected_version: int | None) -> int:
     """Return the version of a study's tickets; StudyChanged if it is not that which was seen, if any was."""
     row = store.load_study(study.name)
-    _refuse_moved(row, seen)
+    _refuse_moved(row, expected_version)
     return row.version
 
 
@@ -231,19 +233,23 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
     while True:
         now = _version(store, study, version)
         rows = store.tickets(study.id)
-        waiting, fresh = retried(rows, spec)
-        if store.retry(study.id, [each.id for each in waiting], fresh, version=now):
+        waiting_tickets, fresh_tickets = retried(rows, spec)
+        if store.retry(study.id, [ticket.id for ticket in waiting_tickets], fresh_tickets, version=now):
             break
-    failed = sum(each.state == "failed" for each in rows)
-    if not waiting and not fresh:
+    failed = sum(ticket.state == "failed" for ticket in rows)
+    if not waiting_tickets and not fresh_tickets:
         return f"No run is trained again: of {failed} that failed on every attempt, none counts any more."
     parts = []
-    if waiting:
-        parts.append(f"{len(waiting)} of {failed} runs that failed on every attempt are trained again.")
-        own = [each for each in waiting if each.parameters is not None and each.error]
-        parts += [f"The last said: {own[-1].error}"] if own else []
-    if fresh:
-        pairs = len({each.pair for each in fresh if each.kind == "confirm"})
+    if waiting_tickets:
+        parts.append(
+            f"{len(waiting_tickets)} of {failed} runs that failed on every attempt are trained again."
+        )
+        failed_tickets = [
+            ticket for ticket in waiting_tickets if ticket.parameters is not None and ticket.error
+        ]
+        parts += [f"The last said: {failed_tickets[-1].error}"] if failed_tickets else []
+    if fresh_tickets:
+        pairs = len({ticket.pair for ticket in fresh_tickets if ticket.kind == "confirm"})
         parts.append(
             f"{pairs} fresh pairs are trained in place of those that the verdict did without. The next one "
             "counts as a further verdict of this study, with its share of the error rate."
@@ -251,5 +257,5 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
     return " ".join(parts)
 
 
-def _tries(row: TicketRow, wanted: Mapping[str, Any]) -> bool:
-    return row.kind == "search" and row.sampled is not None and wanted.items() <= row.sampled.items()
+def _tries(row: TicketRow, parameters: Mapping[str, Any]) -> bool:
+    return row.kind == "search" and row.sampled is not None and parameters.items() <= row.sampled.items()

@@ -15,10 +15,10 @@ def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) ->
     """Refuse a round whose verdict could show nothing, whatever is found in it."""
     test, pairs = spec.study.test, spec.study.seeds.confirm.max
     alpha = level(verdicts(rows, of_round))
-    if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
+    if pairs < (min_pairs := spec.study.seeds.confirm.enough(test, alpha)):
         raise UsageError(
             f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "
-            f"study.test: {test} that takes {fewest} pairs, and "
+            f"study.test: {test} that takes {min_pairs} pairs, and "
             f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
             f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
             "from this one (study.warm_start)."

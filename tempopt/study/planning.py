@@ -122,13 +122,13 @@ class StudyForecast:
         }
 
     def _power_json(self) -> dict[str, Any]:
-        gain, known = self.smallest_gain, self.known
+        gain, noise = self.smallest_gain, self.known
         return {
             **asdict(self.detectable),
             "effect_between_seeds": list(self.detectable.in_seeds),
             "confidence": CONFIDENCE,
             "gain": None if gain is None else list(gain),
-            "from": None if known is None else {"study": self.known_from, **asdict(known)},
+            "from": None if noise is None else {"study": self.known_from, **asdict(noise)},
         }
 
 
@@ -159,23 +159,27 @@ def forecast(
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
-    asked = workers_asked(workers, spec, None)
+    num_requested = workers_asked(workers, spec, None)
     try:
         store = Store.open(storage, create=False)
     except StoreNotBegun:
         if earlier is not None or spec.study.warm_start:
             raise
-        found = _foretold(spec, _given(spec, run_hours, asked), None, None)
+        study_forecast = _foretold(spec, _given(spec, run_hours, num_requested), None, None)
     else:
         with store:
             if earlier is None and find(store, spec.study.name) is None:
                 # search would refuse what cannot be learned from; better seen now
                 load_prior_runs(store, spec)
-            found = forecast_in(spec, store, workers=asked, earlier=earlier, run_hours=run_hours)
+            study_forecast = forecast_in(
+                spec, store, workers=num_requested, earlier=earlier, run_hours=run_hours
+            )
     return (
-        found
-        if found.run.seconds is not None
-        else _foretold(spec, _timed_here(spec, asked), found.known, found.known_from)
+        study_forecast
+        if study_forecast.run.seconds is not None
+        else _foretold(
+            spec, _timed_here(spec, num_requested), study_forecast.known, study_forecast.known_from
+        )
     )
 
 
@@ -201,13 +205,13 @@ def forecast_in(
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
     rows = list(_sources(spec, store, earlier))
-    known, known_from = None, None
+    noise, noise_study = None, None
     for row in rows:
-        known = known_of(store.tickets(row.id), StudySpec.from_json(row.spec))
-        if known is not None:
-            known_from = row.name
+        noise = known_of(store.tickets(row.id), StudySpec.from_json(row.spec))
+        if noise is not None:
+            noise_study = row.name
             break
-    if earlier is not None and known is None:
+    if earlier is not None and noise is None:
         raise UsageError(
             f'The study "{earlier}" has too few complete runs to tell its noise: it takes three that differ '
             "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
@@ -216,7 +220,7 @@ def forecast_in(
     run = _given(spec, run_hours, workers)
     if run_hours is None:
         run = next((time for row in rows if (time := _measured(row, store, run.workers))), run)
-    return _foretold(spec, run, known, known_from)
+    return _foretold(spec, run, noise, noise_study)
 
 
 def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
@@ -260,7 +264,7 @@ def _measured(row: StudyRow, store: Store, workers: int) -> RunTime | None:
     return RunTime(seconds=seconds, gpus=gpus, workers=workers, text=text)
 
 
-def _timed_here(spec: StudySpec, asked: int | None) -> RunTime:
+def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
     """Return what a run takes on this machine, by a dry run with one worker."""
     machine = this_machine()
     need = spec.need(gpus=machine.has_gpus)
@@ -268,8 +272,10 @@ def _timed_here(spec: StudySpec, asked: int | None) -> RunTime:
 
     def dealt(free: Machine) -> list[Placement]:
         # so many workers may be meant for another machine: one is enough to measure
-        fitting = count_workers(need, free, asked=asked and 1, most=spec.study.parallel)
-        counts.append(asked or fitting)
+        num_fitting = count_workers(
+            need, free, num_requested=num_requested and 1, max_workers=spec.study.parallel
+        )
+        counts.append(num_requested or num_fitting)
         return deal(need, 1, free, threads=spec.resources_here.threads)
 
     with claimed(machine, dealt) as places, workers_of(places) as ready:
@@ -287,7 +293,7 @@ def _timed_here(spec: StudySpec, asked: int | None) -> RunTime:
     return RunTime(seconds=seconds, gpus=places[0].cards or need.gpus, workers=counts[0], text=f"{text}.")
 
 
-def _foretold(spec: StudySpec, run: RunTime, known: Known | None, known_from: str | None) -> StudyForecast:
+def _foretold(spec: StudySpec, run: RunTime, noise: Known | None, noise_study: str | None) -> StudyForecast:
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
@@ -295,7 +301,7 @@ def _foretold(spec: StudySpec, run: RunTime, known: Known | None, known_from: st
         runs=planned_runs(spec),
         run=run,
         detectable=detectable(spec),
-        known=known,
-        known_from=known_from,
+        known=noise,
+        known_from=noise_study,
         limited=spec.study.limits.ends,
     )

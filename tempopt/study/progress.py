@@ -59,12 +59,12 @@ def number(value: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds as ``42 s``, ``3:07`` (minutes) or ``2:03:07`` (hours)."""
-    whole = round(max(seconds, 0.0))
-    minutes, rest = divmod(whole, 60)
+    total_seconds = round(max(seconds, 0.0))
+    minutes, remainder = divmod(total_seconds, 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
-        return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+        return f"{hours}:{minutes:02d}:{remainder:02d}"
+    return f"{minutes}:{remainder:02d}" if minutes else f"{remainder} s"
 
 
 def amount(size: int) -> str:
@@ -143,8 +143,8 @@ class Lines:
         self._snapshot = snapshot
         self._since = 0
         for kind in KINDS:
-            asked, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
-            if asked and done == asked and self._reported.get(kind, 0) < done:
+            total, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+            if total and done == total and self._reported.get(kind, 0) < done:
                 self._reported[kind] = done
                 self._print(self._stage_line(kind, snapshot))
 
@@ -169,8 +169,8 @@ class Lines:
             line += f"  {temperature_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
             # A ticket is told of before the snapshot that counts it.
-            done, asked = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
-            line = f"[{duration(self._snapshot.elapsed)}, {done}/{asked}] {line}"
+            done, total = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
+            line = f"[{duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
         self._print(line)
 
     def note(self, text: str) -> None:
@@ -218,10 +218,10 @@ class Screen:
         snapshot = self._snapshot
         if snapshot is None:
             return Group(Text("starting the workers ..."))
-        since = time.monotonic() - self._received
+        elapsed = time.monotonic() - self._received
         best = temperature_text(snapshot.best_params)
         return Group(
-            _title(snapshot, since),
+            _title(snapshot, elapsed),
             _stages(snapshot),
             Text(best_line(snapshot), no_wrap=True, overflow="ellipsis"),
             *([Text(f"  {best}", style="dim")] if snapshot.best_params else []),
@@ -232,17 +232,17 @@ class Screen:
         runs = snapshot.workers
         if not runs:
             return [Text("  no agent works on it now", style="dim")]
-        most = max(self._console.height - _LINES_ABOVE, _FEWEST)
-        drawn: list[Table | Text] = [_runs(runs[:most], self._console.width)]
-        if len(runs) > most:
-            drawn.append(Text(f"  and {len(runs) - most} more", style="dim"))
-        return drawn
+        max_rows = max(self._console.height - _LINES_ABOVE, _FEWEST)
+        renderables: list[Table | Text] = [_runs(runs[:max_rows], self._console.width)]
+        if len(runs) > max_rows:
+            renderables.append(Text(f"  and {len(runs) - max_rows} more", style="dim"))
+        return renderables
 
 
-def _title(snapshot: Snapshot, since: float) -> Table:
-    clock = duration(snapshot.elapsed + since)
+def _title(snapshot: Snapshot, elapsed: float) -> Table:
+    clock = duration(snapshot.elapsed + elapsed)
     if snapshot.remaining is not None:
-        clock += f", about {duration(snapshot.remaining - since)} left"
+        clock += f", about {duration(snapshot.remaining - elapsed)} left"
     title = Table.grid(expand=True)
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)
@@ -255,21 +255,21 @@ def _title(snapshot: Snapshot, since: float) -> Table:
 def _stages(snapshot: Snapshot) -> Table:
     stages = Table.grid(padding=(0, 2))
     for kind in KINDS:
-        asked, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
-        if asked:
+        total, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+        if total:
             style = "bold" if kind == snapshot.stage else ""
-            bar = _draw_bar(done, asked, _STAGE_BAR)
-            stages.add_row(Text(f"  {LABELS[kind]}", style=style), bar, Text(f"{done}/{asked}"))
+            bar = _draw_bar(done, total, _STAGE_BAR)
+            stages.add_row(Text(f"  {LABELS[kind]}", style=style), bar, Text(f"{done}/{total}"))
     return stages
 
 
-def _runs(shown: list[WorkerView], width: int) -> Table:
+def _runs(views: list[WorkerView], width: int) -> Table:
     """Return a line for each worker: where it is, what it trains, how far, and its value.
 
     Where there is little room, the device and the bar are left out before a number is cut short.
     """
-    agents, devices = [_agent(view) for view in shown], [view.device or "" for view in shown]
-    rows = [_run(view) for view in shown]
+    agents, devices = [_agent(view) for view in views], [view.device or "" for view in views]
+    rows = [_run(view) for view in views]
     room = width - 2 - sum(_widest(column) + 2 for column in zip(_COLUMNS, *rows, strict=True))
     agent = min(_widest(["agent", *agents]), max(room, _SHORTEST))
     room -= agent + 2
@@ -285,13 +285,13 @@ def _runs(shown: list[WorkerView], width: int) -> Table:
         table.add_column("", width=_BAR)
     for name in _COLUMNS[1:]:
         table.add_column(name, no_wrap=True, justify="right")
-    for view, name, device, (run, *numbers) in zip(shown, agents, devices, rows, strict=True):
+    for view, name, device, (run, *numbers) in zip(views, agents, devices, rows, strict=True):
         cells: list[Text] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
         if has_device:
             cells.insert(1, Text(device))
         if has_bar:
             cells.append(_bar(view))
-        table.add_row(*cells, *(Text(each, style="yellow" if view.silent else "") for each in numbers))
+        table.add_row(*cells, *(Text(number, style="yellow" if view.silent else "") for number in numbers))
     return table
 
 
@@ -369,14 +369,14 @@ class Cell(Screen):
         self._drawn = time.monotonic()
         console = Console(file=io.StringIO(), width=_CELL_WIDTH, record=True, force_jupyter=False)
         console.print(self.picture())
-        shown = {
+        mime_bundle = {
             "text/plain": console.export_text(clear=False),
             "text/html": console.export_html(inline_styles=True, code_format=_CELL),
         }
         if self._output is None:
-            self._output = self._display(shown, raw=True, display_id=True)
+            self._output = self._display(mime_bundle, raw=True, display_id=True)
         else:
-            self._output.update(shown, raw=True)
+            self._output.update(mime_bundle, raw=True)
 
 
 def in_notebook() -> bool:
@@ -403,5 +403,5 @@ def watching(progress: bool) -> Iterator[Observer]:
         finally:
             cell.draw()
     else:
-        with observing(sys.stderr) as seen:
-            yield seen
+        with observing(sys.stderr) as observer:
+            yield observer

@@ -55,19 +55,19 @@ def submit(
         SpecError: The spec cannot be carried out.
         StudyChanged: The server has a study of that name that asks something else.
     """
-    seen = observer or Unobserved()
+    study_observer = observer or Unobserved()
     _check_agent(store, workers)
     optimizers(spec)
     study = find(store, spec.study.name)
-    asked: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue)}
+    options: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue)}
     if study is None:
         if not more:
-            spec = rehearsed(spec, seen)
+            spec = rehearsed(spec, study_observer)
     else:
         same_question(study, spec)
     if study is not None and (more or enqueue):
-        asked["version"] = study.version
-    _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **asked}), seen)
+        options["version"] = study.version
+    _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **options}), study_observer)
 
 
 def resume(
@@ -84,15 +84,15 @@ def resume(
     """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
     _check_agent(store, workers)
     study = store.load_study(name)
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "more": more,
         "pairs": pairs,
         "retry_failed": retry_failed,
         "explain": explain,
     }
     if more or pairs:
-        asked["version"] = study.version
-    _tell(store.ask(name, "resume", asked), observer or Unobserved())
+        options["version"] = study.version
+    _tell(store.ask(name, "resume", options), observer or Unobserved())
 
 
 def carried_out(
@@ -108,16 +108,16 @@ def carried_out(
         store: The server's.
         name: Name of the study.
         workers: Trials side by side that this machine trains as one of its agents; None: none.
-        observer: Who looks on.
+        observer: Is told what happens.
 
     Raises:
         StudyNotFound: There is no study of that name.
         StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
     """
-    seen = observer or Unobserved()
+    study_observer = observer or Unobserved()
     if workers is not None:
-        return joined(store, name, workers=workers, folder=None, observer=seen)
-    look_on(store, name, seen)
+        return joined(store, name, workers=workers, folder=None, observer=study_observer)
+    look_on(store, name, study_observer)
     return load(store, name, needs_measurements=True)
 
 
@@ -170,7 +170,7 @@ def rehearsed(spec: StudySpec, observer: Observer) -> StudySpec:
             observer.note(stage_text(stage))
 
     with places_here(spec, 1) as places, workers_of(places) as workers:
-        return rehearse(spec, workers[0], task="rehearse", told=told)[0]
+        return rehearse(spec, workers[0], task="rehearse", on_stage=told)[0]
 
 
 def _tell(answer: Mapping[str, Any], observer: Observer) -> None:

@@ -158,11 +158,11 @@ def _likeliest(metrics: Iterable[str]) -> str | None:
     return next((name for name in names if direction_of(name)), names[0] if names else None)
 
 
-def _value(value: str | None, meaning: str, seen: Iterable[str]) -> str:
+def _value(value: str | None, meaning: str, logged_names: Iterable[str]) -> str:
     if value is None:
         return f"{BLANK}  # <-- fill in: {meaning}"
-    others = [name for name in seen if name != value]
-    return f"{value}  # also logged: {', '.join(others)}" if others else value
+    other_names = [name for name in logged_names if name != value]
+    return f"{value}  # also logged: {', '.join(other_names)}" if other_names else value
 
 
 def _confirm_on(info: ModuleInfo) -> str:
@@ -208,30 +208,32 @@ def _search(info: ModuleInfo, advice: Scenario) -> str:
             for line in suggestions.splitlines(keepends=True)
             if line.removeprefix("  # ").partition(":")[0] not in domains
         )
-    for each in info.arguments:
-        rate = "lr" in each.name.split("_") or "learning_rate" in each.name
-        if rate and isinstance(each.default, float) and each.default > 0:
-            low, high = (json.dumps(float(f"{each.default * factor:.6g}")) for factor in (0.1, 10))
-            lines += f"  # {each.name}: {{low: {low}, high: {high}, log: true}}  # every arm then tunes it\n"
+    for argument in info.arguments:
+        rate = "lr" in argument.name.split("_") or "learning_rate" in argument.name
+        if rate and isinstance(argument.default, float) and argument.default > 0:
+            low, high = (json.dumps(float(f"{argument.default * factor:.6g}")) for factor in (0.1, 10))
+            lines += (
+                f"  # {argument.name}: {{low: {low}, high: {high}, log: true}}  # every arm then tunes it\n"
+            )
     return lines
 
 
 def _arguments(arguments: Iterable[Argument], *, indent: int) -> str:
     required, optional = [], []
-    for each in arguments:
-        meaning = f": {each.annotation}" if each.annotation else ""
-        if each.required:
-            required.append(f"{each.name}: {BLANK}  # <-- fill in{meaning}")
+    for argument in arguments:
+        meaning = f": {argument.annotation}" if argument.annotation else ""
+        if argument.required:
+            required.append(f"{argument.name}: {BLANK}  # <-- fill in{meaning}")
         else:
-            optional.append(f"# {each.name}: {json.dumps(each.default)}")
+            optional.append(f"# {argument.name}: {json.dumps(argument.default)}")
     return "".join(f"{' ' * indent}{line}\n" for line in [*required, *optional])
 
 
 def _data(info: ModuleInfo) -> str:
     if info.data is not None:
         arguments = _arguments(info.data_arguments, indent=4)
-        others = f"  # or: {', '.join(info.other_data)}" if info.other_data else ""
-        return f"data:\n  class_path: {info.data}{others}\n  init_args:\n{arguments}"
+        others_text = f"  # or: {', '.join(info.other_data)}" if info.other_data else ""
+        return f"data:\n  class_path: {info.data}{others_text}\n  init_args:\n{arguments}"
     if info.loaders:
         return "# data: is left out, for the module has dataloaders of its own.\n"
     return (

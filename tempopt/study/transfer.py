@@ -90,10 +90,10 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
 
 
 def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
-    digest, written = hashlib.sha256(), 0
+    digest, num_measurements = hashlib.sha256(), 0
     # the tickets first: of what becomes of them meanwhile, measurements tell more than is needed, never less
     tickets = store.tickets(study.id)
-    ids = [each.id for each in tickets]
+    ids = [ticket.id for ticket in tickets]
     with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:
 
         def line(kind: str, data: Any) -> None:
@@ -104,44 +104,44 @@ def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
         about = {"format": FORMAT, "version": VERSION, "tempopt": __version__}
         line("about", {**about, "written": datetime.now(UTC).isoformat()})
         line("study", to_plain(_portable(study)))
-        if kept := store.warm_start(study.id):
-            line("warm_start", kept)
+        if prior_runs := store.warm_start(study.id):
+            line("warm_start", prior_runs)
         for ticket in tickets:
             line("ticket", to_plain(_moved(ticket)))
         for start in range(0, len(ids), _MANY):
-            some = ids[start : start + _MANY]
-            found = store.measurements(study.id, some)
-            written += len(found)
-            line("measurements", measurements_to_plain(found))
-            for log in store.logs(study.id, some):
+            batch = ids[start : start + _MANY]
+            measurements = store.measurements(study.id, batch)
+            num_measurements += len(measurements)
+            line("measurements", measurements_to_plain(measurements))
+            for log in store.logs(study.id, batch):
                 line("log", to_plain(dataclasses.replace(log, text=masked(log.text))))
-            for id, maps in store.attention_maps(study.id, some).items():
+            for id, maps in store.attention_maps(study.id, batch).items():
                 line("map", {"ticket_id": id, "maps": maps})
         file.write(json.dumps({"end": {"sha256": digest.hexdigest()}}).encode() + b"\n")
-    return len(tickets), written
+    return len(tickets), num_measurements
 
 
 def _portable(study: StudyRow) -> StudyRow:
-    kept = study.checkpoints
+    url = study.checkpoints
     return dataclasses.replace(
-        study, checkpoints=None if kept is None or is_local(kept) else without_passwords(kept)
+        study, checkpoints=None if url is None or is_local(url) else without_passwords(url)
     )
 
 
 def _moved(ticket: TicketRow) -> TicketRow:
-    kept = tuple(
-        dataclasses.replace(each, url=without_passwords(each.url))
-        for each in ticket.checkpoints
-        if not is_local(each.url) and not each.url.startswith("tempopt://")
+    checkpoints = tuple(
+        dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
+        for checkpoint in ticket.checkpoints
+        if not is_local(checkpoint.url) and not checkpoint.url.startswith("tempopt://")
     )
     error = None if ticket.error is None else masked(ticket.error)
-    return dataclasses.replace(ticket, checkpoints=kept, error=error, lease=None)
+    return dataclasses.replace(ticket, checkpoints=checkpoints, error=error, lease=None)
 
 
 def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
     """Write the study of a file into a database: paused unless it is done, for ``tempopt resume``.
 
-    Whoever loads a file trusts it as they trust a spec: agents train what it names.
+    A user who loads a file trusts it as they trust a spec: agents train what it names.
 
     Args:
         storage: The database or its URL.
@@ -153,14 +153,14 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
         StorageError: The database has a study of that name.
     """
     # before the database, which a damaged file does not create
-    whole = read(path, name=name)
+    whole_study = read(path, name=name)
     with opened(storage, create=True) as store:
         if behind_server(store):
             raise UsageError(
                 "A study is loaded into a database itself. Type this where the database is reached, with its "
                 "URL as --storage."
             )
-        study, spec = whole.study, StudySpec.stored(whole.study)
+        study, spec = whole_study.study, StudySpec.stored(whole_study.study)
         try:
             store.load_study(study.name)
         except StudyNotFound:
@@ -172,11 +172,11 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
             )
         section = spec.study
         make_study(store.url, name=study.name, direction=section.direction, metric=section.metric)
-        store.write_whole(whole)
+        store.write_whole(whole_study)
         return Dumped(
             study=study.name,
-            tickets=len(whole.tickets),
-            measurements=len(whole.measurements),
+            tickets=len(whole_study.tickets),
+            measurements=len(whole_study.measurements),
             file=path.stat().st_size,
             is_done=study.state == "done",
         )
@@ -192,38 +192,46 @@ def read(path: Path, *, name: str | None = None) -> WholeStudy:
     Raises:
         UsageError: The file is none of a study, is damaged, or was written by a later version.
     """
-    found: dict[str, list[Any]] = {}
+    records: dict[str, list[Any]] = {}
     for kind, data in _lines(path):
-        found.setdefault(kind, []).append(data)
+        records.setdefault(kind, []).append(data)
     try:
-        study: StudyRow = from_plain(StudyRow, found["study"][0])
+        study: StudyRow = from_plain(StudyRow, records["study"][0])
         if study.state == "running":
             study = dataclasses.replace(study, state="paused")
         if name is not None:
             study = _renamed(study, name)
-        tickets: list[TicketRow] = from_plain(list[TicketRow], found.get("ticket", []))
-        logs: list[LogRow] = from_plain(list[LogRow], found.get("log", []))
-        measured = [each for part in found.get("measurements", []) for each in measurements_from_plain(part)]
-        maps = {int(each["ticket_id"]): each["maps"] for each in found.get("map", [])}
+        tickets: list[TicketRow] = from_plain(list[TicketRow], records.get("ticket", []))
+        logs: list[LogRow] = from_plain(list[LogRow], records.get("log", []))
+        measurements = [
+            measurement
+            for part in records.get("measurements", [])
+            for measurement in measurements_from_plain(part)
+        ]
+        maps = {int(entry["ticket_id"]): entry["maps"] for entry in records.get("map", [])}
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     spec = StudySpec.stored(study)
     check_schedules(spec)
-    ids = {each.id for each in tickets}
-    told = {each.ticket_id for each in measured} | {each.ticket_id for each in logs} | maps.keys()
-    if not told <= ids or len(ids) < len(tickets):
+    ids = {ticket.id for ticket in tickets}
+    ticket_ids = (
+        {measurement.ticket_id for measurement in measurements}
+        | {log.ticket_id for log in logs}
+        | maps.keys()
+    )
+    if not ticket_ids <= ids or len(ids) < len(tickets):
         raise _damaged(path, "it tells of tickets that are not in it")
     return WholeStudy(
         study=study,
         tickets=tickets,
-        measurements=measured,
+        measurements=measurements,
         logs=logs,
         maps=maps,
-        warm_start=found.get("warm_start", [[]])[0],
+        warm_start=records.get("warm_start", [[]])[0],
         trials={
-            each.id: trial_params(each.sampled or {}, spec.space("search"))
-            for each in tickets
-            if each.trial_number is not None
+            ticket.id: trial_params(ticket.sampled or {}, spec.space("search"))
+            for ticket in tickets
+            if ticket.trial_number is not None
         },
     )
 
@@ -236,18 +244,18 @@ def _renamed(study: StudyRow, name: str) -> StudyRow:
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield what each line of a file tells, its last line verified."""
-    digest, size, ended = hashlib.sha256(), 0, False
+    digest, size, has_ended = hashlib.sha256(), 0, False
     try:
         with gzip.open(path, "rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
                 size += len(line)
-                if ended or size > _MOST_BYTES or not line.endswith(b"\n"):
+                if has_ended or size > _MOST_BYTES or not line.endswith(b"\n"):
                     raise _damaged(path, "it goes on where it should have ended")
                 kind, data = _parsed(path, line)
                 if number == 0:
                     _check_version(path, kind, data)
                 if kind == "end":
-                    ended = True
+                    has_ended = True
                     if data != {"sha256": digest.hexdigest()}:
                         raise _damaged(path, "its checksum is another")
                 digest.update(line)
@@ -258,7 +266,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
                 f"{path} cannot be read: {error.strerror}. Give a file that tempopt dump has written."
             ) from error
         raise _damaged(path, str(error)) from error
-    if not ended:
+    if not has_ended:
         raise _damaged(path, "its end is missing")
 
 

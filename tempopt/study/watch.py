@@ -27,7 +27,7 @@ class Watch:
     """Tells an observer what becomes of a study from now on.
 
     Args:
-        store: Where it is, or will be once somebody has begun it.
+        store: Where it is, or will be once it has been begun.
         name: Its name.
         observer: Who is told.
     """
@@ -46,7 +46,7 @@ class Watch:
             self._failures = {row.id: row.failures for row in self._tickets()}
 
     def look(self) -> StudyState | None:
-        """Tell what is new and return the study's state, None while nobody has begun it.
+        """Tell what is new and return the study's state, None while it has not been begun.
 
         Raises:
             StudyFailed: It was deleted.
@@ -84,12 +84,12 @@ class Watch:
         elapsed = time.monotonic() - self._clock
         workers = in_work(self._cache, self._store)
         now = snapshot(self._cache, self._spec, workers, elapsed)
-        new = [row for row in self._over() if row.id not in self._told]
+        new_rows = [row for row in self._over() if row.id not in self._told]
         # an observer is told of a ticket before the snapshot that counts it
-        counts = Counter(row.kind for row in new)
+        counts = Counter(row.kind for row in new_rows)
         before = {kind: done - counts[kind] for kind, done in now.done.items()}
         self._observer.update(replace(now, done=before))
-        for row in sorted(new, key=_ended):
+        for row in sorted(new_rows, key=_ended):
             self._told.add(row.id)
             self._observer.finished(row)
         self._observer.update(now)
@@ -100,7 +100,7 @@ def _ended(row: TicketRow) -> float:
 
 
 def look_on(store: Store, name: str, observer: Observer) -> None:
-    """Look on until a study is done or paused, for which others train.
+    """Watch a study that others train, until it is done or paused.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -109,7 +109,7 @@ def look_on(store: Store, name: str, observer: Observer) -> None:
     study = store.load_study(name)
     if study.state == "done":
         return
-    if not any(each.agents for each in store.list_studies() if each.study.id == study.id):
+    if not any(summary.agents for summary in store.list_studies() if summary.study.id == study.id):
         observer.note(
             f"No agent works on {name} yet. To start one that serves every study: tempopt agent --any"
         )

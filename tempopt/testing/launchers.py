@@ -1,6 +1,6 @@
 """What every launcher owes, as tests: subclass :class:`LauncherTests` and say which launcher is meant.
 
-The studies are small and real; whatever a launcher does, they have to come to what one agent comes to alone.
+The studies are small and real; whatever a launcher does, they have to give the result of a single agent.
 """
 
 from __future__ import annotations
@@ -72,17 +72,20 @@ def _facts(storage: str) -> list[Any]:
     """Return everything about a study that may not depend on who carried it out, or what happened to it."""
     with Store.open(storage, create=False) as store:
         id = store.load_study(_NAME).id
-        rows, measured = store.tickets(id), store.measurements(id)
-    of = {row.id: (row.kind, row.number) for row in rows}
+        rows, measurements = store.tickets(id), store.measurements(id)
+    key_by_id = {row.id: (row.kind, row.number) for row in rows}
     return [
-        *((of[row.id], row.arm, row.seed, row.parameters, row.outcome, row.value) for row in rows),
-        *sorted((of[one.ticket_id], one.name, one.step, one.value) for one in measured),
+        *((key_by_id[row.id], row.arm, row.seed, row.parameters, row.outcome, row.value) for row in rows),
+        *sorted(
+            (key_by_id[measurement.ticket_id], measurement.name, measurement.step, measurement.value)
+            for measurement in measurements
+        ),
     ]
 
 
 @functools.cache
 def _alone() -> list[Any]:
-    """Return what the study comes to when one agent, in this process, carries it out in peace."""
+    """Return the result of the study when one agent, in this process, carries it out in peace."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
         api.search(_spec(), storage=storage, workers=1, checkpoints=f"{folder}/runs")
@@ -139,10 +142,10 @@ class LauncherTests:
     # ---- what is asked before anything is started
 
     def test_an_option_that_is_not_known_is_refused_with_those_that_are(self, launcher: Launcher) -> None:
-        with pytest.raises(UsageError) as refused:
+        with pytest.raises(UsageError) as excinfo:
             type(launcher)({"no_such_option": "1"})
-        assert "no_such_option" in str(refused.value)
-        assert not [name for name in launcher.OPTIONS if name not in str(refused.value)]
+        assert "no_such_option" in str(excinfo.value)
+        assert not [name for name in launcher.OPTIONS if name not in str(excinfo.value)]
 
     def test_there_is_room_for_a_small_trial_and_none_for_an_impossible_one(self, launcher: Launcher) -> None:
         assert launcher.room(Need()) >= 1
@@ -157,11 +160,11 @@ class LauncherTests:
         need = Need(gpus=gpus, cpus=2)
         split = launcher.split(need, workers)
         assert sum(split) == workers and min(split) >= 1
-        made = tasks(Task(program=PROGRAM, study="any", storage="sqlite:///any.db"), need, split)
-        for task in made:
+        agent_tasks = tasks(Task(program=PROGRAM, study="any", storage="sqlite:///any.db"), need, split)
+        for task in agent_tasks:
             assert task.cpus == 2 * task.workers
-            held = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus
-            assert held >= task.workers if gpus else task.gpus == 0
+            capacity = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus
+            assert capacity >= task.workers if gpus else task.gpus == 0
 
     # ---- studies
 
@@ -222,8 +225,8 @@ class LauncherTests:
         assert [job.state for job in self._ended(launcher, ids)] == ["done"]
         assert not [row for row in _tickets(storage) if row.state == "running"]
         # as one that waited for room, or was sent back to wait for it, while the study was paused
-        late = launcher.start([self._task(storage, folder)])
-        assert [job.state for job in self._ended(launcher, late)] == ["done"]
+        late_ids = launcher.start([self._task(storage, folder)])
+        assert [job.state for job in self._ended(launcher, late_ids)] == ["done"]
         with Store.open(storage, create=False) as store:
             assert store.load_study(_NAME).state == "paused"
 
@@ -231,23 +234,23 @@ class LauncherTests:
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
         cpus = 2 if launcher.room(Need(cpus=2)) else 1
-        made = []
+        agent_tasks = []
         for name in ("one", "two"):
             (folder / name).mkdir()
             words = {PROBE: str(folder / name / "probe.json"), f"{WORDS}WORD": name}
             # the slower the study, the longer it is there for the last of them to find
             task = self._task(storage, folder, pace=1.0, words=words)
-            made.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
-        left = dict(zip(launcher.start(made), made, strict=True))
-        while left:
-            id = self._wait(lambda: _begun(left), "each agent to begin", launcher, list(left))
+            agent_tasks.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
+        tasks_by_id = dict(zip(launcher.start(agent_tasks), agent_tasks, strict=True))
+        while tasks_by_id:
+            id = self._wait(lambda: _begun(tasks_by_id), "each agent to begin", launcher, list(tasks_by_id))
             # there may be room for one at a time
             launcher.cancel([id])
-            task = left.pop(id)
-            seen = json.loads(Path(task.environment[PROBE]).read_text(encoding="utf-8"))
-            assert Path(seen["folder"]).resolve() == Path(task.folder or "").resolve()
-            assert seen["environment"] == task.environment
-            assert seen["cores"] >= cpus
+            task = tasks_by_id.pop(id)
+            probe = json.loads(Path(task.environment[PROBE]).read_text(encoding="utf-8"))
+            assert Path(probe["folder"]).resolve() == Path(task.folder or "").resolve()
+            assert probe["environment"] == task.environment
+            assert probe["cores"] >= cpus
 
     # ---- how it is done
 
@@ -271,12 +274,14 @@ class LauncherTests:
             grace=60.0,
         )
 
-    def _wait(self, found: Callable[[], _T | None], what: str, launcher: Launcher, ids: Sequence[str]) -> _T:
-        """Return what is waited for, once it is there; nobody who could bring it about may end before."""
+    def _wait(
+        self, find_value: Callable[[], _T | None], what: str, launcher: Launcher, ids: Sequence[str]
+    ) -> _T:
+        """Return what is waited for, once it is there; no agent that could bring it about may end before."""
         give_up = time.monotonic() + self.PATIENCE
         while True:
             jobs = launcher.jobs(ids)
-            if (value := found()) is not None:
+            if (value := find_value()) is not None:
                 return value
             assert [job.id for job in jobs] == list(ids)
             assert not [job for job in jobs if job.state in ("failed", "gone")], f"waited for {what}"
@@ -317,7 +322,7 @@ def _begun(agents: Mapping[str, Task]) -> str | None:
 
 
 def _tickets(storage: str) -> list[TicketRow]:
-    """Return the study's tickets, none while nobody has begun it."""
+    """Return the study's tickets, none while it has not been begun."""
     try:
         with Store.open(storage, create=False) as store:
             return store.tickets(store.load_study(_NAME).id)
@@ -335,9 +340,9 @@ def _trials(storage: str) -> list[optuna.trial.FrozenTrial]:
     """Return the trials as anybody sees them who knows Optuna and not tempopt."""
     with Store.open(storage, create=False) as store:
         url = store.url
-    opened = optuna.storages.RDBStorage(url)
+    rdb_storage = optuna.storages.RDBStorage(url)
     try:
-        return optuna.load_study(study_name=_NAME, storage=opened).trials
+        return optuna.load_study(study_name=_NAME, storage=rdb_storage).trials
     finally:
-        opened.remove_session()
-        opened.engine.dispose()
+        rdb_storage.remove_session()
+        rdb_storage.engine.dispose()

@@ -47,19 +47,19 @@ def _check_values(kind: type[Schedule]) -> None:
     @settings(report_multiple_bugs=False)
     @given(_schedules(kind), st.floats(0.0, 1.0))
     def check(schedule: Any, progress: float) -> None:
-        first, last, found = schedule.temperature_init, schedule.temperature_final, schedule(progress)
-        slack = CLOSE * max(first, last)
-        assert min(first, last) - slack <= found <= max(first, last) + slack, (
+        initial, final, value = schedule.temperature_init, schedule.temperature_final, schedule(progress)
+        slack = CLOSE * max(initial, final)
+        assert min(initial, final) - slack <= value <= max(initial, final) + slack, (
             f"{_told(schedule, progress)}, which is not between its temperatures"
         )
-        assert schedule(progress) == found, f"{_told(schedule, progress)}, and another one when asked again"
-        assert math.isclose(schedule(0.0), first, abs_tol=slack), (
+        assert schedule(progress) == value, f"{_told(schedule, progress)}, and another one when asked again"
+        assert math.isclose(schedule(0.0), initial, abs_tol=slack), (
             f"{_told(schedule, 0.0)}, not temperature_init"
         )
-        assert math.isclose(schedule(1.0), last, abs_tol=slack), (
+        assert math.isclose(schedule(1.0), final, abs_tol=slack), (
             f"{_told(schedule, 1.0)}, not temperature_final"
         )
-        assert kind(**{each.name: getattr(schedule, each.name) for each in fields(kind)}) == schedule
+        assert kind(**{field.name: getattr(schedule, field.name) for field in fields(kind)}) == schedule
 
     check()
 
@@ -69,7 +69,7 @@ def _check_flat(kind: type[Schedule]) -> None:
     @given(_schedules(kind), st.floats(0.0, 1.0))
     def check(schedule: Any, progress: float) -> None:
         level = schedule.temperature_init
-        numbers = {each.name: getattr(schedule, each.name) for each in fields(kind)}
+        numbers = {field.name: getattr(schedule, field.name) for field in fields(kind)}
         flat = kind(**{**numbers, "temperature_final": level})
         assert math.isclose(flat(progress), level, rel_tol=CLOSE), (
             f"{_told(flat, progress)}, though it has nowhere to go"
@@ -85,21 +85,21 @@ def _check_refusals(kind: type[Schedule]) -> None:
         except UsageError:
             continue
         raise AssertionError(f"{kind.name} takes a progress of {progress!r}. Override _at, not __call__.")
-    for each in fields(kind):
+    for field in fields(kind):
         for value in (math.nan, math.inf, "1", None, True):
             try:
-                kind(**{**_LEVELS, each.name: value})
+                kind(**{**_LEVELS, field.name: value})
             except SpecError:
                 continue
-            raise AssertionError(f"{kind.name} takes {each.name}={value!r}. Call super().__post_init__().")
+            raise AssertionError(f"{kind.name} takes {field.name}={value!r}. Call super().__post_init__().")
 
 
 def _schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{each.name: _values(each) for each in fields(kind)})
+    return st.builds(kind, **{field.name: _values(field) for field in fields(kind)})
 
 
-def _values(each: Field[Any]) -> st.SearchStrategy[Any]:
-    allowed = own_range(each)
+def _values(field: Field[Any]) -> st.SearchStrategy[Any]:
+    allowed = own_range(field)
     if not isinstance(allowed, OwnRange):
         return _SCALE
     if allowed.whole:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tempopt.training.module import TemperedModule
 
 WORDS = "TEMPOPT_TESTING_"
-"""How the variables begin that are told; others are nobody's business."""
+"""How the variables begin that are told; others are not told."""
 PROBE = f"{WORDS}PROBE"
 """Variable that names a file: a model that is made where it is set writes there where it is."""
 PACE = f"{WORDS}PACE"
@@ -50,8 +50,8 @@ class Toy(TemperedModule):
         self.q_proj = nn.Linear(8, 8)
         self.k_proj = nn.Linear(8, 8)
         self.head = nn.Linear(8, 3)
-        if place := os.environ.get(PROBE):
-            _write(Path(place))
+        if probe_file := os.environ.get(PROBE):
+            _write(Path(probe_file))
 
     def _loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         x_BNM, label_B = batch
@@ -70,13 +70,13 @@ class Toy(TemperedModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-def _write(place: Path) -> None:
-    seen = {
+def _write(path: Path) -> None:
+    probe = {
         "folder": str(Path.cwd()),
         "environment": {name: value for name, value in os.environ.items() if name.startswith(WORDS)},
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
-    # whole or not there: somebody waits for it
-    writing = place.with_name(f"{place.name}.{os.getpid()}")
-    writing.write_text(json.dumps(seen), encoding="utf-8")
-    writing.replace(place)
+    # whole or not there: a test waits for it
+    writing = path.with_name(f"{path.name}.{os.getpid()}")
+    writing.write_text(json.dumps(probe), encoding="utf-8")
+    writing.replace(path)

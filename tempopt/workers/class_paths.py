@@ -24,16 +24,16 @@ from tempopt.temperature.schedules import Schedule
 _BUNDLED = "lightning_modules"
 
 
-def dotted(given: str) -> str:
+def dotted(path: str) -> str:
     """Return an import path with dots: ``stock.Stock`` for ``stock:Stock`` and for ``./stock.py:Stock``."""
-    file = re.fullmatch(r"(?:\./)*([^:]+)\.py[:.](\w+)", given)
-    return f"{file[1].replace('/', '.')}.{file[2]}" if file else given.replace(":", ".")
+    file = re.fullmatch(r"(?:\./)*([^:]+)\.py[:.](\w+)", path)
+    return f"{file[1].replace('/', '.')}.{file[2]}" if file else path.replace(":", ".")
 
 
-def module_name(given: str) -> str:
+def module_name(path: str) -> str:
     """Return the name of a module that may be given by its path: ``stock`` for ``./stock.py``."""
-    file = re.fullmatch(r"(?:\./)*([^:]+)\.py", given)
-    return file[1].replace("/", ".") if file else dotted(given)
+    file = re.fullmatch(r"(?:\./)*([^:]+)\.py", path)
+    return file[1].replace("/", ".") if file else dotted(path)
 
 
 def load_class(class_path: str, *, base: type, where: str) -> type:
@@ -58,17 +58,15 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
         )
     module = import_module(module_name, where=where)
     try:
-        found = getattr(module, class_name)
+        cls = getattr(module, class_name)
     except AttributeError as error:
         message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
         raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
-    if not isinstance(found, type):
-        raise SpecError(f'{where}: "{class_path}" is {_kind(found)}. {_other_kind(found, module, base)}')
-    if not issubclass(found, base):
-        raise SpecError(
-            f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(found, module, base)}'
-        )
-    return found
+    if not isinstance(cls, type):
+        raise SpecError(f'{where}: "{class_path}" is {_kind(cls)}. {_other_kind(cls, module, base)}')
+    if not issubclass(cls, base):
+        raise SpecError(f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(cls, module, base)}')
+    return cls
 
 
 def load_schedule(name: str, *, where: str) -> None:
@@ -87,12 +85,12 @@ def load_schedule(name: str, *, where: str) -> None:
             f'{where}: "{name}" is in the program that is running, which workers cannot import. '
             f"Put {cls} into a module of its own, and name it my_module:{cls}."
         )
-    found = load_class(f"{module}.{cls}", base=Schedule, where=where)
-    defined = getattr(found, "name", None)
-    if defined is None:
+    schedule_class = load_class(f"{module}.{cls}", base=Schedule, where=where)
+    defined_name = getattr(schedule_class, "name", None)
+    if defined_name is None:
         raise SpecError(f'{where}: "{name}" is the base of schedules. Name a schedule.')
-    if defined != name:
-        raise SpecError(f'{where}: "{name}" is defined as "{defined}". Name it so.')
+    if defined_name != name:
+        raise SpecError(f'{where}: "{name}" is defined as "{defined_name}". Name it so.')
     try:
         own_numbers(name)
     except SpecError as error:
@@ -126,18 +124,20 @@ class _StandardFirst:
         """Return where a module of the standard library is; None: it is none of them."""
         if name not in sys.stdlib_module_names:
             return None
-        folders = [sysconfig.get_path(each) for each in ("stdlib", "platstdlib")]
-        return PathFinder.find_spec(name, [*folders, *(f"{each}/lib-dynload" for each in folders)], target)
+        folders = [sysconfig.get_path(path_name) for path_name in ("stdlib", "platstdlib")]
+        return PathFinder.find_spec(
+            name, [*folders, *(f"{folder}/lib-dynload" for folder in folders)], target
+        )
 
 
 def find_modules_in(folder: str) -> None:
     """Have a folder's modules found before those that are installed, and after the standard library's.
 
-    A person's ``random.py`` is then not what torch imports, and their ``data.py`` is not somebody else's.
+    A person's ``random.py`` is then not what torch imports, and their ``data.py`` is not another package's.
     """
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
-    if not any(isinstance(each, _StandardFirst) for each in sys.meta_path):
+    if not any(isinstance(finder, _StandardFirst) for finder in sys.meta_path):
         sys.meta_path.insert(sys.meta_path.index(PathFinder), _StandardFirst())
 
 
@@ -150,34 +150,35 @@ def _missing(name: str) -> str:
     parent = name.rpartition(".")[0]
     if not parent:
         folder = Path.cwd()
-        here = {path.stem for path in folder.glob("*.py")} | {
+        modules = {path.stem for path in folder.glob("*.py")} | {
             p.parent.name for p in folder.glob("*/__init__.py")
         }
-        message = unknown("module", name, sorted(here)) if here else f'There is no module "{name}".'
+        message = unknown("module", name, sorted(modules)) if modules else f'There is no module "{name}".'
         return (
             f"{message} Looked in {folder} and among what is installed; install it, go to its folder, or add "
             "that folder to PYTHONPATH."
         )
     package = sys.modules[parent]
     try:
-        inside = [module.name for module in pkgutil.iter_modules(package.__path__)]
+        module_names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     except AttributeError:
         return f'"{parent}" is a module, not a package, so there is no "{name}". Give package.module.Class.'
-    return unknown(f'module in "{parent}"', name.rpartition(".")[2], sorted(inside))
+    return unknown(f'module in "{parent}"', name.rpartition(".")[2], sorted(module_names))
 
 
 def _broken(module_name: str, error: BaseException) -> str:
     """Return the message for a module that is there and raises while it is imported."""
-    place = ""
+    location = ""
     if isinstance(error, SyntaxError) and error.filename:
-        place = f" at {error.filename}:{error.lineno}"
+        location = f" at {error.filename}:{error.lineno}"
     elif frames := [f for f in traceback.extract_tb(error.__traceback__) if _is_source(f.filename)]:
         # The line in the user's own code says more than the one in a library that it called.
         innermost = ([f for f in frames if not _is_installed(f.filename)] or frames)[-1]
-        place = f" at {innermost.filename}:{innermost.lineno}"
+        location = f" at {innermost.filename}:{innermost.lineno}"
     reason = " ".join(traceback.format_exception_only(error)[-1].split())
     return (
-        f'"{module_name}" was found, but importing it failed{place}: {reason}. Put that right, and try again.'
+        f'"{module_name}" was found, but importing it failed{location}: {reason}. Put that right, and try '
+        "again."
     )
 
 
@@ -192,16 +193,16 @@ def _is_installed(filename: str) -> bool:
 
 def _classes(module: object, base: type) -> list[str]:
     """Return the names of the classes of that kind: the module's own, or those it imports if it has none."""
-    found = {n: each for n, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
-    own = [name for name, each in found.items() if each.__module__ == vars(module)["__name__"]]
-    return own or [name for name, each in found.items() if each is not base]
+    classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, base)}
+    own_names = [name for name, cls in classes.items() if cls.__module__ == vars(module)["__name__"]]
+    return own_names or [name for name, cls in classes.items() if cls is not base]
 
 
-def _kind(found: object) -> str:
-    if isinstance(found, ModuleType):
+def _kind(value: object) -> str:
+    if isinstance(value, ModuleType):
         return "a module, not a class"
-    if not callable(found):
-        return f"of type {type(found).__name__}, not a class"
+    if not callable(value):
+        return f"of type {type(value).__name__}, not a class"
     return (
         "a function, not a class. What it passes to the class is not seen, and cannot be searched: name the "
         "class itself, with those values as arguments of its __init__"
@@ -221,20 +222,20 @@ def refuse_module(name: str, *, base: type, where: str) -> None:
     """
     _find_here()
     try:
-        found = importlib.util.find_spec(name)
+        module_spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return
-    if found is None and "." in name:
+    if module_spec is None and "." in name:
         return
     names = _classes(import_module(name, where=where), base)
-    named = f"Name the class as well: {name}.{names[0]}." if names else f"It has no {base.__name__}."
-    others = f" It also has {', '.join(names[1:])}." if names[1:] else ""
-    raise SpecError(f'{where}: "{name}" is a module, not a class. {named}{others}')
+    advice = f"Name the class as well: {name}.{names[0]}." if names else f"It has no {base.__name__}."
+    others_text = f" It also has {', '.join(names[1:])}." if names[1:] else ""
+    raise SpecError(f'{where}: "{name}" is a module, not a class. {advice}{others_text}')
 
 
-def _other_kind(found: object, module: object, base: type) -> str:
-    mro = found.__mro__ if isinstance(found, type) else ()
-    if any(each.__module__.startswith("pytorch_lightning.") for each in mro):
+def _other_kind(value: object, module: object, base: type) -> str:
+    mro = value.__mro__ if isinstance(value, type) else ()
+    if any(cls.__module__.startswith("pytorch_lightning.") for cls in mro):
         return (
             "It is built on the package pytorch_lightning, which is another one than lightning: "
             "write import lightning as L, and L.LightningModule or L.LightningDataModule."
@@ -254,9 +255,9 @@ def _shadow(module_name: str) -> str:
         return f' "{top}" is a module of Python\'s standard library, which hides yours. Rename yours.'
     if module_name.partition(".")[0] != _BUNDLED or _BUNDLED not in sys.modules:
         return ""
-    own = Path(__file__).resolve().parents[2] / _BUNDLED
-    places = [Path(place).resolve() for place in _places(_BUNDLED)]
-    if own in places or not places:
+    own_path = Path(__file__).resolve().parents[2] / _BUNDLED
+    places = [Path(path).resolve() for path in _places(_BUNDLED)]
+    if own_path in places or not places:
         return ""
     return (
         f' tempopt comes with a package "{_BUNDLED}", but {places[0]} hides it. '

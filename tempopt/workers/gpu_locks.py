@@ -26,8 +26,8 @@ def claimed(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> It
     """Lock the GPUs of the placements that ``dealt`` returns, until the end of the context.
 
     Args:
-        machine: This machine. GPUs that were assigned to this process are not locked: whoever assigned them
-            has shared them out.
+        machine: This machine. GPUs that were assigned to this process are not locked: they have been shared
+            out already.
         dealt: Called with the machine and its free GPUs, returns the placements.
 
     Raises:
@@ -50,9 +50,9 @@ def claimed(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> It
                 except Timeout:
                     busy.append((card, _holder(lock)))
             placements = dealt(dataclasses.replace(machine, cards=tuple(locks), busy=tuple(busy)))
-            used = {card for placement in placements for card in placement.gpus or ()}
+            used_cards = {card for placement in placements for card in placement.gpus or ()}
             for card, lock in locks.items():
-                if card in used:
+                if card in used_cards:
                     _pid_file(lock).write_text(str(os.getpid()))
                 else:
                     lock.release()

@@ -19,5 +19,5 @@ def interpreter(module: str, *arguments: str) -> list[str]:
         arguments: Its arguments.
     """
     # where this package was found, which may have been by the folder alone
-    here = str(Path(__file__).resolve().parents[2])
-    return [sys.executable, "-P", "-c", _RUN.format(here, module), *arguments]
+    folder = str(Path(__file__).resolve().parents[2])
+    return [sys.executable, "-P", "-c", _RUN.format(folder, module), *arguments]

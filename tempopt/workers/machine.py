@@ -24,7 +24,7 @@ class Machine:
         memory: Main memory in bytes; None: not known.
         cards: The cards that are free, each as CUDA_VISIBLE_DEVICES names it: a card or a MIG instance.
         busy: Cards that other agents hold, each with the id of its process (0: not known).
-        dealt: Whether somebody has said which cards are for this process, by CUDA_VISIBLE_DEVICES.
+        dealt: Whether the user has said which cards are for this process, by CUDA_VISIBLE_DEVICES.
         why: Why there are no cards at all, for a person to read; else empty.
     """
 
@@ -44,16 +44,16 @@ class Machine:
 def this_machine() -> Machine:
     """Return what this process may use of the machine it runs on."""
     mask = os.environ.get(_MASK)
-    found, why = _listed()
+    uuids_by_card, why = _listed()
     if mask is None:
-        cards = tuple(uuid for instances in found or () for uuid in instances)
+        cards = tuple(uuid for instances in uuids_by_card or () for uuid in instances)
     else:
-        cards = tuple(visible(mask, found))
+        cards = tuple(visible(mask, uuids_by_card))
         why = "" if cards else f'{_MASK} is "{mask}"'
     return Machine(cores=_cores(), memory=_memory(), cards=cards, dealt=mask is not None, why=why)
 
 
-def visible(mask: str, found: Sequence[Sequence[str]] | None = None) -> list[str]:
+def visible(mask: str, uuids_by_card: Sequence[Sequence[str]] | None = None) -> list[str]:
     """Return the cards that CUDA_VISIBLE_DEVICES names, each as it is written there.
 
     As CUDA reads it: the list ends before the first token that names no card, or names it in another way
@@ -61,31 +61,34 @@ def visible(mask: str, found: Sequence[Sequence[str]] | None = None) -> list[str
 
     Args:
         mask: Its value.
-        found: The UUIDs of each card that there is (those of its instances under MIG); None: not known.
+        uuids_by_card: The UUIDs of each card that there is (those of its instances under MIG); None: not
+            known.
     """
     tokens = [token.strip() for token in mask.split(",")]
-    way = next((prefix for prefix in ("GPU-", "MIG-") if tokens[0].startswith(prefix)), "")
+    prefix = next((prefix for prefix in ("GPU-", "MIG-") if tokens[0].startswith(prefix)), "")
     cards: list[str] = []
     for token in tokens:
         if token in cards:
             return []
-        if not (_is_index(token, found) if not way else _is_uuid(token, way, found)):
+        if not (_is_index(token, uuids_by_card) if not prefix else _is_uuid(token, prefix, uuids_by_card)):
             break
         cards.append(token)
     return cards
 
 
-def _is_index(token: str, found: Sequence[Sequence[str]] | None) -> bool:
-    return token.isdecimal() and token.isascii() and (found is None or int(token) < len(found))
+def _is_index(token: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool:
+    return (
+        token.isdecimal() and token.isascii() and (uuids_by_card is None or int(token) < len(uuids_by_card))
+    )
 
 
-def _is_uuid(token: str, way: str, found: Sequence[Sequence[str]] | None) -> bool:
+def _is_uuid(token: str, prefix: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool:
     # the older names of instances (MIG-GPU-.../1/0) are none that the library lists
-    if not token.startswith(way) or len(token) == len(way):
+    if not token.startswith(prefix) or len(token) == len(prefix):
         return False
-    if found is None or token.startswith("MIG-GPU-"):
+    if uuids_by_card is None or token.startswith("MIG-GPU-"):
         return True
-    return any(uuid.startswith(token) for instances in found for uuid in instances)
+    return any(uuid.startswith(token) for instances in uuids_by_card for uuid in instances)
 
 
 def _listed() -> tuple[list[list[str]] | None, str]:
@@ -97,8 +100,10 @@ def _listed() -> tuple[list[list[str]] | None, str]:
     except pynvml.NVMLError as error:
         return None, f"no NVIDIA driver answers: {error}"
     try:
-        found = [_uuids(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return found, "" if any(found) else "the driver lists no GPU, or none with a MIG instance"
+        uuids_by_card = [_uuids(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return uuids_by_card, "" if any(
+            uuids_by_card
+        ) else "the driver lists no GPU, or none with a MIG instance"
     except pynvml.NVMLError as error:
         return None, f"the NVIDIA driver does not list its GPUs: {error}"
     finally:
@@ -112,23 +117,25 @@ def _uuids(index: int) -> list[str]:
     try:
         card = pynvml.nvmlDeviceGetHandleByIndex(index)
         try:
-            divided = pynvml.nvmlDeviceGetMigMode(card)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+            is_divided = pynvml.nvmlDeviceGetMigMode(card)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         except pynvml.NVMLError_NotSupported:
-            divided = False
-        if not divided:
+            is_divided = False
+        if not is_divided:
             return [pynvml.nvmlDeviceGetUUID(card)]
         count = pynvml.nvmlDeviceGetMaxMigDeviceCount(card)
-        return [uuid for place in range(count) if (uuid := _instance(card, place)) is not None]
+        return [
+            uuid for instance_index in range(count) if (uuid := _instance(card, instance_index)) is not None
+        ]
     except pynvml.NVMLError:
         # one that has fallen off its bus, or is not ours to see
         return []
 
 
-def _instance(card: object, place: int) -> str | None:
+def _instance(card: object, instance_index: int) -> str | None:
     import pynvml
 
     try:
-        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, place)))
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, instance_index)))
     except pynvml.NVMLError_NotFound:
         return None
 
@@ -142,8 +149,8 @@ def _cores() -> int:
 
 def _quota(folder: Path) -> float | None:
     """Return the cores' worth of time that a control group allows, None for any."""
-    if (both := _read(folder / "cpu.max")) is not None:
-        quota, _, period = both.partition(" ")
+    if (quota_text := _read(folder / "cpu.max")) is not None:
+        quota, _, period = quota_text.partition(" ")
     else:
         quota, period = (_read(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
     # "max" in version 2 of control groups and -1 in version 1 are no limits
@@ -172,9 +179,9 @@ def _cgroups(controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         top = _CGROUPS / controller if controllers else _CGROUPS
-        inside = PurePosixPath(path)
+        inner_path = PurePosixPath(path)
         # In a container the path may be the host's, and only the top be there.
-        for group in (inside, *inside.parents):
+        for group in (inner_path, *inner_path.parents):
             yield top / group.relative_to(group.anchor)
 
 

@@ -387,8 +387,20 @@ class Stop:
 
 Message = RunRequest | Ready | Started | Stage | Progress | Report | Kept | NotKept | Finished | Failed | Stop
 _TYPES = {
-    each.__name__: each
-    for each in (RunRequest, Ready, Started, Stage, Progress, Report, Kept, NotKept, Finished, Failed, Stop)
+    message_type.__name__: message_type
+    for message_type in (
+        RunRequest,
+        Ready,
+        Started,
+        Stage,
+        Progress,
+        Report,
+        Kept,
+        NotKept,
+        Finished,
+        Failed,
+        Stop,
+    )
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tempopt.workers.messages import LOG
 
-# No space, over quota, read-only, not permitted: another attempt succeeds when somebody has seen to it.
+# No space, over quota, read-only, not permitted: another attempt succeeds when a person has seen to it.
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 # An error that a data loader's worker process raised arrives as its text alone.
 _NUMBER = re.compile(r"\[Errno (\d+)\]")
@@ -22,8 +22,8 @@ def is_disk_refusal(error: BaseException) -> bool:
     """Return whether a disk had no space, was read-only or was closed to this user."""
     if not isinstance(error, OSError):
         # torch's compiler wraps what it was stopped by
-        behind = error.__cause__ or getattr(error, "inner_exception", None)
-        return behind is not None and is_disk_refusal(behind)
+        cause = error.__cause__ or getattr(error, "inner_exception", None)
+        return cause is not None and is_disk_refusal(cause)
     if error.errno is not None:
         return error.errno in _REFUSED
     return any(int(number) in _REFUSED for number in _NUMBER.findall(str(error)))
@@ -54,14 +54,14 @@ class LossyFile(io.FileIO):
             if self._lost:
                 super().write(f"\n[{self._lost} bytes of output were lost here: {self._reason}]\n".encode())
                 self._lost = 0
-            written = super().write(data)
+            num_bytes = super().write(data)
         except OSError as error:
             size = memoryview(data).nbytes
             self._lost += size
             self.why = self._reason = error.strerror or str(error)
             return size
         self.why = self.why or ""
-        return written
+        return num_bytes
 
     def forget(self) -> None:
         """Have nothing to say of what was lost before: what follows goes to another file."""
@@ -104,10 +104,10 @@ class Output:
     @property
     def lost(self) -> str | None:
         """Why some of what was printed since :meth:`to` is not kept; empty if all is, None if nothing was."""
-        printed = [file.why for file in self._files if file.why is not None]
-        if not printed:
+        reasons = [file.why for file in self._files if file.why is not None]
+        if not reasons:
             return None
-        return self._refused or next(filter(None, printed), "")
+        return self._refused or next(filter(None, reasons), "")
 
 
 def _opened(path: Path) -> int:

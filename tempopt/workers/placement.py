@@ -64,22 +64,23 @@ def room(need: Need, machine: Machine) -> int:
 
 
 def _rigid_room(need: Need, machine: Machine) -> int:
-    """Return the room by what cannot be shared by more than fit: cores can, if somebody wants it."""
+    """Return the room by what cannot be shared by more than fit: cores can, if a user wants it."""
     rooms = [sys.maxsize]
     if need.gpus:
-        whole = max(1, round(need.gpus))
-        rooms.append(len(machine.cards) // whole * need.trials_per_card)
+        cards_per_trial = max(1, round(need.gpus))
+        rooms.append(len(machine.cards) // cards_per_trial * need.trials_per_card)
     if need.memory is not None and machine.memory is not None:
         rooms.append(machine.memory // need.memory)
     return min(rooms)
 
 
-def count_workers(need: Need, machine: Machine, *, asked: int | None, most: int) -> int:
+def count_workers(need: Need, machine: Machine, *, num_requested: int | None, max_workers: int) -> int:
     """Return how many workers a machine is to have.
 
     Args:
-        asked: What was asked for by number, which may be more than there are cores; None: as many as fit.
-        most: No more than that if nothing was asked, >= 1.
+        num_requested: What was asked for by number, which may be more than there are cores; None: as
+            many as fit.
+        max_workers: No more than that if nothing was asked, >= 1.
 
     Raises:
         UsageError: Not even one trial fits, or fewer than were asked.
@@ -89,38 +90,42 @@ def count_workers(need: Need, machine: Machine, *, asked: int | None, most: int)
             f"A trial takes {need.gpus:g} GPUs, but those here are MIG instances, of which a program "
             "can use one at a time. Give resources.gpus: 1, or GPUs that are not divided."
         )
-    fit = room(need, machine) if asked is None else _rigid_room(need, machine)
-    if fit >= (asked or 1):
-        return asked or min(fit, most)
-    raise UsageError(_lack(need, machine, fit, asked))
+    fit = room(need, machine) if num_requested is None else _rigid_room(need, machine)
+    if fit >= (num_requested or 1):
+        return num_requested or min(fit, max_workers)
+    raise UsageError(_lack(need, machine, fit, num_requested))
 
 
-def _lack(need: Need, machine: Machine, fit: int, asked: int | None) -> str:
+def _lack(need: Need, machine: Machine, fit: int, num_requested: int | None) -> str:
     """Return in words what is missing, and what can be done about it."""
     if need.gpus and not machine.has_gpus:
         return (
             f"resources.gpus asks for {need.gpus:g} of a GPU for each trial, and there are none here"
             f"{f' ({machine.why})' if machine.why else ''}. To train on the CPU: resources.gpus: 0"
         )
-    wanted, there = [f"CPU cores: {need.cpus}"], [f"CPU cores: {machine.cores}"]
+    needs, supplies = [f"CPU cores: {need.cpus}"], [f"CPU cores: {machine.cores}"]
     if need.gpus:
-        wanted.append(f"GPUs: {need.gpus:g}")
-        there.append(f"free GPUs: {len(machine.cards)}")
+        needs.append(f"GPUs: {need.gpus:g}")
+        supplies.append(f"free GPUs: {len(machine.cards)}")
     if need.memory is not None and machine.memory is not None:
-        wanted.append(f"memory: {need.memory / 1e9:.3g} GB")
-        there.append(f"memory: {machine.memory / 1e9:.3g} GB")
-    held = [f"{card} by {f'process {pid}' if pid else 'another agent'}" for card, pid in machine.busy]
-    taken = f" Taken: {'; '.join(held)}." if held else ""
+        needs.append(f"memory: {need.memory / 1e9:.3g} GB")
+        supplies.append(f"memory: {machine.memory / 1e9:.3g} GB")
+    busy_cards = [f"{card} by {f'process {pid}' if pid else 'another agent'}" for card, pid in machine.busy]
+    busy_text = f" Taken: {'; '.join(busy_cards)}." if busy_cards else ""
     remedy = "Ask for less"
     if fit:
         remedy = f"Give at most {fit} workers, or ask for less"
-    elif asked is None and _rigid_room(need, machine):
+    elif num_requested is None and _rigid_room(need, machine):
         remedy = "To have trials share the cores all the same, give a number of workers, as in --workers 1"
-    elif held:
+    elif busy_cards:
         remedy = "Wait until they have ended, or say by CUDA_VISIBLE_DEVICES which GPUs are to be shared"
+    if num_requested is None:
+        subject = "A trial takes"
+    else:
+        subject = f"{num_requested} workers were asked for, of which each takes"
     return (
-        f"{'A trial takes' if asked is None else f'{asked} workers were asked for, of which each takes'} "
-        f"{', '.join(wanted)} (resources: in the spec), and there is {', '.join(there)}.{taken} {remedy}."
+        f"{subject} {', '.join(needs)} (resources: in the spec), and there is {', '.join(supplies)}."
+        f"{busy_text} {remedy}."
     )
 
 
@@ -133,13 +138,15 @@ def deal(need: Need, count: int, machine: Machine, *, threads: int | None = None
     Args:
         threads: CPU threads of each process; None: the cores of a trial shared out among its processes.
     """
-    whole = max(1, round(need.gpus))
+    cards_per_trial = max(1, round(need.gpus))
     if not need.gpus:
         # what does not train on cards is not to see any: CUDA takes memory of each that it sees
         cards: list[tuple[str, ...] | None] = [() if machine.has_gpus else None] * count
     else:
-        ends = range(whole, len(machine.cards) + 1, whole)
-        cards = [machine.cards[end - whole : end] for end in ends for _ in range(need.trials_per_card)]
+        ends = range(cards_per_trial, len(machine.cards) + 1, cards_per_trial)
+        cards = [
+            machine.cards[end - cards_per_trial : end] for end in ends for _ in range(need.trials_per_card)
+        ]
     assert len(cards) >= count, "more workers than there is room for"
     return [
         Placement(

@@ -49,9 +49,9 @@ class WorkerProcess:
             start_rank({**_environment(place), **_place_in_group(rank, place.ranks)}, self._folder / "store")
             for rank in range(place.ranks)
         ]
-        ours, theirs = socket.socketpair()
-        self.connection = Connection(ours.detach())
-        self._group = _Group(self._ranks, Connection(theirs.detach()))
+        own_socket, peer_socket = socket.socketpair()
+        self.connection = Connection(own_socket.detach())
+        self._group = _Group(self._ranks, Connection(peer_socket.detach()))
         self._group.start()
 
     @property
@@ -202,7 +202,7 @@ class _Group(threading.Thread):
         return None
 
 
-def _environment(place: Placement) -> dict[str, str]:
+def _environment(placement: Placement) -> dict[str, str]:
     # MKL follows OpenMP; two numbers that differ have threads wait for each other. The store's URL may
     # hold a password, which is nothing to a person's training code.
     environment = {
@@ -210,23 +210,23 @@ def _environment(place: Placement) -> dict[str, str]:
         for name, value in os.environ.items()
         if name != "MKL_NUM_THREADS" and name not in _AGENTS_OWN and not name.startswith("TEMPOPT_STORAGE")
     }
-    environment["OMP_NUM_THREADS"] = str(place.threads)
-    if place.gpus is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+    environment["OMP_NUM_THREADS"] = str(placement.threads)
+    if placement.gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus)
     return environment
 
 
 def _place_in_group(rank: int, size: int) -> dict[str, str]:
-    told = dict(zip(_RANKS, map(str, (rank, rank, size, size)), strict=True))
+    variables = dict(zip(_RANKS, map(str, (rank, rank, size, size)), strict=True))
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if loopback and "GLOO_SOCKET_IFNAME" not in os.environ:
         # they are all on this machine, and its name may lead to an address that is not reached
-        told["GLOO_SOCKET_IFNAME"] = loopback[0]
-    return told
+        variables["GLOO_SOCKET_IFNAME"] = loopback[0]
+    return variables
 
 
 def _ending(code: int) -> str:
     if code < 0:
-        names = {each.value: each.name for each in signal.Signals}
+        names = {member.value: member.name for member in signal.Signals}
         return f"was killed by {names.get(-code, f'signal {-code}')}"
     return f"ended with exit code {code}"

@@ -59,19 +59,19 @@ class ColdRank:
     """A process with an interpreter of its own."""
 
     def __init__(self, environment: Mapping[str, str], store: Path | None = None) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = interpreter("tempopt.training.worker", str(theirs.fileno()))
+        own_socket, peer_socket = socket.socketpair()
+        with peer_socket:
+            command = interpreter("tempopt.training.worker", str(peer_socket.fileno()))
             self._process = subprocess.Popen(
                 command if store is None else [*command, str(store)],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[peer_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 # Ctrl-C in the terminal is the agent's to handle
                 start_new_session=True,
             )
         self._lock = threading.Lock()
-        self.connection = Connection(ours.detach())
+        self.connection = Connection(own_socket.detach())
 
     @property
     def pid(self) -> int:
@@ -104,21 +104,21 @@ class ForkedRank:
     """
 
     def __init__(self, environment: Mapping[str, str], store: Path | None = None) -> None:
-        ours, theirs = socket.socketpair()
+        own_socket, peer_socket = socket.socketpair()
         self._status, status = socket.socketpair()
-        with theirs, status:
+        with peer_socket, status:
             try:
                 zygote = zygote_for(environment)
-                zygote.fork(environment, store, connection=theirs, status=status)
+                zygote.fork(environment, store, connection=peer_socket, status=status)
             except BaseException:
-                ours.close()
+                own_socket.close()
                 self._status.close()
                 raise
         self._zygote = zygote
         self._lock = threading.Lock()
         self._pid: int | None = None
         self._code: int | None = None
-        self.connection = Connection(ours.detach())
+        self.connection = Connection(own_socket.detach())
 
     @property
     def pid(self) -> int:

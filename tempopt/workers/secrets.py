@@ -31,16 +31,16 @@ def refuse_secrets(logger: object, path: str = "trainer.logger") -> None:
         )
 
 
-def _secrets(given: object, path: str) -> Iterator[str]:
-    if isinstance(given, Mapping):
-        for name, value in given.items():
+def _secrets(data: object, path: str) -> Iterator[str]:
+    if isinstance(data, Mapping):
+        for name, value in data.items():
             below = f"{path}.{name}"
             if value and isinstance(value, str) and _SECRET.fullmatch(str(name)):
                 yield below
             else:
                 yield from _secrets(value, below)
-    elif isinstance(given, list | tuple):
-        for number, each in enumerate(given):
-            yield from _secrets(each, f"{path}.{number}")
-    elif isinstance(given, str) and without_passwords(given) != given:
+    elif isinstance(data, list | tuple):
+        for number, entry in enumerate(data):
+            yield from _secrets(entry, f"{path}.{number}")
+    elif isinstance(data, str) and without_passwords(data) != data:
         yield path

@@ -59,11 +59,11 @@ class Zygote:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair()
-        with theirs:
+        self._control, peer_socket = socket.socketpair()
+        with peer_socket:
             self._process = subprocess.Popen(
-                interpreter("tempopt.training.zygote", str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
+                interpreter("tempopt.training.zygote", str(peer_socket.fileno())),
+                pass_fds=[peer_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 # Ctrl-C in the terminal is the agent's to handle
@@ -137,7 +137,7 @@ _lock = threading.Lock()
 
 def zygote_for(environment: Mapping[str, str]) -> Zygote:
     """Return a zygote whose forks equal new interpreters in an environment; starts one if there is none."""
-    key = frozenset(each for each in environment.items() if each[0].startswith(_READ_AT_START))
+    key = frozenset(variable for variable in environment.items() if variable[0].startswith(_READ_AT_START))
     with _lock:
         zygote = _zygotes.pop(key, None)
         if zygote is not None and not zygote.alive:
@@ -149,7 +149,7 @@ def zygote_for(environment: Mapping[str, str]) -> Zygote:
             oldest = _zygotes.pop(next(iter(_zygotes)))
             oldest.close()
             _retired.append(oldest)
-        _retired[:] = [each for each in _retired if each.alive]
+        _retired[:] = [old_zygote for old_zygote in _retired if old_zygote.alive]
         return zygote
 
 

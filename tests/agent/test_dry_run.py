@@ -61,7 +61,7 @@ def spec() -> StudySpec:
 def test_parts_are_told_as_they_end() -> None:
     told: list[str] = []
     worker: Any = Trying()
-    rehearse(spec(), worker, task="rehearse", told=lambda stage: told.append(stage_text(stage)))
+    rehearse(spec(), worker, task="rehearse", on_stage=lambda stage: told.append(stage_text(stage)))
     assert told == [
         "Dry run: made model and data (0.0 s).",
         "Dry run: tested the temperatures of 12 layers (41.3 s).",

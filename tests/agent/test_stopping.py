@@ -117,14 +117,14 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
 ) -> None:
     spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
     arms: Any = SimpleNamespace(prospect=lambda ticket: (rise, 0.2))
-    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, left=left)
+    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, num_left=left)
     assert (reason is not None) == ends
     if reason is not None:
         assert f"all {left} that are left {left * rise:.2g}" in reason
         assert "standard error of 0.1." in reason
     unknown: Any = SimpleNamespace(prospect=lambda ticket: None)
-    assert beyond_notice(spec, make_ticket("search", 3, state="waiting"), unknown, left=left) is None
-    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, left=left) is None
+    assert beyond_notice(spec, make_ticket("search", 3, state="waiting"), unknown, num_left=left) is None
+    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, num_left=left) is None
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:

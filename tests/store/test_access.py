@@ -79,8 +79,8 @@ def test_what_was_done_is_read_newest_first_by_pages_and_by_study(store: Store) 
     assert sorted(each.number for each in rows) == [each.number for each in reversed(rows)]
     assert (rows[1].moment, rows[1].address, rows[1].token) == (NOW, "192.0.2.7", "3f9a1c02b7de")
     assert rows[0].detail.startswith("long long") and len(rows[0].detail) == 255
-    assert store.audited(most=1) == rows[:1]
-    assert store.audited(before=rows[0].number, most=1) == rows[1:2]
+    assert store.audited(limit=1) == rows[:1]
+    assert store.audited(before=rows[0].number, limit=1) == rows[1:2]
     assert store.audited(study="a") == [rows[0], rows[2]]
 
 
@@ -93,15 +93,15 @@ def test_what_is_refused_does_not_drive_out_what_was_done(
     store.audit([_row(status=401) for _ in range(500)])
     monkeypatch.setattr(access, "MOST_OF_AGENTS", 7)
     store.audit([_row(action=f"POST /api/agents/{what}") for what in ("join", "leave") for _ in range(300)])
-    rows = store.audited(most=1000)
+    rows = store.audited(limit=1000)
     assert sum(each.action == "POST /api/agents/leave" for each in rows) == 7
     assert [each.study for each in rows if each.status < 400 and "/api/studies" in each.action] == ["kept"]
     assert sum(each.status == 401 for each in rows) == 5
     store.audit([_row() for _ in range(500)])
-    rows = store.audited(most=1000)
+    rows = store.audited(limit=1000)
     assert sum(each.status < 400 and "/api/studies" in each.action for each in rows) == 20
     assert store.audited(study="kept") == []
     # deleted numbers are never given again
     last = rows[0].number
     store.audit([_row()])
-    assert store.audited(most=1)[0].number > last
+    assert store.audited(limit=1)[0].number > last

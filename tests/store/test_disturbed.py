@@ -242,7 +242,7 @@ def test_an_agent_at_work_hears_of_what_is_asked_for_again(
         with Store.open(url, create=False) as store:
             for _ in range(2):
                 study = store.load_study("toy")
-                grown(store, study, retry_failed=True, told=told.append)
+                grown(store, study, retry_failed=True, on_note=told.append)
 
     told: list[str] = []
     with monkeypatch.context() as patch:

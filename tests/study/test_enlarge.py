@@ -112,13 +112,13 @@ def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         told: list[str] = []
         row, unproved = began(store, study), began(store, open_yet)
-        grown(store, unproved, more=3, told=told.append)
-        grown(store, row, told=told.append)
+        grown(store, unproved, more=3, on_note=told.append)
+        grown(store, row, on_note=told.append)
         assert told == []
-        grown(store, row, told=told.append, **asked)
+        grown(store, row, on_note=told.append, **asked)
         share = "The next verdict has the level 2.5 %; the first had 5 %."
         assert told == [share]
-        ordered(store, study.spec, more=2, told=told.append)
+        ordered(store, study.spec, more=2, on_note=told.append)
         assert told == [share, share]
 
 
@@ -145,7 +145,7 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
         assert len(store.tickets(row.id)) == len(study.rows)
         notes: list[str] = []
         store.set_state(row.id, "done")
-        assert grown(store, row, explain=True, told=notes.append) == study.spec
+        assert grown(store, row, explain=True, on_note=notes.append) == study.spec
         known = {(t.kind, t.number) for t in study.rows}
         added = [t for t in store.tickets(row.id) if (t.kind, t.number) not in known]
         assert notes == [f"{len(added)} trainings begin to explain the verdict; more may follow."] and added

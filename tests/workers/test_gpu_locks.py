@@ -31,7 +31,9 @@ with claimed(MACHINE, on(float(sys.argv[1]), int(sys.argv[2]))) as places:
 def on(gpus: float, count: int | None = None) -> Callable[[Machine], list[Placement]]:
     """Return what deals so many workers of so many cards each, None: all that fit."""
     need = Need(gpus=gpus, ranks=max(1, int(gpus)))
-    return lambda machine: deal(need, count_workers(need, machine, asked=count, most=99), machine)
+    return lambda machine: deal(
+        need, count_workers(need, machine, num_requested=count, max_workers=99), machine
+    )
 
 
 def cards(places: list[Placement]) -> list[str]:

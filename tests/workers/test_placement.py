@@ -76,9 +76,9 @@ def test_auto_takes_all_the_room_up_to_what_may_be_in_flight_and_never_more(
     fit = room(need, machine)
     if fit == 0:
         with pytest.raises(UsageError, match=r"resources"):
-            count_workers(need, machine, asked=None, most=most)
+            count_workers(need, machine, num_requested=None, max_workers=most)
     else:
-        assert count_workers(need, machine, asked=None, most=most) == min(fit, most)
+        assert count_workers(need, machine, num_requested=None, max_workers=most) == min(fit, most)
 
 
 FOUR = Machine(cores=2, memory=16 * 10**9, cards=("GPU-a", "GPU-b", "3", "MIG-c"))
@@ -110,8 +110,8 @@ def test_threads_are_what_was_asked_or_the_trials_cores_shared_out() -> None:
 
 
 def test_more_than_there_are_cores_may_be_asked_for_by_number() -> None:
-    assert count_workers(Need(), FOUR, asked=5, most=9) == 5
-    assert count_workers(Need(), FOUR, asked=None, most=9) == 2
+    assert count_workers(Need(), FOUR, num_requested=5, max_workers=9) == 5
+    assert count_workers(Need(), FOUR, num_requested=None, max_workers=9) == 2
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_what_does_not_fit_is_refused_with_what_there_is(
     need: Need, machine: Machine, asked: int | None, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        count_workers(need, machine, asked=asked, most=9)
+        count_workers(need, machine, num_requested=asked, max_workers=9)

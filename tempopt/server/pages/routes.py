@@ -67,11 +67,11 @@ def show_studies(
     """Return the list of studies, those at work first, then the newest."""
     visible = [row for row in studies.rows() if principal.may_see(row.name)]
     matching = [row for row in visible if row.matches(q)]
-    first = (page - 1) * PER_PAGE
+    first_index = (page - 1) * PER_PAGE
     return render_page(
         request,
         "studies.html",
-        rows=studies.with_answers(matching[first : first + PER_PAGE]),
+        rows=studies.with_answers(matching[first_index : first_index + PER_PAGE]),
         num_visible=len(visible),
         num_matching=len(matching),
         page=page,
@@ -86,8 +86,8 @@ def show_study(request: Request, study: Seen, shared: Shared) -> Response:
     # plotly takes a while to load
     from tempopt.report.page.html import Site
 
-    signed_in = "session" in request.scope.get("state", {})
-    actions = environment().get_template("actions.html").render(name=study.name, signed_in=signed_in)
+    is_signed_in = "session" in request.scope.get("state", {})
+    actions = environment().get_template("actions.html").render(name=study.name, signed_in=is_signed_in)
     site = Site(
         home_url="/",
         library_url=asset_url("plotly.js"),

@@ -264,7 +264,7 @@ def test_signing_out_ends_the_session_on_every_server(sign_in: Callable[..., Bro
         assert thief.get("/api/me").json()["error"]["code"] == "session_ended"
     other = Sessions(site.store, time.monotonic, fresh=FRESH_SECONDS)
     assert other.token_of(next(iter(stolen.values()))) is None
-    rows = site.store.audited(most=3)[1:]
+    rows = site.store.audited(limit=3)[1:]
     assert [(row.action, row.status) for row in rows] == [("POST /sign-out", 303), ("POST /sign-in", 303)]
     assert next(iter(stolen.values())) not in repr(rows)
 
