@@ -233,9 +233,8 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     assert to_prove(waiting, spec) == 3 * 4 + 2 * 8
     tuned = make_spec(LR, trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
     waiting_too = [ended(t, run_ticket, "waiting") for t in first_tickets(tuned)]
-    # The baseline is tuned, and has three candidates and the twin; at an exchange both sets may need runs,
-    # and the twin is confirmed, too.
-    assert to_prove(waiting_too, tuned) == (4 + 2) + (3 + 4 + 2) * 4 + 3 * 8
+    # The baseline is tuned; at an exchange both sets may need runs, and the twin is confirmed, too.
+    assert to_prove(waiting_too, tuned) == (4 + 2) + (3 + 2) * 4 + 3 * 8
     tickets = [run(t) for t in first]
     expected = to_come(tickets, spec)
     while new := next_tickets(tickets, spec):
