@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import arms_of
 from tempopt.report import plots
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
@@ -342,3 +343,56 @@ def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) ->
     assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
     rows = dict(plan.table().rows)
     assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("noted", "role", "dash", "words"),
+    [
+        ("both", "recommended", "solid", "the geometric mean of 8 runs."),
+        ("winner", "winner", "solid", "8 runs of the winner, with the same target as what is recommended"),
+        ("ends", "recommended", "dot", "the dotted line joins its ends and is not its path."),
+        ("nothing", "recommended", "dot", "which was not measured: the line is only the start."),
+        ("another target", "recommended", "dot", "the dotted line joins its ends and is not its path."),
+    ],
+)
+def test_under_control_the_measured_path_is_drawn_or_the_line_is_said_to_be_none(
+    noted: str, role: str, dash: str, words: str, confirmed: StudyResult
+) -> None:
+    plan = {
+        "temperature_init": 1.5,
+        "schedule": "constant",
+        "entropy_control": "hold",
+        "control_level": 0.5,
+    }
+    winner = {**plan, "entropy_lambda": 0.03}
+    if noted == "another target":
+        winner["control_level"] = 0.4
+    path, ends = ((0, 1.5), (500, 0.06), (1000, 0.2)), ((0, 1.5), (1000, 0.3))
+    runs, measured = [], {}
+    for run in confirmed.runs:
+        if run.kind == "confirm" and "search" in arms_of(run):
+            run = replace(run, parameters=winner)
+            curve = path if noted not in ("ends", "nothing") else ends
+            measured[run.id] = {} if noted == "nothing" else {"controlled/0": curve}
+        elif run.kind == "ablation":
+            run = replace(run, parameters=plan)
+            is_path = noted == "both" and "simplest" in arms_of(run)
+            measured[run.id] = {} if noted == "nothing" else {"controlled/0": path if is_path else ends}
+        runs.append(run)
+    verdict = confirmed.verdict
+    assert verdict is not None and verdict.recommendation is not None
+    advice = replace(verdict.recommendation, now="train_with_control", parameters=plan)
+    result = replace(
+        confirmed,
+        runs=tuple(runs),
+        measured=measured,
+        winner=winner,
+        verdict=replace(verdict, recommendation=advice),
+    )
+    data = plots.schedule_data(result)
+    line = next(trace for trace in plots.plot_schedule(data).data if trace.name == role)
+    assert (data.role, line.line.dash) == (role, dash)
+    assert words in data.caption()
+    middle = {"solid": 0.06, "dot": math.sqrt(1.5 * 0.3)}[dash] if noted != "nothing" else 1.5
+    assert data.level[100] == pytest.approx(middle)
+    assert ("is 1.5 at the start" in data.caption()) == (noted == "nothing")
