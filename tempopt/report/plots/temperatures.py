@@ -99,7 +99,7 @@ class Controlled:
         return tuple(map(geometric_mean, zip(*self.layers, strict=True)))
 
 
-def controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
+def _controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
     """Return the runs that show a parameter set: confirming runs, or without any the others that have it."""
     key = training_key(parameters)
     for runs in (confirming(result), result.runs):
@@ -110,21 +110,25 @@ def controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketR
 
 
 def controlled(
-    result: StudyResult, runs: Sequence[TicketRow], progress: Sequence[float]
+    result: StudyResult,
+    parameters: Parameters,
+    progress: Sequence[float],
+    runs: Sequence[TicketRow] | None = None,
 ) -> Controlled | None:
-    """Return the temperatures of runs at each progress; None: they were not measured.
+    """Return the temperatures under control at each progress; None: they were not measured.
 
     Between the steps at which a temperature was noted its logarithm is interpolated. Runs of which only both
     ends were noted count where no run has more.
 
     Args:
         result: The study, with what was measured.
-        runs: The runs.
+        parameters: What is trained.
         progress: Training progress, from 0 to 1.
+        runs: Complete runs with these parameters; None: those of the study.
     """
     curves = [
         (int(name.removeprefix(CONTROLLED_CURVE)), np.array(curve, dtype=float).T)
-        for run in runs
+        for run in (_controlled_runs(result, parameters) if runs is None else runs)
         for name, curve in result.measured.get(run.id, {}).items()
         if name.startswith(CONTROLLED_CURVE)
     ]
@@ -164,6 +168,5 @@ def measured_levels(
         return ()
     if temperature.name or not is_controlled(parameters):
         return temperature.levels(parameters, tuple(progress))
-    runs = controlled_runs(result, parameters) if runs is None else runs
-    measured = controlled(result, runs, progress)
+    measured = controlled(result, parameters, progress, runs)
     return () if measured is None else measured.level
