@@ -118,16 +118,11 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
-    verdict = result.verdict
+    verdict = result.standing or result.verdict
     if verdict is None or verdict.recommendation is None:
         return None
-    standing_verdict = result.standing
-    if standing_verdict is not None:
-        verdict = standing_verdict
     advice = verdict.recommendation
-    assert advice is not None
-    answer = advice.gain if advice.gain is not None else verdict.total
-    test = answer.paired
+    test = answer_of(verdict).paired
     sign = 1.0 if result.direction == "maximize" else -1.0
     low, high = sorted((sign * test.ci_low, sign * test.ci_high))
     baseline_mean = verdict.mean_at_one
@@ -149,6 +144,12 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         baseline=baseline,
         also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
     )
+
+
+def answer_of(verdict: Verdict) -> Answer:
+    """Return the gain that a verdict's decision rests on: of what is recommended, else of the winner."""
+    advice = verdict.recommendation
+    return verdict.total if advice is None or advice.gain is None else advice.gain
 
 
 def _outcome(verdict: Verdict) -> Outcome:

@@ -31,7 +31,8 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
     interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.95)
     assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
     assert [each.name for each in data.others] == [
-        "against constants",
+        "against the best constant",
+        "against a constant of its own",
         "inference only",
         "winner over inference only",
         "learned, against τ = 1",
@@ -74,7 +75,7 @@ def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyR
     assert data.mean.ci_low == min(baseline.ci_low, own.ci_low)
     assert data.mean.ci_high == max(baseline.ci_high, own.ci_high)
     assert "each stroke the winner minus its twin" in data.caption()
-    assert "A gain has to hold against both." in data.caption()
+    assert "A gain has to hold against both; " in data.caption()
     drawn = plots.plot_differences(data)
     strokes = next(trace for trace in drawn.data if trace.name == "minus its twin")
     assert list(strokes.x) == [gain for _, gain in data.twin]
@@ -107,10 +108,36 @@ def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
     drawn = plots.plot_differences(data)
     names = list(drawn.layout.yaxis.ticktext)
     assert names[-len(data.others) - 1 :] == [data.mean.name, *(each.name for each in data.others)]
-    assert sum(name.startswith("seed ") for name in names) == 12
+    numbers = [int(name.removeprefix("seed ")) for name in names if name.startswith("seed ")]
+    assert numbers == list(range(1, 41, 3))
     assert len(drawn.data[0].x) == 40
     assert max(drawn.data[0].y) < drawn.data[1].y[0]
     assert drawn.layout.height < 800
+
+
+def test_sixteen_seeds_all_have_their_name() -> None:
+    data = plots.differences_data(make(World(study={"seeds": {"confirm": 16}})).result())
+    axis = plots.plot_differences(data).layout.yaxis
+    assert list(axis.ticktext[:16]) == [f"seed {number}" for number in range(1, 17)]
+    assert {second - first for first, second in pairwise(axis.tickvals[:16])} == {0.75}
+
+
+def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed: StudyResult) -> None:
+    verdict = confirmed.verdict
+    assert verdict is not None and verdict.over_constant is not None
+    paired = verdict.over_constant.paired
+    wide = replace(verdict.over_constant, paired=replace(paired, gain=0.66, ci_low=-0.11, ci_high=1.43))
+    narrow = replace(verdict.over_constant, paired=replace(paired, gain=0.59, ci_low=0.08, ci_high=1.10))
+    both = replace(wide, paired=replace(wide.paired, gain=0.59), each=(wide, narrow))
+    data = plots.differences_data(
+        replace(
+            confirmed,
+            verdict=replace(verdict, over_constant=wide, over_constant_twin=narrow, against_constant=both),
+        )
+    )
+    rows = {row.name: (row.gain, row.ci_low, row.ci_high) for row in data.others}
+    assert rows["against the best constant"] == (0.66, -0.11, 1.43)
+    assert rows["against a constant of its own"] == (0.59, 0.08, 1.10)
 
 
 def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:

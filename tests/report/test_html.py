@@ -20,6 +20,7 @@ from tempopt.report.page.html import Site, file_name, render_report
 from tempopt.report.page.sections import codes_to_reproduce, stages, tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import rounded
 from tempopt.spec.study_spec import StudySpec
 from tests.report.made_study import World, make
 
@@ -289,6 +290,22 @@ def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed: 
 )
 def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
     assert file_name(name) == file
+
+
+def test_the_answer_is_said_once_at_the_top(page: str, searching: StudyResult) -> None:
+    top = page.partition('<dl class="tiles">')[0].partition("<h2")[2]
+    assert top.count("Gain shown") == 1 and '<p class="line">val_accuracy 0.' in top
+    top = render_report(searching, plotlyjs="cdn").partition('<dl class="tiles">')[0].partition("<h2")[2]
+    assert top.count("No verdict") == 1 and '<p class="line">The confirmation on fresh seeds' in top
+
+
+def test_the_tiles_are_about_what_is_recommended(confirmed: StudyResult) -> None:
+    assert confirmed.verdict is not None and confirmed.verdict.recommendation is not None
+    gain, total = confirmed.verdict.recommendation.gain, confirmed.verdict.total
+    assert gain is not None and gain != total
+    shown = {name: value for name, value, _ in tiles(confirmed)}
+    assert shown["gain in val_accuracy"] == rounded(gain.paired.gain, gain.paired)
+    assert shown["p, two-sided"] == f"{gain.paired.p_value:.2g}" != f"{total.paired.p_value:.2g}"
 
 
 def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:

@@ -13,7 +13,9 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import arms_of
 from tempopt.report import plots
+from tempopt.report.page.sections import tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
 from tempopt.results.study_result import StudyResult
@@ -68,7 +70,7 @@ def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
     assert (data.role, result.plan[0]) == (role, role) and result.plan[1] is not None
     assert confirmed.winner != confirmed.plan[1]
     plan = TemperatureParameters.from_mapping(result.plan[1]).plan(3)
-    assert len(data.temperatures) == 3 and data.layers_known
+    assert len(data.temperatures) == 3
     assert data.confirmed == (role == "recommended")
     for place in (0, 100, 200):
         column = tuple(layer[place] for layer in data.temperatures)
@@ -263,14 +265,52 @@ def test_pruned_trials_end_where_they_were_cut(confirmed: StudyResult) -> None:
     cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
     assert data.counts == (len(cut), 40)
-    lines = {trace.name: trace.line.dash for trace in plots.plot_curves(data).data if trace.mode == "lines"}
+    drawn = plots.plot_curves(data).data
+    lines = {trace.name: trace.line.dash for trace in drawn if trace.mode == "lines+markers"}
     assert lines["pruned"] == "dot" != lines["complete"]
 
 
 def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
     data = plots.curves_data(make(World(trials=5, ends=["complete"], confirmed=False)).result())
-    assert data.pruned == () and len(data.complete) == 5 and data.caption() == "A line a trial."
+    assert data.pruned == () and len(data.complete) == 5 and data.caption().startswith("A line a trial, ")
     assert [trace.name for trace in plots.plot_curves(data).data] == ["complete"]
+
+
+def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
+    made = make(World(trials=3, ends=["complete"], confirmed=False, reports=1))
+    search = runs_of(made.result(), "search")
+    # the second validates at the last step and at none before, the others in the middle and at the end
+    moved = [
+        replace(row, step=500) if row.ticket_id != search[1].id and row.name == "report" else row
+        for row in made.measurements
+    ]
+    data = plots.curves_data(replace(made, measurements=moved).result())
+    assert [len(curve) for _, curve in data.complete] == [2, 1, 2]
+    for run, (_, curve) in zip(search, data.complete, strict=True):
+        assert curve[-1][0] == run.steps == 1000
+        if len(curve) > 1:
+            assert curve[-1][1] == run.value
+    (trace,) = plots.plot_curves(data).data
+    assert "markers" in trace.mode and trace.marker.size >= 4
+    assert data.table().rows[0][3] == search[0].value
+
+
+def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed: StudyResult) -> None:
+    world = World(confirmed=False, search={"lr": {"low": 0.0001, "high": 1.0, "log": True}})
+    result = make(world).result()
+    data = plots.history_data(result)
+    best = max(run.value for run in runs_of(result, "baseline") if run.value is not None)
+    figure = plots.plot_history(data)
+    (line,) = [trace for trace in figure.data if trace.name == "best τ = 1"]
+    assert list(line.y) == [best, best]
+    assert not figure.layout.shapes and "standard deviation" not in data.caption()
+    assert "the dashed line is the best of the runs at τ = 1, tuned as the trials are, on" in data.caption()
+    names = {name: (value, more) for name, value, more in tiles(result)}
+    assert names["best τ = 1 in the search"] == (f"{best:.4g}", "")
+    # of a single set of parameters the spread is that of the seeds
+    alike = plots.history_data(confirmed)
+    assert plots.plot_history(alike).layout.shapes and "standard deviation of its seeds" in alike.caption()
+    assert "± 0." in {name: more for name, _, more in tiles(confirmed)}["τ = 1 in the search"]
 
 
 def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
@@ -342,3 +382,56 @@ def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) ->
     assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
     rows = dict(plan.table().rows)
     assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("noted", "role", "dash", "words"),
+    [
+        ("both", "recommended", "solid", "the geometric mean of 8 runs."),
+        ("winner", "winner", "solid", "8 runs of the winner, with the same target as what is recommended"),
+        ("ends", "recommended", "dot", "the dotted line joins its ends and is not its path."),
+        ("nothing", "recommended", "dot", "which was not measured: the line is only the start."),
+        ("another target", "recommended", "dot", "the dotted line joins its ends and is not its path."),
+    ],
+)
+def test_under_control_the_measured_path_is_drawn_or_the_line_is_said_to_be_none(
+    noted: str, role: str, dash: str, words: str, confirmed: StudyResult
+) -> None:
+    plan = {
+        "temperature_init": 1.5,
+        "schedule": "constant",
+        "entropy_control": "hold",
+        "control_level": 0.5,
+    }
+    winner = {**plan, "entropy_lambda": 0.03}
+    if noted == "another target":
+        winner["control_level"] = 0.4
+    path, ends = ((0, 1.5), (500, 0.06), (1000, 0.2)), ((0, 1.5), (1000, 0.3))
+    runs, measured = [], {}
+    for run in confirmed.runs:
+        if run.kind == "confirm" and "search" in arms_of(run):
+            run = replace(run, parameters=winner)
+            curve = path if noted not in ("ends", "nothing") else ends
+            measured[run.id] = {} if noted == "nothing" else {"controlled/0": curve}
+        elif run.kind == "ablation":
+            run = replace(run, parameters=plan)
+            is_path = noted == "both" and "simplest" in arms_of(run)
+            measured[run.id] = {} if noted == "nothing" else {"controlled/0": path if is_path else ends}
+        runs.append(run)
+    verdict = confirmed.verdict
+    assert verdict is not None and verdict.recommendation is not None
+    advice = replace(verdict.recommendation, now="train_with_control", parameters=plan)
+    result = replace(
+        confirmed,
+        runs=tuple(runs),
+        measured=measured,
+        winner=winner,
+        verdict=replace(verdict, recommendation=advice),
+    )
+    data = plots.schedule_data(result)
+    line = next(trace for trace in plots.plot_schedule(data).data if trace.name == role)
+    assert (data.role, line.line.dash) == (role, dash)
+    assert words in data.caption()
+    middle = {"solid": 0.06, "dot": math.sqrt(1.5 * 0.3)}[dash] if noted != "nothing" else 1.5
+    assert data.level[100] == pytest.approx(middle)
+    assert ("starts at 1.5;" in data.caption()) == (noted == "nothing")

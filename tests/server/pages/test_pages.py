@@ -57,6 +57,9 @@ def test_the_list_shows_state_runs_and_verdict_of_each_study(sign_in: Callable[.
     row = _row(text, "searching")
     assert "running" in row and "3 agents" in row and "27/39" in row
     assert "4 failed" in _row(text, "losing")
+    assert "of GPUs" in _row(text, "pairs") and "GPU-hours" not in text
+    [on_cpu] = [name for name in _NAMES.findall(text) if name.startswith("a.very-long_name")]
+    assert "of training" in (row := _row(text, on_cpu)) and "of GPUs" not in row
     assert _NAMES.findall(text)[0] == "searching", "studies at work come first"
 
 
