@@ -62,7 +62,7 @@ Told = Callable[..., str]
 
 
 def _set(*settings: str) -> list[str]:
-    return [word for each in settings for word in ("--set", each)]
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
     """Yield a starter of ``python -m tempopt`` in the folder; keyword arguments set its environment."""
-    started: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -88,11 +88,11 @@ def start(folder: Path) -> Iterator[Start]:
             text=True,
             encoding="utf-8",
         )
-        started.append(process)
+        processes.append(process)
         return process
 
     yield run
-    for process in started:
+    for process in processes:
         process.kill()
         process.communicate()
 
@@ -108,9 +108,9 @@ def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
         with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            ended = cli.main(words)
+            exit_code = cli.main(words)
         message = capfd.readouterr().err
-        assert ended == code, message
+        assert exit_code == code, message
         assert message.startswith("tempopt: error: ")
         assert "Traceback" not in message
         return message
@@ -147,7 +147,7 @@ def begun(folder: Path) -> Path:
 def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused: Told, folder: Path) -> None:
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
     message = refused("search", "wrong.yaml")
-    for said in (
+    for fragment in (
         "This study spec has 8 faults:",
         'wrong.yaml:4: study.direction: given the text "minimise". Give maximize or minimize.',
         'wrong.yaml:5: study.trails: Unknown key "trails". Did you mean "trials"?',
@@ -158,22 +158,22 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
         'wrong.yaml:12: search.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
         "wrong.yaml:13: trainer.max_time: max_time is not the spec's to set: a run that ends by the clock",
     ):
-        assert said in message
+        assert fragment in message
 
 
-@pytest.mark.parametrize("kept", [(), ("--checkpoints", "deep/runs")])
+@pytest.mark.parametrize("checkpoint_args", [(), ("--checkpoints", "deep/runs")])
 @pytest.mark.long
 def test_a_comparison_that_is_refused_leaves_no_folder(
-    refused: Told, folder: Path, kept: tuple[str, ...]
+    refused: Told, folder: Path, checkpoint_args: tuple[str, ...]
 ) -> None:
-    there = {each for each in folder.iterdir() if each.is_dir()}
-    message = refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *kept)
+    folders_before = {path for path in folder.iterdir() if path.is_dir()}
+    message = refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *checkpoint_args)
     assert "compare.temprature_init: Unknown argument of" in message
-    assert {each for each in folder.iterdir() if each.is_dir()} <= {*there, folder / "__pycache__"}
+    assert {path for path in folder.iterdir() if path.is_dir()} <= {*folders_before, folder / "__pycache__"}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "fragment"),
     [
         (b"study: {name: toy\nsearch: [}\n", "given.yaml:2:7: this is not valid YAML: expected ',' or '}'"),
         (b"study: {}\nstudy: {}\n", 'given.yaml:2: the key "study" is there twice (first in line 1)'),
@@ -182,14 +182,14 @@ def test_a_comparison_that_is_refused_leaves_no_folder(
         (None, "There is no file given.yaml in "),
     ],
 )
-def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | None, said: str) -> None:
+def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | None, fragment: str) -> None:
     if content is not None:
         (folder / "given.yaml").write_bytes(content)
-    assert said in refused("search", "given.yaml")
+    assert fragment in refused("search", "given.yaml")
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "fragment"),
     [
         ("study.trials", '--set was given "study.trials". Give section.key=value'),
         ("study.sampler={name: tpe, startup: 1}", 'study.sampler: Unknown option of tpe "startup"'),
@@ -199,8 +199,8 @@ def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | No
         ("trainer.limit_val_batches=0", "trainer.limit_val_batches: given 0, but a run has to train and to"),
     ],
 )
-def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> None:
-    assert said in refused("search", "toy.yaml", "--set", setting)
+def test_a_setting_that_does_not_fit(refused: Told, setting: str, fragment: str) -> None:
+    assert fragment in refused("search", "toy.yaml", "--set", setting)
 
 
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
@@ -213,13 +213,13 @@ def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
         *_set("model.class_path=mine.Mine", "model.lr=fast", "model.logz=x"),
         *_set("data.class_path=mind.Data"),
     )
-    for said in (
+    for fragment in (
         'model.lr: given the text "fast". Allowed for mine.Mine: float.',
         'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
         'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
         f"Looked in {folder} and among what is installed; install it, go to its folder,",
     ):
-        assert said in message
+        assert fragment in message
 
 
 def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: Told, folder: Path) -> None:
@@ -228,13 +228,13 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: To
     (hides / "__init__.py").touch()
     needy.write_text("import lightning\nimport no_such_dependency\n", encoding="utf-8")
     message = refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
-    for said in (
+    for fragment in (
         'Unknown class in "lightning_modules" "DigitsViT". Known: none.',
         f"but {hides} hides it. Rename that, or run tempopt in another folder.",
         f'data.class_path: "needy" was found, but importing it failed at {needy}:2: '
         "ModuleNotFoundError: No module named 'no_such_dependency'.",
     ):
-        assert said in message
+        assert fragment in message
 
 
 @pytest.mark.long
@@ -256,7 +256,7 @@ class Plain(toy_modules.Stock):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "fragment"),
     [
         (["study.metric=val_los"], 'metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in'),
         (
@@ -272,18 +272,18 @@ class Plain(toy_modules.Stock):
     ],
 )
 def test_what_can_only_be_seen_by_running(
-    refused: Told, folder: Path, settings: list[str], said: str
+    refused: Told, folder: Path, settings: list[str], fragment: str
 ) -> None:
     (folder / "plain.py").write_text(PLAIN, encoding="utf-8")
-    assert said in refused("search", "toy.yaml", *_set(*settings))
+    assert fragment in refused("search", "toy.yaml", *_set(*settings))
 
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     """A port at which nobody listens, and nobody else can."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield int(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield int(listener.getsockname()[1])
 
 
 @pytest.mark.service
@@ -317,7 +317,7 @@ def test_a_wrong_password(told: Told) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "fragment"),
     [
         ("oracle://host/studies", 'Unknown database "oracle". Known: sqlite, postgresql, mysql, mariadb.'),
         (
@@ -329,11 +329,11 @@ def test_a_wrong_password(told: Told) -> None:
         ("toy.yaml", "The database sqlite:///toy.yaml failed: file is not a database. The file is some"),
     ],
 )
-def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -> None:
+def test_a_storage_that_is_none(told: Told, folder: Path, url: str, fragment: str) -> None:
     (folder / "here").mkdir()
-    before = (folder / "toy.yaml").read_bytes()
-    assert said in told("search", "toy.yaml", "--storage", url)
-    assert (folder / "toy.yaml").read_bytes() == before
+    bytes_before = (folder / "toy.yaml").read_bytes()
+    assert fragment in told("search", "toy.yaml", "--storage", url)
+    assert (folder / "toy.yaml").read_bytes() == bytes_before
 
 
 def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> None:
@@ -347,15 +347,15 @@ def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> N
 
 
 def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path) -> None:
-    changed = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
-    message = told("search", "toy.yaml", *changed)
-    for said in (
+    overrides = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
+    message = told("search", "toy.yaml", *overrides)
+    for fragment in (
         'The store has a study "toy" that was begun with another spec:',
         "search.temperature_init.high: was 4.0, now 8.0",
         "trainer.max_steps: was 10, now 20",
         "Give this one another name (--name), or continue that one: tempopt resume toy",
     ):
-        assert said in message
+        assert fragment in message
     message = told("search", "toy.yaml", "--trials", "7")
     assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
     assert "to add 5 search tickets: tempopt resume toy --trials +5." in message
@@ -384,13 +384,13 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     start: Start, server: tuple[str, Any], folder: Path
 ) -> None:
     url, connection = server
-    shown = url.replace(WRITTEN, "***")
+    masked_url = url.replace(WRITTEN, "***")
     seeds = "study.seeds={choose: 1, confirm: 2}"
     words = _set("study.trials=1", "study.arms={baseline: 1, constant: 1}", seeds)
     search = start("search", "toy.yaml", "--storage", url, *words)
     out, err = search.communicate(timeout=240)
     assert search.returncode == 0, err
-    assert f"tempopt show toy --storage '{shown}'" in out
+    assert f"tempopt show toy --storage '{masked_url}'" in out
 
     # beside the folder, all of which is searched for the password below
     file = folder.with_name(f"{folder.name}.url")
@@ -403,14 +403,14 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     family = [long.pid, *descendants(long.pid)]
     processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family] if Path("/proc").is_dir() else []
     long.send_signal(signal.SIGINT)
-    more, errors = long.communicate(timeout=240)
+    long_out, errors = long.communicate(timeout=240)
     assert long.returncode == 130, errors
-    assert f"  tempopt resume long --storage-file {file}\n" in more
+    assert f"  tempopt resume long --storage-file {file}\n" in long_out
 
     tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-    stored = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
-    assert len(stored) > 3
+    table_rows = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
+    assert len(table_rows) > 3
     files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-    everything = f"{out}{err}{more}{errors}{stored}{files}{processes}"
-    assert SECRET not in everything
-    assert WRITTEN not in everything
+    exposed_text = f"{out}{err}{long_out}{errors}{table_rows}{files}{processes}"
+    assert SECRET not in exposed_text
+    assert WRITTEN not in exposed_text

@@ -73,7 +73,7 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(command: str, said: Call
 
 
 @pytest.mark.parametrize(
-    ("told", "out"),
+    ("stop_reply", "out"),
     [
         (
             Told(before="running", agents=[], withdrawn=3),
@@ -83,17 +83,17 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(command: str, said: Call
     ],
 )
 def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
-    told: Told, out: str, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    stop_reply: Told, out: str, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "stop", lambda storage, name: told)
-    shown = said("stop", "pairs")
-    assert out in shown
-    assert shown.endswith("confirmed:  tempopt resume pairs --storage 'sqlite:///a b.db'\n")
+    monkeypatch.setattr(admin, "stop", lambda storage, name: stop_reply)
+    output = said("stop", "pairs")
+    assert out in output
+    assert output.endswith("confirmed:  tempopt resume pairs --storage 'sqlite:///a b.db'\n")
 
 
 def test_several_agents_are_named(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(before="running", agents=["a:1", "b:2"])
-    monkeypatch.setattr(admin, "pause", lambda storage, name: told)
+    pause_reply = Told(before="running", agents=["a:1", "b:2"])
+    monkeypatch.setattr(admin, "pause", lambda storage, name: pause_reply)
     assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in said("pause", "pairs")
 
 
@@ -104,16 +104,16 @@ def test_delete_does_not_guess_where_nobody_can_answer(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("answer", "left"),
+    ("answer", "names_left"),
     [("y", []), ("Yes ", []), ("n", ["pairs"]), ("", ["pairs"]), (None, ["pairs"])],
 )
 def test_delete_asks_at_a_terminal(
-    answer: str | None, left: list[str], said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    answer: str | None, names_left: list[str], said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    questions = []
 
     def reply(question: str) -> str:
-        asked.append(question)
+        questions.append(question)
         if answer is None:
             raise EOFError
         return answer
@@ -121,11 +121,11 @@ def test_delete_asks_at_a_terminal(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", reply)
     out = said("delete", "pairs", "--force")
-    assert asked == [
+    assert questions == [
         'Delete study "pairs" in sqlite:///a b.db, its trials, checkpoints and logs, for good? [y/N] '
     ]
-    assert _names() == left
-    assert ("Nothing was deleted." in out) == bool(left)
+    assert _names() == names_left
+    assert ("Nothing was deleted." in out) == bool(names_left)
 
 
 def test_delete_refuses_while_agents_are_at_work(
@@ -143,8 +143,8 @@ def test_delete_refuses_while_agents_are_at_work(
 def test_delete_names_what_it_could_not_remove(
     said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deleted = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
-    monkeypatch.setattr(admin, "delete", lambda storage, name, *, force: deleted)
+    delete_reply = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
+    monkeypatch.setattr(admin, "delete", lambda storage, name, *, force: delete_reply)
     assert said("delete", "pairs", "--yes") == (
         'Study "pairs" is deleted; 2.5 MB of checkpoints and logs were freed.\n'
         "Not removed: s3://bucket/pairs (no credentials)\n"

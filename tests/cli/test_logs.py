@@ -15,10 +15,10 @@ from tempopt.study.admin import Printed
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return what gives what ``tempopt logs pairs`` shows, asked for one run or none, of what is printed."""
 
-    def run(words: list[str], *printed: Printed, ticket: str | None = None) -> str:
-        def logs(storage: str, name: str, asked: str | None) -> list[Printed]:
-            assert (name, asked) == ("pairs", ticket)
-            return list(printed)
+    def run(words: list[str], *printed_logs: Printed, ticket: str | None = None) -> str:
+        def logs(storage: str, name: str, ticket_name: str | None) -> list[Printed]:
+            assert (name, ticket_name) == ("pairs", ticket)
+            return list(printed_logs)
 
         monkeypatch.setattr(admin, "logs", logs)
         assert cli.main(["logs", "pairs", *words]) == 0
@@ -27,9 +27,9 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-def _printed(text: str | None, *, attempt: int = 1, lines: int = 1, running: bool = False) -> Printed:
+def _printed(text: str | None, *, attempt: int = 1, lines: int = 1, is_running: bool = False) -> Printed:
     return Printed(
-        ticket="search-12", attempt=attempt, agent="far:7", running=running, lines=lines, text=text
+        ticket="search-12", attempt=attempt, agent="far:7", running=is_running, lines=lines, text=text
     )
 
 
@@ -44,10 +44,10 @@ def test_without_a_run_there_is_a_line_for_each_attempt(said: Callable[..., str]
     assert second.split() == ["search-12", "2", "far:7", "3", "done"]
 
 
-@pytest.mark.parametrize("given", ["search-12", "search 12"])
-def test_of_one_run_all_is_shown(given: str, said: Callable[..., str]) -> None:
-    printed = [_printed("epoch 1\n[bold]epoch 2\n"), _printed(None, attempt=2, running=True)]
-    out = said(given.split(), *printed, ticket=given)
+@pytest.mark.parametrize("ticket_words", ["search-12", "search 12"])
+def test_of_one_run_all_is_shown(ticket_words: str, said: Callable[..., str]) -> None:
+    printed_logs = [_printed("epoch 1\n[bold]epoch 2\n"), _printed(None, attempt=2, is_running=True)]
+    out = said(ticket_words.split(), *printed_logs, ticket=ticket_words)
     assert out == (
         "==> search-12, attempt 1, over, agent far:7\n"
         "epoch 1\n"
@@ -61,8 +61,10 @@ def test_one_attempt_can_be_asked_for(said: Callable[..., str]) -> None:
     attempts = [_printed("one"), _printed("two", attempt=2)]
     out = said(["search-12", "--attempt", "2"], *attempts, ticket="search-12")
     assert "two" in out and "one" not in out
-    none = said(["search-12", "--attempt", "3"], *attempts, ticket="search-12")
-    assert none.startswith("search-12: nothing is logged of attempt 3. Only what a run prints is kept")
+    empty_output = said(["search-12", "--attempt", "3"], *attempts, ticket="search-12")
+    assert empty_output.startswith(
+        "search-12: nothing is logged of attempt 3. Only what a run prints is kept"
+    )
 
 
 def test_where_nothing_is_kept_it_is_said_why_and_where_results_are(said: Callable[..., str]) -> None:

@@ -35,8 +35,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder whose rights are changed."""
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @contextmanager
@@ -48,13 +48,13 @@ def as_somebody() -> Iterator[None]:
     libc = ctypes.CDLL(None, use_errno=True)
     header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, data) == 0
-    before = data[0]
-    data[0] = before & ~0b110
+    capabilities = data[0]
+    data[0] = capabilities & ~0b110
     assert libc.capset(header, data) == 0
     try:
         yield
     finally:
-        data[0] = before
+        data[0] = capabilities
         assert libc.capset(header, data) == 0
 
 
@@ -72,12 +72,14 @@ def url(request: pytest.FixtureRequest, done: Path, place: Path) -> Iterator[str
 def test_it_can_be_looked_at(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with tempfile.TemporaryDirectory() as out:
         page = Path(out) / "page.html"
-        told = {}
+        outputs = {}
         for words in (["list"], ["show", "toy"], ["export", "toy"], ["logs", "toy"]):
             assert cli.main([*words, "--storage", url]) == 0, capsys.readouterr().err
-            told[words[0]] = capsys.readouterr().out
+            outputs[words[0]] = capsys.readouterr().out
         assert cli.main(["report", "toy", "--storage", url, "--output", str(page)]) == 0
-        assert "toy" in told["list"] and "fresh seeds" in told["show"] and "schedule" in told["export"]
+        assert (
+            "toy" in outputs["list"] and "fresh seeds" in outputs["show"] and "schedule" in outputs["export"]
+        )
         assert page.stat().st_size > 10_000
     # nothing was left beside it
     assert len(list(Path(url.removeprefix("sqlite:///")).parent.iterdir())) == 1
@@ -114,7 +116,7 @@ def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(done: P
     with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
         assert store.load_study("toy").state == "done"
         path.chmod(0o644)
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("UPDATE tempopt_study SET state = 'paused'")
-            other.commit()
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE tempopt_study SET state = 'paused'")
+            connection.commit()
         assert store.load_study("toy").state == "paused"

@@ -63,11 +63,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def both(served: Served, here: Path) -> tuple[str, str]:
     """URLs of a database and of a server, with the same finished study, and a begun one with logs."""
     database = f"sqlite:///{here.parent / 'own.db'}"
-    made = make(World(trials=4, layers=2, heads=2, reports=3))
+    synthetic = make(World(trials=4, layers=2, heads=2, reports=3))
     for url in (database, served.storage):
-        write(url, made)
+        write(url, synthetic)
         with Store.open(url) as store:
-            spec = StudySpec.stored(made.row).with_overrides(["study.name=begun"])
+            spec = StudySpec.stored(synthetic.row).with_overrides(["study.name=begun"])
             study = store.create_study("begun", spec.to_json(), "1")
             store.set_checkpoints(study.id, (here.parent / "kept").as_uri())
             store.add_tickets(study.id, first_tickets(spec))
@@ -82,13 +82,13 @@ def said(
     words: list[str], url: str, capsys: pytest.CaptureFixture[str], *, code: int | None = None
 ) -> tuple[int, str, str]:
     """Return exit code and output of a command, with nothing in it of the moment or of the store's URL."""
-    found = cli.main([*words, "--storage", url])
+    exit_code = cli.main([*words, "--storage", url])
     out, err = capsys.readouterr()
     text = (out + err).replace(urls.shown(url), "STORE")
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d[.\d]*)?(\+00:00| UTC)?", "MOMENT", text)
     if code is not None:
-        assert found == code, text
-    return found, text, out
+        assert exit_code == code, text
+    return exit_code, text, out
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_what_is_done_is_the_same(
 def _states(url: str) -> list[Any]:
     with Store.open(url) as store:
         rows = store.list_studies()
-        return [(each.study.name, each.study.state, each.tickets) for each in rows]
+        return [(study.study.name, study.study.state, study.tickets) for study in rows]
 
 
 @contextmanager
@@ -204,14 +204,14 @@ def test_a_search_is_looked_at_to_its_verdict_which_is_that_of_the_database(
     spec, database = _spec(here), f"sqlite:///{here / 'own.db'}"
     expected = said(["search", spec, "--no-report", "--workers", "1"], database, capsys)
     with _agent(served.storage, here.parent):
-        found = said(["search", spec], served.url, capsys)
-    assert found[0] == expected[0]
+        outcome = said(["search", spec], served.url, capsys)
+    assert outcome[0] == expected[0]
     assert (here / "toy.html").is_file()
-    shown = [json.loads(said(["show", "toy", "--json"], url, capsys)[2]) for url in (database, served.url)]
-    for each in shown:
-        del each["cost"]
-        assert each["state"] == "done"
-    assert shown[0] == shown[1]
+    reports = [json.loads(said(["show", "toy", "--json"], url, capsys)[2]) for url in (database, served.url)]
+    for report in reports:
+        del report["cost"]
+        assert report["state"] == "done"
+    assert reports[0] == reports[1]
     # the same command again prints the result
     assert said(["search", spec, "--no-report"], served.url, capsys)[0] == expected[0]
 
@@ -260,8 +260,8 @@ def test_a_comparison_is_carried_out_behind_a_server(
     database = f"sqlite:///{here / 'own.db'}"
     expected = said([*words, "--workers", "1"], database, capsys)
     with _agent(served.storage, here.parent):
-        found = said(words, served.url, capsys)
-    assert found[0] == expected[0]
+        outcome = said(words, served.url, capsys)
+    assert outcome[0] == expected[0]
 
 
 def test_what_needs_the_database_is_refused_in_one_sentence(
@@ -353,20 +353,20 @@ def test_files_that_others_can_read_are_told_of(
 def test_a_file_that_is_given_comes_before_the_environment_and_that_before_logins(
     here: Path, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, named, given = "https://one.example", here / "named", here / "given"
+    url, env_file, explicit_file = "https://one.example", here / "named", here / "given"
     assert credentials.token_for(url) is None
     credentials.remember(url, "kept")
     credentials.remember("https://two.example", "other")
-    for path in (named, given):
+    for path in (env_file, explicit_file):
         path.write_text(path.name)
         path.chmod(0o600)
     assert credentials.token_for(url + "/") == "kept"
-    assert credentials.token_for(url, given) == "given"
-    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(named))
+    assert credentials.token_for(url, explicit_file) == "given"
+    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(env_file))
     assert credentials.token_for(url) == "named"
     monkeypatch.setenv("TEMPOPT_TOKEN", "first")
     assert credentials.token_for(url) == "first"
-    assert credentials.token_for(url, given) == "given"
+    assert credentials.token_for(url, explicit_file) == "given"
     assert "kept" not in repr(credentials.servers())
     assert credentials.forget("https://two.example") == "https://two.example"
     assert credentials.forget("https://two.example") is None
@@ -400,9 +400,9 @@ def test_python_reaches_the_studies_of_a_server(
     spec = small()
     with tempopt.connect(served.url, served.token) as server:
         assert server.studies() == []
-        begun = server.search(spec, progress=False, wait=False)
-        assert begun.name == "toy"
-        assert [each["study"] for each in server.studies()] == ["toy"]
+        study = server.search(spec, progress=False, wait=False)
+        assert study.name == "toy"
+        assert [entry["study"] for entry in server.studies()] == ["toy"]
         server.pause("toy")
         assert server.resume("toy", more=1, progress=False, wait=False).tickets["search"].requested == 3
         with _agent(served.storage, here.parent):
@@ -434,12 +434,12 @@ def test_a_program_that_was_given_a_token_trains_as_an_agent_and_keeps_its_check
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TEMPOPT_TOKEN")
-    told = _Notes()
+    notes = _Notes()
     with tempopt.connect(served.url, served.new_token("submit", "agent")) as server:
-        result = server.search(small(), workers=1, observer=told)
+        result = server.search(small(), workers=1, observer=notes)
     assert result.state == "done"
     assert result.cost.checkpoint_seconds > 0
-    assert not [note for note in told.notes if "checkpoint" in note.lower()]
+    assert not [note for note in notes.notes if "checkpoint" in note.lower()]
     assert "TEMPOPT_TOKEN" not in os.environ
 
 

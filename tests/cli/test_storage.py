@@ -42,10 +42,10 @@ def test_storage_is_what_was_given_then_the_environment_then_the_folder(
     assert storage_url(_given(file=_file("sqlite:///named.db\n"))) == "sqlite:///named.db"
 
 
-@pytest.mark.parametrize("given", [_given(""), _given(file="")])
-def test_an_empty_storage_is_not_the_default(given: argparse.Namespace) -> None:
+@pytest.mark.parametrize("namespace", [_given(""), _given(file="")])
+def test_an_empty_storage_is_not_the_default(namespace: argparse.Namespace) -> None:
     with pytest.raises((StorageError, UsageError)):
-        urls.parse(storage_url(given))
+        urls.parse(storage_url(namespace))
 
 
 def test_the_option_that_leads_back_names_the_default_where_the_environment_names_another(
@@ -64,18 +64,18 @@ def test_a_file_names_the_store(text: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
         ("", "studies.url holds nothing. Give a file that holds one line, the URL."),
         (" \n\n", "studies.url holds nothing."),
         (f"{RAW}\n{RAW}\n", "studies.url holds 2 lines. Give a file that holds one line, the URL."),
     ],
 )
-def test_a_file_that_holds_no_url_is_refused_and_not_repeated(text: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_file_that_holds_no_url_is_refused_and_not_repeated(text: str, fragment: str) -> None:
+    with pytest.raises(UsageError) as error:
         storage_url(_given(file=_file(text)))
-    assert said in str(caught.value)
-    assert "zqx" not in str(caught.value)
+    assert fragment in str(error.value)
+    assert "zqx" not in str(error.value)
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "mode", "warned"),
+    ("url", "mode", "is_warned"),
     [
         (WRITTEN, 0o600, False),
         (WRITTEN, 0o640, True),
@@ -97,12 +97,12 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     ],
 )
 def test_a_password_that_others_can_read_is_warned_of(
-    url: str, mode: int, warned: bool, capsys: pytest.CaptureFixture[str]
+    url: str, mode: int, is_warned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert storage_url(_given(file=_file(url, mode))) == url
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == warned * (
+    assert err == is_warned * (
         "tempopt: warning: studies.url holds a password that others on this machine can read. "
         "Run: chmod 600 studies.url\n"
     )

@@ -69,10 +69,10 @@ def test_a_token_is_revoked_by_its_id(
     for _ in range(2):
         out, _ = _said(capsys, "revoke", row.id, "--storage", storage)
         assert row.id in out and "gone" in out
-    found = served.store.token(row.id)
-    assert found is not None and found.revoked is not None
-    for unknown in ("000000000000", "../studies/toy"):
-        _, err = _said(capsys, "revoke", unknown, "--storage", storage, code=2)
+    token_row = served.store.token(row.id)
+    assert token_row is not None and token_row.revoked is not None
+    for unknown_id in ("000000000000", "../studies/toy"):
+        _, err = _said(capsys, "revoke", unknown_id, "--storage", storage, code=2)
         assert len(err.splitlines()) == 1
 
 
@@ -86,7 +86,7 @@ def test_a_token_that_was_given_in_place_of_its_id_is_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "fragment"),
     [
         (["create", "--name", "a"], "a name and a scope"),
         (["create", "--scope", "view"], "a name and a scope"),
@@ -102,10 +102,10 @@ def test_a_token_that_was_given_in_place_of_its_id_is_not_shown(
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_sentence(
-    words: list[str], said: str, storage: str, served: Served, capsys: pytest.CaptureFixture[str]
+    words: list[str], fragment: str, storage: str, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, err = _said(capsys, *words, "--storage", storage, code=2)
-    assert out == "" and said in err
+    assert out == "" and fragment in err
     assert [row.name for row in served.store.tokens()] == ["admin"]
 
 

@@ -46,17 +46,17 @@ def world(worth: dict[str, float]) -> Any:
 
 def measured(rows: list[TicketRow]) -> list[Measurement]:
     """Return where control has led: τ of layer 0 to half of its beginning, of layer 1 to twice as much."""
-    found = []
+    measurements = []
     for row in rows:
         if row.parameters and is_controlled(row.parameters):
             first = row.parameters.get("temperature_init", 1.0)
             for step in (0, 5, 10):
                 for layer, factor in enumerate((0.5, 2.0)):
                     tau = first * factor ** (step / 10)
-                    found.append(
+                    measurements.append(
                         Measurement(ticket_id=row.id, name=f"controlled/{layer}", step=step, value=tau)
                     )
-    return found
+    return measurements
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_the_verdict_names_control_a_part_and_recommends_it(study: Simulated, re
 
 
 def test_without_a_gain_of_control_a_constant_is_enough(make_spec: Any) -> None:
-    found = Simulated(make_spec({"search": SPACE}, trials=12), world({"level": 0.5})).run()
-    verdict = conclude(found.rows, [], found.spec)
+    simulated = Simulated(make_spec({"search": SPACE}, trials=12), world({"level": 0.5})).run()
+    verdict = conclude(simulated.rows, [], simulated.spec)
     assert verdict is not None and verdict.recommendation is not None
     assert verdict.recommendation.now == "train_at_constant" and not verdict.controlled
     assert not is_controlled(verdict.recommendation.parameters)
@@ -116,17 +116,17 @@ def test_no_plan_of_inference_is_that_of_a_controlled_winner(make_spec: Any) -> 
     spec = make_spec({"search": SPACE})
     assert WINNER not in inference_plans(spec, CONTROLLED)
     assert WINNER in inference_plans(spec, {"temperature_init": 3.0})
-    asked = evaluations("confirm", ("search",), spec, CONTROLLED, CONTROLLED)
-    assert {each.name for each in asked} > {"test", "test_current", "validate"}
-    assert not any(each.temperature and is_controlled(each.temperature) for each in asked)
+    plans = evaluations("confirm", ("search",), spec, CONTROLLED, CONTROLLED)
+    assert {plan.name for plan in plans} > {"test", "test_current", "validate"}
+    assert not any(plan.temperature and is_controlled(plan.temperature) for plan in plans)
 
 
 def test_plots_show_what_was_measured(study: Simulated, result_of: Any) -> None:
     rows = measured(study.rows)
     result = result_of(study.spec, study.rows, rows, state="done")
     by_run: dict[int, dict[str, Any]] = {}
-    for each in rows:
-        by_run.setdefault(each.ticket_id, {}).setdefault(each.name, []).append((each.step, each.value))
+    for row in rows:
+        by_run.setdefault(row.ticket_id, {}).setdefault(row.name, []).append((row.step, row.value))
     result = type(result)(
         **{**{n: getattr(result, n) for n in result.__dataclass_fields__}, "measured": by_run}
     )

@@ -36,8 +36,8 @@ def measured(
 def losses(winner: float) -> dict[str, list[float]]:
     """Return losses by pair, the baseline's about 1."""
     return {
-        "search": [winner + 2 * each for each in NOISE],
-        "baseline": [1.0 - each for each in NOISE],
+        "search": [winner + 2 * noise for noise in NOISE],
+        "baseline": [1.0 - noise for noise in NOISE],
     }
 
 
@@ -82,14 +82,14 @@ def test_a_guard_from_below_has_its_interval_about_the_change(
 def test_the_data_and_the_temperature_of_the_confirmation_count(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    good, bad = losses(1.0), losses(1.5)
-    both = [
-        *measured(whole_study, good, "validate_current/guard:val_loss"),
-        *measured(whole_study, bad, "test/guard:val_loss"),
+    good_losses, bad_losses = losses(1.0), losses(1.5)
+    measurements = [
+        *measured(whole_study, good_losses, "validate_current/guard:val_loss"),
+        *measured(whole_study, bad_losses, "test/guard:val_loss"),
     ]
-    assert concluded(fixed_spec(guards=LOSS), whole_study, both).guards[0].state == "broken"
+    assert concluded(fixed_spec(guards=LOSS), whole_study, measurements).guards[0].state == "broken"
     spec = fixed_spec(guards=LOSS, confirm_on="validate", validate_at="current")
-    assert concluded(spec, whole_study, both).guards[0].state == "kept"
+    assert concluded(spec, whole_study, measurements).guards[0].state == "kept"
 
 
 def test_a_run_without_a_finite_value_counts_with_the_worst_and_keeps_no_guard(
@@ -128,16 +128,18 @@ def test_a_metric_that_no_run_has_is_in_the_way(fixed_spec: Any, whole_study: li
 def test_of_a_metric_that_is_nan_in_every_run_it_is_not_said_that_runs_failed(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    told = measured(whole_study, {arm: [math.nan] * 8 for arm in losses(1.0)})
-    (guard,) = concluded(fixed_spec(guards=LOSS), whole_study, told).guards
+    measurements = measured(whole_study, {arm: [math.nan] * 8 for arm in losses(1.0)})
+    (guard,) = concluded(fixed_spec(guards=LOSS), whole_study, measurements).guards
     assert guard_line(guard).endswith("not measured, since no confirming run has a finite value of it.")
 
 
 def test_an_arm_that_has_no_value_of_its_own_is_given_no_number(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    told = measured(whole_study, {**losses(1.0), "search": [math.nan] * 8})
-    (guard,) = concluded(fixed_spec(guards={"val_loss": "no worse than 300%"}), whole_study, told).guards
+    measurements = measured(whole_study, {**losses(1.0), "search": [math.nan] * 8})
+    (guard,) = concluded(
+        fixed_spec(guards={"val_loss": "no worse than 300%"}), whole_study, measurements
+    ).guards
     assert guard_line(guard) == (
         "guard on val_loss (limit +300 %): not shown to be kept: the winner diverged on 8 of 8 seeds, "
         "the baseline on 0."

@@ -47,8 +47,8 @@ def test_candidates_are_the_best_distinct_complete_trials(make_ticket: Any) -> N
         trial(5, 0.7, parameters=flat | {"temperature_init": 6.0}),
         trial(6, 0.8, parameters={**flat, "temperature_final": 2.0}),
     ]
-    found = candidates(tickets, 3, "maximize")
-    assert [parameters["temperature_init"] for parameters in found] == [3.0, 2.0, 6.0]
+    best_params = candidates(tickets, 3, "maximize")
+    assert [parameters["temperature_init"] for parameters in best_params] == [3.0, 2.0, 6.0]
     assert [p["temperature_init"] for p in candidates(tickets, 1, "minimize")] == [2.0]
 
 
@@ -70,16 +70,20 @@ def test_what_is_chosen_on_is_never_estimated_on(
     make_spec: Any, run_ticket: Any, searched: list[TicketRow]
 ) -> None:
     spec = make_spec(seeds={"choose": 4, "confirm": 8})
-    chosen: list[TicketRow] = []
-    while (new := next_tickets([*searched, *chosen], spec))[0].kind == "choose":
-        chosen += [run_ticket(t, 0.5) for t in new]
-    assert {t.pair for t in chosen} == {0, 1, 2, 3}
-    seeds = {t.pair: t.seed for t in new}
+    choose_rows: list[TicketRow] = []
+    while (new_tickets := next_tickets([*searched, *choose_rows], spec))[0].kind == "choose":
+        choose_rows += [run_ticket(t, 0.5) for t in new_tickets]
+    assert {t.pair for t in choose_rows} == {0, 1, 2, 3}
+    seeds = {t.pair: t.seed for t in new_tickets}
     assert len(set(seeds.values())) == 8
-    assert all(t.seed == seeds[t.pair] for t in new)
-    assert set(seeds.values()).isdisjoint(t.seed for t in [*searched, *chosen])
-    other = confirm_tickets([*searched, *chosen], make_spec(seed=1, seeds={"choose": 4, "confirm": 8}))
-    assert len(other) == len(new) and set(seeds.values()).isdisjoint(t.seed for t in other)
+    assert all(t.seed == seeds[t.pair] for t in new_tickets)
+    assert set(seeds.values()).isdisjoint(t.seed for t in [*searched, *choose_rows])
+    other_tickets = confirm_tickets(
+        [*searched, *choose_rows], make_spec(seed=1, seeds={"choose": 4, "confirm": 8})
+    )
+    assert len(other_tickets) == len(new_tickets) and set(seeds.values()).isdisjoint(
+        t.seed for t in other_tickets
+    )
 
 
 def test_the_best_mean_over_the_choosing_seeds_wins(
@@ -189,16 +193,16 @@ def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_tic
         for arm in ("baseline", "constant", "search")
         for i in range(2)
     ]
-    new = confirm_tickets(tickets, spec)
-    assert [(t.kind, t.arm) for t in new] == [("confirm", "search+baseline+twin")] * 4
-    assert {str(t.parameters) for t in new} == {str({"temperature_init": 1.0, "lr": 1.2})}
+    new_tickets = confirm_tickets(tickets, spec)
+    assert [(t.kind, t.arm) for t in new_tickets] == [("confirm", "search+baseline+twin")] * 4
+    assert {str(t.parameters) for t in new_tickets} == {str({"temperature_init": 1.0, "lr": 1.2})}
 
 
 def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(
     make_spec: Any, make_ticket: Any
 ) -> None:
     spec = make_spec(LR, candidates=1)
-    found = {"temperature_init": 3.0, "lr": 0.15}
+    params = {"temperature_init": 3.0, "lr": 0.15}
     tickets = [
         *(
             make_ticket(
@@ -206,7 +210,7 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
             )
             for i in range(4)
         ),
-        make_ticket("search", 0, 0.9, parameters=found),
+        make_ticket("search", 0, 0.9, parameters=params),
     ]
     arms = choices(tickets, spec)
     assert arms["baseline"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
@@ -217,9 +221,11 @@ def test_baseline_is_confirmed_even_if_no_run_of_it_came_through(
     make_spec: Any, searched: list[TicketRow]
 ) -> None:
     spec = make_spec(candidates=1)
-    broken = [dataclasses.replace(t, outcome="diverged", value=None) for t in searched[:3]]
-    new = confirm_tickets([*broken, *searched[3:]], spec)
-    assert {str(t.parameters) for t in new if "baseline" in arms_of(t)} == {str({"temperature_init": 1.0})}
+    diverged_rows = [dataclasses.replace(t, outcome="diverged", value=None) for t in searched[:3]]
+    new_tickets = confirm_tickets([*diverged_rows, *searched[3:]], spec)
+    assert {str(t.parameters) for t in new_tickets if "baseline" in arms_of(t)} == {
+        str({"temperature_init": 1.0})
+    }
 
 
 def test_without_a_complete_search_trial_there_is_nothing_to_confirm(
@@ -257,14 +263,14 @@ def test_added_pairs_train_the_arms_that_decide_on_fresh_seeds(make_spec: Any) -
     study = Simulated(make_spec(SCHEDULED, trials=6), worth).run()
     first = study.of("confirm")
     assert {t.arm for t in first} == {"search", "baseline", "twin", "constant", "constant_twin"}
-    new = study.do(more_pairs(*over(study), 3))
-    assert {t.round for t in new} == {1}
-    assert [t.pair for t in new if t.arm == "search"] == [0, 1, 2]
+    new_rows = study.do(more_pairs(*over(study), 3))
+    assert {t.round for t in new_rows} == {1}
+    assert [t.pair for t in new_rows if t.arm == "search"] == [0, 1, 2]
     # constants do not decide whether a gain is shown
-    assert {(t.kind, t.arm, str(t.parameters)) for t in new} == {
+    assert {(t.kind, t.arm, str(t.parameters)) for t in new_rows} == {
         (t.kind, t.arm, str(t.parameters)) for t in first if t.arm in DECIDING_ARMS
     }
-    assert {t.seed for t in new}.isdisjoint(t.seed for t in study.rows if t not in new)
+    assert {t.seed for t in new_rows}.isdisjoint(t.seed for t in study.rows if t not in new_rows)
     study.run()
     assert [t.number for t in study.of("confirm")] == list(range(len(study.of("confirm"))))
     assert {t.round for t in study.do(more_pairs(*over(study), 1))} == {2}
@@ -276,11 +282,13 @@ def test_pairs_are_added_to_nothing_but_a_verdict(make_spec: Any, run_ticket: An
     study.search()
     while not study.of("confirm"):
         assert more_pairs(*over(study), 4) == []
-        before = list(study.rows)
+        rows_before = list(study.rows)
         assert study.step()
-    place = next(place for place, row in enumerate(study.rows) if row.kind == "confirm")
-    running = list(study.rows)
-    running[place] = dataclasses.replace(running[place], state="running", outcome=None, value=None)
-    assert more_pairs(running, study.spec, 4) == more_pairs(before, study.spec, 4) == []
+    confirm_index = next(index for index, row in enumerate(study.rows) if row.kind == "confirm")
+    running_rows = list(study.rows)
+    running_rows[confirm_index] = dataclasses.replace(
+        running_rows[confirm_index], state="running", outcome=None, value=None
+    )
+    assert more_pairs(running_rows, study.spec, 4) == more_pairs(rows_before, study.spec, 4) == []
     study.run()
     assert more_pairs(*over(study), 4)

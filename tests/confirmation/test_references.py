@@ -55,16 +55,16 @@ def shown(ticket: TicketRow) -> float:
 
 
 def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> None:
-    more = {**LR, "weight_decay": {"low": 0.0, "high": 0.1}}
-    for search, num_tuned in ((LR, 4 + 2), (more, 4 + 2 * 2)):
+    two_params = {**LR, "weight_decay": {"low": 0.0, "high": 0.1}}
+    for search, num_tuned in ((LR, 4 + 2), (two_params, 4 + 2 * 2)):
         study = Simulated(make_spec({"search": search}, trials=6), hot)
-        begun = study.search()
-        assert sum(t.kind == "baseline" for t in begun) == 4
+        first_rows = study.search()
+        assert sum(t.kind == "baseline" for t in first_rows) == 4
         tuning = study.step()
         assert [(t.kind, t.number) for t in tuning] == [("baseline", 4 + n) for n in range(num_tuned)]
         assert all(is_neutral(t.parameters or {}) for t in tuning)
         seeds = [t.seed for t in tuning]
-        assert set(seeds) == {t.seed for t in begun}, "they share the seeds of the search"
+        assert set(seeds) == {t.seed for t in first_rows}, "they share the seeds of the search"
         assert seeds.count(seeds[0]) == num_tuned / 2
         assert {t.kind for t in study.step()} == {"choose"}
 
@@ -85,12 +85,12 @@ def test_the_search_s_model_says_what_tunes_the_baseline(make_spec: Any, best: f
 
     study = Simulated(spec, worth)
     study.search()
-    new = [row(ticket, 100 + place) for place, ticket in enumerate(next_tickets(study.rows, spec))]
-    agents = [Arms(spec, [*study.rows, *new], []) for _ in range(2)]
-    rates = [agents[0].ask(ticket)["lr"] for ticket in new[:3]]
+    new_rows = [row(ticket, 100 + index) for index, ticket in enumerate(next_tickets(study.rows, spec))]
+    agents = [Arms(spec, [*study.rows, *new_rows], []) for _ in range(2)]
+    rates = [agents[0].ask(ticket)["lr"] for ticket in new_rows[:3]]
     assert all(abs(math.log10(rate / best)) < 0.7 for rate in rates)
     # an agent that comes to one of them alone asks the same
-    assert agents[1].ask(new[2])["lr"] == rates[2]
+    assert agents[1].ask(new_rows[2])["lr"] == rates[2]
 
 
 def test_the_winner_is_chosen_before_the_baseline_on_the_same_seeds(make_spec: Any) -> None:
@@ -123,9 +123,9 @@ def test_the_baseline_is_the_better_of_the_best_known_and_the_twin(
         batch = study.step()
     first = first_winner(study.rows, study.spec)
     assert first is not None
-    ranked = sorted(study.of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
+    ranked_rows = sorted(study.of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
     candidates = {t.candidate: t.parameters for t in batch}
-    assert candidates == {0: ranked[0].parameters, 1: ranked[1].parameters, 2: neutral(first)}
+    assert candidates == {0: ranked_rows[0].parameters, 1: ranked_rows[1].parameters, 2: neutral(first)}
     study.run()
     baseline = study.of("confirm", "baseline")[0].parameters
     assert baseline == candidates[2 if is_twin_better else 0]
@@ -136,16 +136,16 @@ def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spe
     study.search()
     assert {t.kind for t in study.step()} == {"baseline"}
     at_one = {"temperature_init": 1.0, "lr": 0.0123}
-    tuned = {"temperature_init": 3.0, "lr": 0.02}
+    tuned_params = {"temperature_init": 3.0, "lr": 0.02}
 
     def recommend(arm: Any, count: int) -> list[dict[str, Any]]:
-        return {"search": [tuned], "baseline": [at_one], "constant": []}[arm]
+        return {"search": [tuned_params], "baseline": [at_one], "constant": []}[arm]
 
     # one set of the search is not chosen among
-    new = next_tickets(study.rows, study.spec, recommend)
-    assert {(t.arm, t.candidate, str(t.parameters)) for t in new} == {
+    new_tickets = next_tickets(study.rows, study.spec, recommend)
+    assert {(t.arm, t.candidate, str(t.parameters)) for t in new_tickets} == {
         ("baseline", 0, str(at_one)),
-        ("baseline", 1, str(neutral(tuned))),
+        ("baseline", 1, str(neutral(tuned_params))),
     }
 
 
@@ -153,13 +153,13 @@ def test_a_twin_that_trains_the_same_as_the_best_known_has_nothing_to_be_chosen_
     study = Simulated(make_spec({"search": LR}, trials=6), shown)
     study.search()
     assert {t.kind for t in study.step()} == {"baseline"}
-    tuned = {"temperature_init": 3.0, "lr": 0.02}
+    tuned_params = {"temperature_init": 3.0, "lr": 0.02}
 
     def recommend(arm: Any, count: int) -> list[dict[str, Any]]:
-        return {"search": [tuned], "baseline": [neutral(tuned)], "constant": []}[arm]
+        return {"search": [tuned_params], "baseline": [neutral(tuned_params)], "constant": []}[arm]
 
-    new = next_tickets(study.rows, study.spec, recommend)
-    assert {(t.kind, t.arm) for t in new} == {("confirm", "search"), ("confirm", "baseline+twin")}
+    new_tickets = next_tickets(study.rows, study.spec, recommend)
+    assert {(t.kind, t.arm) for t in new_tickets} == {("confirm", "search"), ("confirm", "baseline+twin")}
 
 
 @pytest.mark.parametrize("search", [TAU, {**TAU, "normaliser": ["softmax", "sparsemax"]}])
@@ -185,11 +185,11 @@ def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
 
 def test_later_rounds_choose_their_own_baseline_among_all_runs_at_one(make_spec: Any) -> None:
     study = Simulated(make_spec({"search": LR}, trials=6), hot).run().more(3)
-    chosen = [study.of("choose", "baseline", of_round) for of_round in (0, 1)]
-    assert all(chosen)
-    assert {t.seed for t in chosen[0]}.isdisjoint(t.seed for t in chosen[1])
+    choose_rows = [study.of("choose", "baseline", of_round) for of_round in (0, 1)]
+    assert all(choose_rows)
+    assert {t.seed for t in choose_rows[0]}.isdisjoint(t.seed for t in choose_rows[1])
     best_known = max(study.of("baseline"), key=lambda t: t.value or 0.0).parameters
-    assert all(best_known in [t.parameters for t in tickets] for tickets in chosen)
+    assert all(best_known in [t.parameters for t in tickets] for tickets in choose_rows)
 
 
 # ---- the exchange
@@ -256,8 +256,8 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
         {"search", "baseline", "twin"},
         {"constant", "constant_twin"},
     ]
-    deciding, constants = ({t.pair: t.seed for t in batch} for batch in batches)
-    assert deciding == constants
+    deciding_seeds, constants = ({t.pair: t.seed for t in batch} for batch in batches)
+    assert deciding_seeds == constants
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None
     twin = study.of("confirm", "constant_twin")[0].parameters
@@ -279,11 +279,11 @@ def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any
     study = Simulated(spec, shown).run()
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None
-    named = {"temperature_init": 1.7, "schedule": "constant", "lr": 0.5}
+    named_params = {"temperature_init": 1.7, "schedule": "constant", "lr": 0.5}
     arms = constants_to_train(
-        study.rows, spec, final_set, lambda arm, count: [named] if arm == "constant" else []
+        study.rows, spec, final_set, lambda arm, count: [named_params] if arm == "constant" else []
     )
-    assert arms["constant"] == named and list(arms) == ["constant_twin", "constant"]
+    assert arms["constant"] == named_params and list(arms) == ["constant_twin", "constant"]
 
 
 def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_spec: Any) -> None:
@@ -335,9 +335,9 @@ def test_references_are_the_same_for_an_agent_that_reads_the_study_late(make_spe
     study = Simulated(spec, lambda t: noise_of(t) + 3.0 * ("schedule" in active_groups(t.parameters or {})))
     study.search()
     while True:
-        new = [next_tickets(study.rows, spec, Arms(spec, study.rows, []).recommend) for _ in range(2)]
-        assert new[0] == new[1]
-        if not study.do(new[0]):
+        new_tickets = [next_tickets(study.rows, spec, Arms(spec, study.rows, []).recommend) for _ in range(2)]
+        assert new_tickets[0] == new_tickets[1]
+        if not study.do(new_tickets[0]):
             break
     arms = Arms(spec, study.rows, [])
     [baseline] = arms.recommend("baseline", 1)

@@ -86,5 +86,5 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store of the test's own."""
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as found:
-        yield found
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        yield store

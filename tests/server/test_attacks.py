@@ -32,12 +32,12 @@ def secret(served: Served) -> int:
     for ticket in served.store.tickets(row.id, ["search"]):
         parameters = {"temperature_init": SECRET, "temperature_final": 1.0, "schedule": "linear"}
         outcomes = Outcomes(outcome="complete", value=SECRET, steps=24, seconds=1.0)
-        wanted = Wanted(limits={"search": ticket.number}, lease=60.0, max_attempts=3, held=[])
-        taken = served.store.take_ticket(row.id, f"agent-{ticket.number}", wanted)
-        assert taken is not None
-        served.store.begin(taken.id, 1, parameters, parameters, None)
-        ended = Ended(ticket_id=taken.id, attempt=1, outcomes=outcomes)
-        served.store.write(row.id, [ended], agent=f"agent-{ticket.number}", lease=60.0)
+        criteria = Wanted(limits={"search": ticket.number}, lease=60.0, max_attempts=3, held=[])
+        taken_ticket = served.store.take_ticket(row.id, f"agent-{ticket.number}", criteria)
+        assert taken_ticket is not None
+        served.store.begin(taken_ticket.id, 1, parameters, parameters, None)
+        change = Ended(ticket_id=taken_ticket.id, attempt=1, outcomes=outcomes)
+        served.store.write(row.id, [change], agent=f"agent-{ticket.number}", lease=60.0)
     return ticket.id
 
 
@@ -60,12 +60,14 @@ def test_a_study_of_others_cannot_be_read_changed_or_told_from_one_that_is_not_t
     paths = ("", "/row", "/tickets", "/measurements", "/logs", "/maps", "/warm-start", "/jobs", "/news")
     paths += ("/report", "/export", "/verdict", f"/runs/{secret}")
     for path in paths:
-        there, not_there = (
+        hidden_response, not_there = (
             team.get(f"/api/studies/{name}{path}") for name in ("speech-secret", "speech-none")
         )
-        assert there.status_code == not_there.status_code == 404, path
-        assert there.json()["error"]["code"] == not_there.json()["error"]["code"] == "study_not_found"
-        assert str(SECRET) not in there.text
+        assert hidden_response.status_code == not_there.status_code == 404, path
+        assert (
+            hidden_response.json()["error"]["code"] == not_there.json()["error"]["code"] == "study_not_found"
+        )
+        assert str(SECRET) not in hidden_response.text
     for verb in ("pause", "stop", "resume", "enqueue", "gc"):
         answer = team.post(
             f"/api/studies/speech-secret/{verb}", json={"sets": []} if verb == "enqueue" else {}
@@ -91,25 +93,27 @@ def test_a_run_of_others_is_not_told_under_a_study_of_ones_own(
 def test_a_study_outside_the_prefix_cannot_be_begun(served: Served, team: httpx.Client) -> None:
     answer = team.post("/api/studies", json={"spec": _spec("speech-mine")})
     assert answer.status_code in (403, 404)
-    assert [each.study.name for each in served.store.list_studies()] == []
+    assert [entry.study.name for entry in served.store.list_studies()] == []
 
 
 def test_a_study_does_not_begin_with_runs_of_others(served: Served, secret: int, team: httpx.Client) -> None:
     answer = team.post("/api/studies", json={"spec": _spec("vision-b", warm_start=["speech-secret"])})
     assert not answer.is_success, "runs of another team were copied into a study of one's own"
     assert str(SECRET) not in answer.text
-    assert [each.study.name for each in served.store.list_studies()] == ["speech-secret"]
+    assert [entry.study.name for entry in served.store.list_studies()] == ["speech-secret"]
 
 
 def test_an_agent_for_some_studies_trains_for_no_others(served: Served, secret: int) -> None:
     agent = Agent(served, token=served.new_token("agent", studies="vision-"))
-    said = {"study": "speech-secret", "agent": agent.name, "session": agent.session}
-    refused = agent.http.post("/api/agents/join", json=said)
-    assert refused.status_code == 404
+    agent_fields = {"study": "speech-secret", "agent": agent.name, "session": agent.session}
+    response = agent.http.post("/api/agents/join", json=agent_fields)
+    assert response.status_code == 404
     study = served.store.load_study("speech-secret")
-    body = {**said, "study_id": study.id, "take": {"held": [], "wait": 0}}
+    body = {**agent_fields, "study_id": study.id, "take": {"held": [], "wait": 0}}
     assert agent.http.post("/api/agents/sync", json=body).status_code == 404
-    assert agent.http.post("/api/agents/leave", json={**said, "study_id": study.id}).status_code == 404
+    assert (
+        agent.http.post("/api/agents/leave", json={**agent_fields, "study_id": study.id}).status_code == 404
+    )
     for path in ("/api/studies", "/api/audit", "/api/tokens"):
         assert agent.http.get(path).status_code == 403
     agent.http.close()
@@ -120,20 +124,20 @@ def test_a_study_that_is_not_there_is_refused_without_the_names_of_others(
 ) -> None:
     agent = Agent(served, token=served.new_token("agent", studies="vision-"))
     file = "/api/checkpoints/vision-none/search-0000/step-1-1.ckpt"
-    wanted = {"study": "vision-none", "run": "search-0000", "file": "step-1-1.ckpt", "purpose": "get"}
+    body = {"study": "vision-none", "run": "search-0000", "file": "step-1-1.ckpt", "purpose": "get"}
     upload = {"upload": "0" * 32, "offset": 0, "total": 1}
     spec = _spec("vision-b", warm_start=["vision-none"])
     answers = [
         agent.http.get(file),
         agent.http.put(file, params=upload, content=b"x"),
-        agent.http.post("/api/checkpoints/where", json=wanted),
+        agent.http.post("/api/checkpoints/where", json=body),
         team.post("/api/studies", json={"spec": spec}),
         team.post("/api/check", json={"text": json.dumps(spec)}),
     ]
     agent.http.close()
     for answer in answers:
         assert "speech" not in answer.text and "sqlite" not in answer.text
-    assert [each.status_code for each in answers[:3]] == [404] * 3
+    assert [response.status_code for response in answers[:3]] == [404] * 3
     assert "there is no study" in answers[3].text and "vision-none" in answers[3].text
 
 
@@ -170,6 +174,6 @@ def test_a_spec_has_the_server_open_and_run_nothing(
     assert answer.status_code < 500 and "root:" not in answer.text
     assert not Path("/tmp/tempopt-attacked").exists() and "antigravity" not in sys.modules
     for path in ("", "/report", "/export"):
-        shown = team.get(f"/api/studies/vision-c{path}")
-        assert shown.status_code < 500 and "root:x" not in shown.text
+        response = team.get(f"/api/studies/vision-c{path}")
+        assert response.status_code < 500 and "root:x" not in response.text
     assert not Path("/tmp/tempopt-attacked").exists()

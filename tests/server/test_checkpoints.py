@@ -38,28 +38,28 @@ def agent(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     token = served.new_token("agent")
     monkeypatch.setenv(SERVER, served.url)
     monkeypatch.setenv("TEMPOPT_TOKEN", token)
-    made = Agent(served, token=token)
-    made.join()
-    assert made.take() is not None
-    yield made
-    made.http.close()
+    agent = Agent(served, token=token)
+    agent.join()
+    assert agent.take() is not None
+    yield agent
+    agent.http.close()
 
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (routes, files):
-        monkeypatch.setattr(each, "PIECE", 1000)
+    for module in (routes, files):
+        monkeypatch.setattr(module, "PIECE", 1000)
 
 
-def _ticket(served: Served) -> TicketRow:
-    (ticket,) = (each for each in served.store.tickets(1) if each.kind == "baseline" and each.number == 0)
+def _ticket(server: Served) -> TicketRow:
+    (ticket,) = (row for row in server.store.tickets(1) if row.kind == "baseline" and row.number == 0)
     return ticket
 
 
 def _recorded(agent: Agent, ticket: TicketRow, content: bytes, step: int = 8) -> None:
     url = f"tempopt://toy/{RUN}/step-{step}-{ticket.attempt}.ckpt"
-    kept = Checkpoint(step=step, url=url, digest="d", size=len(content))
-    agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=kept))
+    checkpoint = Checkpoint(step=step, url=url, digest="d", size=len(content))
+    agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 54_321])
@@ -70,7 +70,7 @@ def test_a_file_comes_back_as_it_was_put(
     (tmp_path / "a").write_bytes(content)
     fs, path = opened(URL)
     fs.put_file(str(tmp_path / "a"), path)
-    assert [each.name for each in (served.checkpoints / "toy" / RUN).iterdir()] == [FILE]
+    assert [path.name for path in (served.checkpoints / "toy" / RUN).iterdir()] == [FILE]
     _recorded(agent, _ticket(served), content)
     fs.get_file(path, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == content and fs.size(path) == size
@@ -85,9 +85,9 @@ def test_a_part_of_a_file_can_be_fetched(served: Served, agent: Agent, tmp_path:
     assert (answer.status_code, answer.content) == (206, bytes(range(10, 20)))
 
 
-def _put(agent: Agent, offset: int, some: bytes, total: int, upload: str = "0" * 16) -> httpx.Response:
-    told = {"upload": upload, "offset": offset, "total": total}
-    return agent.http.put(f"/api/checkpoints/toy/{RUN}/{FILE}", params=told, content=some)
+def _put(agent: Agent, offset: int, content: bytes, total: int, upload: str = "0" * 16) -> httpx.Response:
+    query_params = {"upload": upload, "offset": offset, "total": total}
+    return agent.http.put(f"/api/checkpoints/toy/{RUN}/{FILE}", params=query_params, content=content)
 
 
 def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(served: Served, agent: Agent) -> None:
@@ -130,15 +130,15 @@ def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
     fs, path = opened(URL)
     send, calls = fs._sent, []
 
-    def failing(*given: Any) -> Any:
-        calls.append(given)
+    def failing(*args: Any) -> Any:
+        calls.append(args)
         if len(calls) % 3 == 1:
             raise httpx.ConnectError("refused")
-        came = send(*given)
+        response = send(*args)
         if len(calls) % 3 == 2:
             # it was written, and the answer was lost
             raise httpx.ReadError("reset")
-        return came
+        return response
 
     monkeypatch.setattr(fs, "_sent", failing)
     fs.put_file(str(tmp_path / "a"), path)
@@ -157,15 +157,17 @@ def test_a_server_that_stays_away_is_told_as_a_checkpoint_that_could_not_be_writ
 
 def _codes(agent: Agent, run: str, file: str, study: str = "toy") -> set[str]:
     """Return the codes with which all ways to a file are refused."""
-    found = []
+    responses = []
     for purpose in ("put", "get"):
         body = {"study": study, "run": run, "file": file, "size": 3, "purpose": purpose}
-        found.append(agent.http.post("/api/checkpoints/where", json=body))
+        responses.append(agent.http.post("/api/checkpoints/where", json=body))
     path = f"/api/checkpoints/{study}/{run}/{file}"
-    told = {"upload": "0" * 16, "offset": 0, "total": 3}
-    found += [agent.http.put(path, params=told, content=b"abc"), agent.http.get(path)]
-    assert all(400 <= each.status_code < 500 for each in found), [each.text for each in found]
-    return {each.json()["error"]["code"] for each in found}
+    query_params = {"upload": "0" * 16, "offset": 0, "total": 3}
+    responses += [agent.http.put(path, params=query_params, content=b"abc"), agent.http.get(path)]
+    assert all(400 <= response.status_code < 500 for response in responses), [
+        response.text for response in responses
+    ]
+    return {response.json()["error"]["code"] for response in responses}
 
 
 @pytest.mark.parametrize(
@@ -216,22 +218,22 @@ def test_a_file_that_the_study_does_not_record_is_not_given_out(served: Served, 
 
 
 def test_links_that_lie_in_the_folder_are_not_followed(served: Served, agent: Agent, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / FILE).write_bytes(b"secret")
+    outside_folder = tmp_path / "outside"
+    outside_folder.mkdir()
+    (outside_folder / FILE).write_bytes(b"secret")
     folder = served.checkpoints / "toy"
     folder.mkdir(parents=True)
-    (folder / RUN).symlink_to(outside)
+    (folder / RUN).symlink_to(outside_folder)
     assert _put(agent, 0, b"abc", 3).json()["error"]["code"] == "checkpoint_refused"
     _recorded(agent, _ticket(served), b"secret")
     answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}")
     assert answer.status_code == 403 and b"secret" not in answer.content
     (folder / RUN).unlink()
     (folder / RUN).mkdir()
-    (folder / RUN / FILE).symlink_to(outside / FILE)
+    (folder / RUN / FILE).symlink_to(outside_folder / FILE)
     assert agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}").status_code == 403
     assert _put(agent, 0, b"abc", 3).json()["error"]["code"] == "checkpoint_refused"
-    assert (outside / FILE).read_bytes() == b"secret"
+    assert (outside_folder / FILE).read_bytes() == b"secret"
 
 
 def test_a_study_of_others_is_not_there(served: Served, agent: Agent) -> None:
@@ -269,7 +271,7 @@ def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
     app = create_app(served.store, checkpoints=f"{bucket}/kept")
     content = os.urandom(3_000_000)
     (tmp_path / "a").write_bytes(content)
-    passed: list[int] = []
+    piece_sizes: list[int] = []
 
     class Counting:
         def __init__(self, inner: Any) -> None:
@@ -277,7 +279,7 @@ def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             async def counted(message: Any) -> None:
-                passed.append(len(message.get("body", b"")))
+                piece_sizes.append(len(message.get("body", b"")))
                 await send(message)
 
             await self.inner(scope, receive, counted)
@@ -292,17 +294,17 @@ def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
         _recorded(agent, ticket, content)
         assert _ticket(served).checkpoints[0].url == f"{bucket}/kept/toy/{RUN}/{FILE}"
         fs.get_file(path, str(tmp_path / "b"))
-        where = agent.http.post(
+        response = agent.http.post(
             "/api/checkpoints/where",
             json={"study": "toy", "run": RUN, "file": FILE, "size": 6 * 1024**3, "purpose": "put"},
         )
-        assert where.json()["url"] == "", "no request puts as much at once"
+        assert response.json()["url"] == "", "no request puts as much at once"
         outcomes = Outcomes(outcome="complete", value=1.0, steps=24, seconds=1.0)
         agent.sync(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes))
         with pytest.raises(FileNotFoundError):
             fs.get_file(path, str(tmp_path / "c"))
     assert hashlib.sha256((tmp_path / "b").read_bytes()).digest() == hashlib.sha256(content).digest()
-    assert sum(passed) < 50_000, "the bytes went through the server"
+    assert sum(piece_sizes) < 50_000, "the bytes went through the server"
     bucket_fs, _ = opened(bucket)
     bucket_fs.invalidate_cache()
     assert bucket_fs.find(f"{bucket}/kept") == [], "the server deletes what no run needs any more"

@@ -51,11 +51,11 @@ JSON = {"content-type": "application/json"}
 def client(served: Served) -> Iterator[httpx.Client]:
     """Somebody who may do everything, to a server with the study ``toy``; it serves to the end."""
     headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": str(PROTOCOL)}
-    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as made:
-        assert made.post("/api/studies", json={"spec": toy_spec()}).status_code == 201
-        yield made
-        assert made.get("/api/studies/toy").status_code == 200
-        assert len(made.get("/api/studies").json()) == 1
+    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as client:
+        assert client.post("/api/studies", json={"spec": toy_spec()}).status_code == 201
+        yield client
+        assert client.get("/api/studies/toy").status_code == 200
+        assert len(client.get("/api/studies").json()) == 1
 
 
 def _refused(answer: httpx.Response) -> tuple[int, str]:
@@ -116,16 +116,16 @@ CODES = {
 @pytest.mark.parametrize("path", BODIES)
 def test_values_that_nothing_can_hold_are_refused_wherever_they_are(client: httpx.Client, path: str) -> None:
     for (name, value), key in itertools.product(UNFIT.items(), BODIES[path]):
-        rest = {other: each for other, each in BODIES[path].items() if other != key}
-        told = json.dumps(rest).encode()[:-1] + (b", " if rest else b"")
-        body = told + f'"{key}": '.encode() + value + b"}"
+        fields = {name: value for name, value in BODIES[path].items() if name != key}
+        prefix = json.dumps(fields).encode()[:-1] + (b", " if fields else b"")
+        body = prefix + f'"{key}": '.encode() + value + b"}"
         assert _refused(client.post(path, content=body, headers=JSON)) in CODES, (name, key)
 
 
-def _rows(served: Served) -> list[TicketRow]:
+def _rows(server: Served) -> list[TicketRow]:
     """Return the tickets of the study, but for how long their leases still are."""
-    rows = served.store.tickets(served.store.load_study("toy").id)
-    return [dataclasses.replace(each, lease=None) for each in rows]
+    rows = server.store.tickets(server.store.load_study("toy").id)
+    return [dataclasses.replace(row, lease=None) for row in rows]
 
 
 BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
@@ -165,17 +165,22 @@ def test_changes_that_make_no_sense_are_refused_and_nothing_is_written(
     served: Served, client: httpx.Client
 ) -> None:
     study = served.store.load_study("toy")
-    said = {**BODIES["/api/agents/sync"], "study_id": study.id}
+    body_base = {**BODIES["/api/agents/sync"], "study_id": study.id}
     assert client.post("/api/agents/join", json=BODIES["/api/agents/join"]).status_code == 200
-    ticket = client.post("/api/agents/sync", json={**said, "take": {}}).json()["taken"]["ticket"]
-    before = _rows(served)
+    ticket = client.post("/api/agents/sync", json={**body_base, "take": {}}).json()["taken"]["ticket"]
+    rows_before = _rows(served)
     for changes in CHANGES:
-        body = {**said, "changes": [{"ticket_id": ticket["id"], "attempt": 1} | each for each in changes]}
+        body = {
+            **body_base,
+            "changes": [{"ticket_id": ticket["id"], "attempt": 1} | change for change in changes],
+        }
         answer = client.post("/api/agents/sync", content=json.dumps(body), headers=JSON)
         assert _refused(answer) in CODES, changes
-        assert _rows(served) == before, changes
-    good = [{"ticket_id": ticket["id"], "attempt": 1} | each for each in (BEGAN, REPORTED, ENDED)]
-    answer = client.post("/api/agents/sync", json={**said, "changes": good})
+        assert _rows(served) == rows_before, changes
+    valid_changes = [
+        {"ticket_id": ticket["id"], "attempt": 1} | change for change in (BEGAN, REPORTED, ENDED)
+    ]
+    answer = client.post("/api/agents/sync", json={**body_base, "changes": valid_changes})
     assert (answer.status_code, answer.json()["refused"]) == (200, [])
 
 
@@ -185,13 +190,13 @@ def test_a_body_that_is_announced_as_too_large_is_not_waited_for(
 ) -> None:
     with _line(served) as line:
         line.sendall(_head(served, "/api/studies", f"content-length: {length}"))
-        status, error, more = _answer(line)
+        status, error, trailing = _answer(line)
     if len(length) <= 18:
         assert (status, error) == (413, "too_large")
     else:
         # no length that a server could read
         assert status in (400, 413)
-    assert more == b""
+    assert trailing == b""
 
 
 def test_a_body_that_grows_too_large_is_cut_off(client: httpx.Client) -> None:
@@ -214,8 +219,8 @@ def test_a_large_body_of_nobody_is_refused_before_it_is_read(served: Served) -> 
     for head in (f"content-length: {LARGEST_UNKNOWN + 1}", "transfer-encoding: chunked"):
         with _line(served) as line:
             line.sendall(_head(served, "/api/studies", head).replace(b"authorization: ", b"x-other: "))
-            status, error, more = _answer(line)
-        assert (status, error, more) == (401, "token_missing", b""), head
+            status, error, trailing = _answer(line)
+        assert (status, error, trailing) == (401, "token_missing", b""), head
 
 
 def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) -> None:
@@ -230,8 +235,8 @@ def test_a_body_that_dribbles_in_is_not_waited_for(served: Served) -> None:
         line.sendall(_head(served, "/api/studies", "content-length: 1000"))
         for byte in b'{"sp':
             line.sendall(bytes([byte]))
-        status, error, more = _answer(line)
-    assert (status, error, more) == (408, "too_slow", b"")
+        status, error, trailing = _answer(line)
+    assert (status, error, trailing) == (408, "too_slow", b"")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +266,7 @@ def test_many_that_dribble_keep_nobody_from_being_served(served: Served, client:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "payload",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
@@ -273,16 +278,18 @@ def test_many_that_dribble_keep_nobody_from_being_served(served: Served, client:
     ],
     ids=["TLS", "version", "nonsense", "long header", "negative length", "two lengths", "no chunk"],
 )
-def test_what_is_no_request_ends_that_line_alone(served: Served, client: httpx.Client, sent: bytes) -> None:
+def test_what_is_no_request_ends_that_line_alone(
+    served: Served, client: httpx.Client, payload: bytes
+) -> None:
     with _line(served) as line:
-        line.sendall(sent)
-        said = b""
+        line.sendall(payload)
+        reply = b""
         # whoever is not listened to may be cut off while they speak
         with contextlib.suppress(OSError):
             line.shutdown(socket.SHUT_WR)
-            while some := line.recv(65536):
-                said += some
-    assert said == b"" or re.match(rb"HTTP/1\.1 4\d\d ", said)
+            while piece := line.recv(65536):
+                reply += piece
+    assert reply == b"" or re.match(rb"HTTP/1\.1 4\d\d ", reply)
 
 
 @pytest.mark.parametrize(
@@ -317,10 +324,10 @@ def test_a_version_that_is_none_is_refused(client: httpx.Client, version: str) -
 )
 def test_the_clock_of_whoever_asks_does_not_matter(client: httpx.Client, date: str) -> None:
     headers = {"date": date, "if-modified-since": date, "last-event-id": "9" * 15}
-    joined = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
-    assert joined.status_code == 200
-    said = {**BODIES["/api/agents/sync"], "study_id": joined.json()["study"]["id"], "take": {}}
-    first = client.post("/api/agents/sync", json=said, headers=headers).json()
+    response = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
+    assert response.status_code == 200
+    body = {**BODIES["/api/agents/sync"], "study_id": response.json()["study"]["id"], "take": {}}
+    first = client.post("/api/agents/sync", json=body, headers=headers).json()
     assert first["taken"]["ticket"]["state"] == "running"
     assert 0 <= first["age"] < 3600
 
@@ -345,11 +352,14 @@ def test_requests_that_come_twice_do_once_what_they_do(served: Served, client: h
     assert _refused(second) == (409, "study_changed")
     assert len(client.get("/api/studies/toy/tickets").json()) == count + 2
     assert [client.post("/api/studies/toy/pause").status_code for _ in range(2)] == [200, 200]
-    made = client.post("/api/tokens", json=BODIES["/api/tokens"]).json()
-    revoked = [client.delete(f"/api/tokens/{made['id']}").json()["revoked"] for _ in range(2)]
-    assert revoked[0] == revoked[1] is not None
-    other = {**toy_spec(), "study": {**toy_spec()["study"], "name": "other"}}
-    assert [client.post("/api/studies", json={"spec": other}).status_code for _ in range(2)] == [201, 200]
+    token_row = client.post("/api/tokens", json=BODIES["/api/tokens"]).json()
+    revocations = [client.delete(f"/api/tokens/{token_row['id']}").json()["revoked"] for _ in range(2)]
+    assert revocations[0] == revocations[1] is not None
+    other_spec = {**toy_spec(), "study": {**toy_spec()["study"], "name": "other"}}
+    assert [client.post("/api/studies", json={"spec": other_spec}).status_code for _ in range(2)] == [
+        201,
+        200,
+    ]
     assert client.delete("/api/studies/other").status_code == 200
     assert _refused(client.delete("/api/studies/other")) == (404, "study_not_found")
 
@@ -364,15 +374,20 @@ def test_keys_of_another_version_are_told_with_the_versions(client: httpx.Client
 # ---- lines by hand
 
 
-def _line(served: Served) -> socket.socket:
-    address = urlsplit(served.url)
+def _line(server: Served) -> socket.socket:
+    address = urlsplit(server.url)
     assert address.hostname is not None
     return socket.create_connection((address.hostname, address.port or 80), timeout=60)
 
 
-def _head(served: Served, path: str, *lines: str) -> bytes:
-    told = ["host: server", f"authorization: Bearer {served.token}", "content-type: application/json", *lines]
-    return "\r\n".join([f"POST {path} HTTP/1.1", *told, "", ""]).encode()
+def _head(server: Served, path: str, *lines: str) -> bytes:
+    header_lines = [
+        "host: server",
+        f"authorization: Bearer {server.token}",
+        "content-type: application/json",
+        *lines,
+    ]
+    return "\r\n".join([f"POST {path} HTTP/1.1", *header_lines, "", ""]).encode()
 
 
 def _answer(line: socket.socket) -> tuple[int, str, bytes]:

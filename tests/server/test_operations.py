@@ -15,9 +15,9 @@ from tempopt.store import Store
 from tests.server.conftest import Served
 
 
-def read(served: Served) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def read(server: Served) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Return every sample that Prometheus reads, by name and labels."""
-    answer = httpx.get(f"{served.url}/metrics", headers={"authorization": f"Bearer {served.token}"})
+    answer = httpx.get(f"{server.url}/metrics", headers={"authorization": f"Bearer {server.token}"})
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain")
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -46,15 +46,15 @@ def test_a_server_without_its_database_lives_and_is_not_ready(
 
 
 def test_a_server_whose_threads_are_all_busy_is_ready(served: Served) -> None:
-    done = threading.Event()
-    served.app.add_api_route("/busy", lambda: done.wait(60))
+    finish = threading.Event()
+    served.app.add_api_route("/busy", lambda: finish.wait(60))
     with ThreadPoolExecutor(60) as pool:
         busy = [pool.submit(httpx.get, f"{served.url}/busy", timeout=120) for _ in range(60)]
         try:
             assert httpx.get(f"{served.url}/readyz", timeout=30).status_code == 200
-            assert not any(each.done() for each in busy)
+            assert not any(future.done() for future in busy)
         finally:
-            done.set()
+            finish.set()
 
 
 def test_a_server_that_is_about_to_end_is_not_ready(served: Served) -> None:
@@ -69,22 +69,22 @@ def test_metrics_count_studies_tickets_and_requests(served: Served) -> None:
         row.id, [NewTicket(kind="search", arm="search", number=number, seed=1) for number in range(3)]
     )
     httpx.get(f"{served.url}/api/studies/mine", headers={"authorization": "Bearer wrong"})
-    found = read(served)
+    metrics = read(served)
     # nobody has taken a ticket yet
-    assert found["tempopt_studies", (("state", "waiting"),)] == 1
-    assert found["tempopt_studies", (("state", "running"),)] == 0
-    assert found["tempopt_studies", (("state", "done"),)] == 0
-    assert found["tempopt_tickets", (("state", "waiting"),)] == 3
-    assert found["tempopt_gpu_hours", (("user", "ada"),)] == 0
-    refused = (("method", "GET"), ("route", "/api/studies/{name}"), ("status", "401"))
-    assert found["tempopt_request_seconds_count", refused] == 1
+    assert metrics["tempopt_studies", (("state", "waiting"),)] == 1
+    assert metrics["tempopt_studies", (("state", "running"),)] == 0
+    assert metrics["tempopt_studies", (("state", "done"),)] == 0
+    assert metrics["tempopt_tickets", (("state", "waiting"),)] == 3
+    assert metrics["tempopt_gpu_hours", (("user", "ada"),)] == 0
+    labels_401 = (("method", "GET"), ("route", "/api/studies/{name}"), ("status", "401"))
+    assert metrics["tempopt_request_seconds_count", labels_401] == 1
 
 
 def test_methods_that_somebody_invents_are_one(served: Served) -> None:
     for number in range(5):
         httpx.request(f"INVENTED{number}", f"{served.url}/healthz")
-    counted = [dict(labels) for name, labels in read(served) if name == "tempopt_request_seconds_count"]
-    assert {each["method"] for each in counted} <= {"GET", "other"}
+    label_sets = [dict(labels) for name, labels in read(served) if name == "tempopt_request_seconds_count"]
+    assert {labels["method"] for labels in label_sets} <= {"GET", "other"}
 
 
 def test_metrics_are_for_those_who_may_see_every_study(served: Served) -> None:

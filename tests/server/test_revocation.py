@@ -25,11 +25,11 @@ def _id(token: str) -> str:
 
 
 def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(served: Served, agent: Agent) -> None:
-    held: list[TicketRow] = []
-    while (ticket := agent.take([each.id for each in held])) is not None:
-        held.append(ticket)
+    tickets: list[TicketRow] = []
+    while (ticket := agent.take([row.id for row in tickets])) is not None:
+        tickets.append(ticket)
     # with the last run of the first design the search begins
-    *earlier, last = held
+    *earlier, last = tickets
     for ticket in earlier:
         agent.trained(ticket, [3.0, 2.0, 1.0])
     token = served.new_token("agent")

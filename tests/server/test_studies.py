@@ -28,55 +28,55 @@ class Schedule: ...
 
 @pytest.fixture
 def client(served: Served) -> Iterator[httpx.Client]:
-    with asking(served, served.token) as made:
-        yield made
+    with asking(served, served.token) as client:
+        yield client
 
 
-def asking(served: Served, token: str) -> httpx.Client:
+def asking(server: Served, token: str) -> httpx.Client:
     """Return a client that shows a token."""
-    return httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
+    return httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
 
 
 def code(answer: httpx.Response) -> str:
     """Return the code of a refusal."""
-    found: str = answer.json()["error"]["code"]
-    return found
+    error_code: str = answer.json()["error"]["code"]
+    return error_code
 
 
 def begun(client: httpx.Client, **study: Any) -> dict[str, Any]:
     """Begin the toy study and return what the server says of it."""
     answer = client.post("/api/studies", json={"spec": toy_spec(**study)})
     assert answer.status_code == 201, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    reply: dict[str, Any] = answer.json()
+    return reply
 
 
 def test_a_token_is_told_what_it_may_do(served: Served) -> None:
     with asking(served, served.new_token("submit", studies="to")) as client:
-        told = client.get("/api/me").json()
-    assert (told["name"], told["prefix"]) == ("other", "to")
-    assert "submit" in told["scopes"]
-    assert "admin" not in told["scopes"]
+        identity = client.get("/api/me").json()
+    assert (identity["name"], identity["prefix"]) == ("other", "to")
+    assert "submit" in identity["scopes"]
+    assert "admin" not in identity["scopes"]
 
 
 def test_a_study_is_begun_as_a_search_begins_it(served: Served, client: httpx.Client) -> None:
-    told = begun(client)
-    assert told["begun"]
+    reply = begun(client)
+    assert reply["begun"]
     study = served.store.load_study("toy")
     assert study.state == "running"
     assert study.checkpoints == served.checkpoints.as_uri()
     assert [row.kind for row in served.store.tickets(study.id)].count("search") == 8
-    again = client.post("/api/studies", json={"spec": toy_spec()})
-    assert (again.status_code, again.json()["begun"]) == (200, False)
-    assert again.json()["version"] == told["version"]
+    second_response = client.post("/api/studies", json={"spec": toy_spec()})
+    assert (second_response.status_code, second_response.json()["begun"]) == (200, False)
+    assert second_response.json()["version"] == reply["version"]
 
 
 def test_a_priority_above_0_takes_an_administrator(served: Served, client: httpx.Client) -> None:
     spec = {"spec": toy_spec(name="to", priority=1)}
     with asking(served, served.new_token("submit")) as submitter:
-        refused = submitter.post("/api/studies", json=spec)
-        assert refused.status_code == 403, refused.text
-        assert "takes a token with the scope admin" in refused.json()["error"]["message"]
+        response = submitter.post("/api/studies", json=spec)
+        assert response.status_code == 403, response.text
+        assert "takes a token with the scope admin" in response.json()["error"]["message"]
         assert submitter.post("/api/studies", json={"spec": toy_spec(priority=-1)}).status_code == 201
     assert client.post("/api/studies", json=spec).status_code == 201
     assert [study.priority for study in served.store.open_studies()] == [1, -1]
@@ -84,8 +84,8 @@ def test_a_priority_above_0_takes_an_administrator(served: Served, client: httpx
 
 def test_a_study_that_asks_something_else_is_refused(client: httpx.Client) -> None:
     begun(client)
-    other = client.post("/api/studies", json={"spec": toy_spec(metric="val_other")})
-    assert (other.status_code, code(other)) == (409, "study_changed")
+    response = client.post("/api/studies", json={"spec": toy_spec(metric="val_other")})
+    assert (response.status_code, code(response)) == (409, "study_changed")
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_an_odd_body_is_refused_in_words(served: Served, client: httpx.Client, b
 
 def test_no_module_that_a_study_names_is_imported(tmp_path: Path) -> None:
     """In a process of its own: a spec whose classes write a file when somebody imports them."""
-    written = tmp_path / "imported.txt"
-    (tmp_path / "trap.py").write_text(TRAP.format(path=str(written)))
+    marker = tmp_path / "imported.txt"
+    (tmp_path / "trap.py").write_text(TRAP.format(path=str(marker)))
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
@@ -174,16 +174,16 @@ with Store.open("sqlite:///{tmp_path}/t.db") as store:
         assert client.delete(f"/api/studies/{{name}}").status_code == 200
 assert not [name for name in ("trap", "torch", "lightning") if name in sys.modules]
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not written.exists()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert not marker.exists()
 
 
 def test_runs_are_added_once_though_the_request_comes_twice(served: Served, client: httpx.Client) -> None:
     version = begun(client)["version"]
     body = {"more": 3, "version": version}
     answers = [client.post("/api/studies/toy/resume", json=body) for _ in range(2)]
-    assert [each.status_code for each in answers] == [200, 409]
+    assert [response.status_code for response in answers] == [200, 409]
     assert code(answers[1]) == "study_changed"
     study = served.store.load_study("toy")
     assert len(served.store.tickets(study.id, ["search"])) == 11
@@ -192,25 +192,25 @@ def test_runs_are_added_once_though_the_request_comes_twice(served: Served, clie
 def test_a_verdict_is_explained_on_request_and_nothing_is_before_there_is_one(
     served: Served, client: httpx.Client
 ) -> None:
-    made = make(World(trials=4, layers=1, heads=2, reports=3, study={"explain": False}))
-    assert "ablation" not in {row.kind for row in made.tickets}
-    write(served.storage, made)
+    synthetic = make(World(trials=4, layers=1, heads=2, reports=3, study={"explain": False}))
+    assert "ablation" not in {row.kind for row in synthetic.tickets}
+    write(served.storage, synthetic)
     begun(client)
-    refused = client.post("/api/studies/toy/resume", json={"explain": True})
-    assert (refused.status_code, code(refused)) == (400, "usage")
-    assert "confirmation is not over" in refused.json()["error"]["message"]
-    name = made.row.name
-    more = client.post(f"/api/studies/{name}/resume", json={"explain": True, "more": 2})
-    assert (more.status_code, code(more)) == (400, "usage")
+    response = client.post("/api/studies/toy/resume", json={"explain": True})
+    assert (response.status_code, code(response)) == (400, "usage")
+    assert "confirmation is not over" in response.json()["error"]["message"]
+    name = synthetic.row.name
+    response_both = client.post(f"/api/studies/{name}/resume", json={"explain": True, "more": 2})
+    assert (response_both.status_code, code(response_both)) == (400, "usage")
     answer = client.post(f"/api/studies/{name}/resume", json={"explain": True})
     assert answer.status_code == 200, answer.text
     study = served.store.load_study(name)
-    new = [row for row in served.store.tickets(study.id) if row.state == "waiting"]
-    assert study.state == "running" and new
+    waiting_rows = [row for row in served.store.tickets(study.id) if row.state == "waiting"]
+    assert study.state == "running" and waiting_rows
     # what replaces the winner is ordered on the choosing seeds first
-    assert {(row.kind, row.arm) for row in new} == {("choose", "simpler")}
+    assert {(row.kind, row.arm) for row in waiting_rows} == {("choose", "simpler")}
     [note] = answer.json()["notes"]
-    assert note.startswith(f"{len(new)} trainings begin to explain the verdict")
+    assert note.startswith(f"{len(waiting_rows)} trainings begin to explain the verdict")
 
 
 def test_parameter_sets_are_tried_and_those_of_before_are_not_tried_again(client: httpx.Client) -> None:
@@ -237,8 +237,8 @@ def test_a_study_is_paused_stopped_resumed_and_deleted(served: Served, client: h
 def test_a_study_at_work_is_deleted_by_force_alone(served: Served, client: httpx.Client) -> None:
     begun(client)
     taken(served.store, served.store.load_study("toy"), "far:7")
-    refused = client.delete("/api/studies/toy")
-    assert (refused.status_code, code(refused)) == (400, "usage")
+    response = client.delete("/api/studies/toy")
+    assert (response.status_code, code(response)) == (400, "usage")
     assert client.delete("/api/studies/toy?force=true").json()["agents"] == ["far:7"]
 
 
@@ -250,14 +250,23 @@ WRITES = ["pause", "stop", "resume", "enqueue", "gc"]
 def test_what_a_token_may_not_see_is_not_there_for_it(served: Served, client: httpx.Client) -> None:
     begun(client)
     begun(client, name="mine-1")
-    with asking(served, served.new_token("submit", "view", studies="mine-")) as other:
-        assert [each["study"] for each in other.get("/api/studies").json()] == ["mine-1"]
-        assert [each["study"]["name"] for each in other.get("/api/summaries").json()] == ["mine-1"]
-        answers = [other.get(f"/api/studies/toy{part}") for part in READS]
-        answers += [other.get("/api/studies/toy/jobs"), other.get("/api/studies/mine-2")]
-        answers += [other.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES[:1]]
-        answers += [other.post("/api/studies/toy/resume", json={}), other.delete("/api/studies/toy")]
-        answers += [other.post("/api/studies", json={"spec": toy_spec(name="mine-3", warm_start=["toy"])})]
+    with asking(served, served.new_token("submit", "view", studies="mine-")) as prefix_client:
+        assert [row["study"] for row in prefix_client.get("/api/studies").json()] == ["mine-1"]
+        assert [summary["study"]["name"] for summary in prefix_client.get("/api/summaries").json()] == [
+            "mine-1"
+        ]
+        answers = [prefix_client.get(f"/api/studies/toy{part}") for part in READS]
+        answers += [prefix_client.get("/api/studies/toy/jobs"), prefix_client.get("/api/studies/mine-2")]
+        answers += [
+            prefix_client.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES[:1]
+        ]
+        answers += [
+            prefix_client.post("/api/studies/toy/resume", json={}),
+            prefix_client.delete("/api/studies/toy"),
+        ]
+        answers += [
+            prefix_client.post("/api/studies", json={"spec": toy_spec(name="mine-3", warm_start=["toy"])})
+        ]
     for answer in answers:
         assert (answer.status_code, code(answer)) == (404, "study_not_found"), answer.request.url
         assert '"toy"' not in answer.text or "toy" in str(answer.request.url) + str(answer.request.content)
@@ -269,21 +278,25 @@ def test_a_token_of_some_studies_begins_no_other_and_is_told_which(
     served: Served, client: httpx.Client
 ) -> None:
     begun(client)
-    with asking(served, served.new_token("submit", studies="mine-")) as other:
-        there, nowhere = (
-            other.post("/api/studies", json={"spec": toy_spec(name=name)}) for name in ("toy", "new")
+    with asking(served, served.new_token("submit", studies="mine-")) as prefix_client:
+        existing_response, missing_response = (
+            prefix_client.post("/api/studies", json={"spec": toy_spec(name=name)}) for name in ("toy", "new")
         )
-    assert (there.status_code, code(there)) == (nowhere.status_code, code(nowhere)) == (403, "forbidden")
-    assert there.text.replace('\\"toy\\"', '\\"new\\"') == nowhere.text
-    assert "--name mine-" in there.text
+    assert (
+        (existing_response.status_code, code(existing_response))
+        == (missing_response.status_code, code(missing_response))
+        == (403, "forbidden")
+    )
+    assert existing_response.text.replace('\\"toy\\"', '\\"new\\"') == missing_response.text
+    assert "--name mine-" in existing_response.text
 
 
 def test_a_body_without_its_header_is_refused_with_the_header(client: httpx.Client) -> None:
     answer = client.post("/api/studies", content=b'{"spec": {}}')
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
     assert "Content-Type: application/json" in answer.text and "/openapi.json" in answer.text
-    other = client.post("/api/studies", json={"spec": 1})
-    assert other.status_code == 422 and "Content-Type" not in other.text
+    response = client.post("/api/studies", json={"spec": 1})
+    assert response.status_code == 422 and "Content-Type" not in response.text
 
 
 def test_who_may_look_may_not_change(served: Served, client: httpx.Client) -> None:
@@ -291,10 +304,10 @@ def test_who_may_look_may_not_change(served: Served, client: httpx.Client) -> No
     with asking(served, served.new_token("view")) as viewer:
         answers = [viewer.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES]
         answers += [viewer.post("/api/studies", json={"spec": toy_spec()}), viewer.delete("/api/studies/toy")]
-    assert {(each.status_code, code(each)) for each in answers} == {(403, "forbidden")}
+    assert {(response.status_code, code(response)) for response in answers} == {(403, "forbidden")}
     with asking(served, served.new_token("agent")) as agent:
         answers = [agent.get(f"/api/studies/toy{part}") for part in READS] + [agent.get("/api/studies")]
-    assert {(each.status_code, code(each)) for each in answers} == {(403, "forbidden")}
+    assert {(response.status_code, code(response)) for response in answers} == {(403, "forbidden")}
 
 
 def test_without_a_token_nothing_is_told(served: Served, client: httpx.Client) -> None:
@@ -341,27 +354,29 @@ def test_a_path_of_nothing_is_refused_in_words(client: httpx.Client, path: str) 
 
 
 def test_what_is_shown_is_what_the_command_line_shows(served: Served, client: httpx.Client) -> None:
-    made = make(World(trials=4, layers=1, heads=2, reports=3))
-    write(served.storage, made)
+    synthetic = make(World(trials=4, layers=1, heads=2, reports=3))
+    write(served.storage, synthetic)
     from tempopt.results import export
     from tempopt.results.study_result import load
 
-    result = load(served.store, made.row.name)
-    told = client.get(f"/api/studies/{made.row.name}").json()
-    assert told == {**json.loads(json.dumps(result.to_json())), "jobs": [], "agents_at_work": []}
+    result = load(served.store, synthetic.row.name)
+    reply = client.get(f"/api/studies/{synthetic.row.name}").json()
+    assert reply == {**json.loads(json.dumps(result.to_json())), "jobs": [], "agents_at_work": []}
     for format in ("yaml", "python"):
-        text = client.get(f"/api/studies/{made.row.name}/export", params={"format": format}).text
+        text = client.get(f"/api/studies/{synthetic.row.name}/export", params={"format": format}).text
         assert text == export.to_text(result, format)
-    page = client.get(f"/api/studies/{made.row.name}/report?plotlyjs=cdn")
+    page = client.get(f"/api/studies/{synthetic.row.name}/report?plotlyjs=cdn")
     assert page.headers["content-type"].startswith("text/html")
-    assert made.row.name in page.text
+    assert synthetic.row.name in page.text
 
 
 def test_every_route_is_documented_with_what_it_refuses(client: httpx.Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    ours = {path: each for path, each in paths.items() if path.startswith(("/api/studies", "/api/me"))}
-    assert len(ours) == 20
-    for path, methods in ours.items():
+    study_paths = {
+        path: methods for path, methods in paths.items() if path.startswith(("/api/studies", "/api/me"))
+    }
+    assert len(study_paths) == 20
+    for path, methods in study_paths.items():
         for method, route in methods.items():
             assert route["summary"], (path, method)
             assert route["description"], (path, method)

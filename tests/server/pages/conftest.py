@@ -44,9 +44,9 @@ class Browser(httpx.Client):
         super().__init__(base_url=site.url, headers={"accept": "text/html"}, timeout=60)
         self.origin = {"origin": site.url}
 
-    def sign_in(self, token: str, then: str = "/") -> httpx.Response:
+    def sign_in(self, token: str, next_url: str = "/") -> httpx.Response:
         """Send the form that asks for a token."""
-        return self.post("/sign-in", data={"token": token, "then": then}, headers=self.origin)
+        return self.post("/sign-in", data={"token": token, "then": next_url}, headers=self.origin)
 
 
 @pytest.fixture

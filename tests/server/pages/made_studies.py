@@ -31,41 +31,44 @@ class Standing:
     age: timedelta = timedelta(days=2)
 
 
-def put(url: str, world: World, standing: Standing, first_id: int) -> int:
+def put(url: str, world: World, setting: Standing, first_id: int) -> int:
     """Write a study whose tickets have ids from one on, and return the first id that is free."""
-    made = make(world)
+    synthetic = make(world)
     shift = first_id - 1
-    tickets = [replace(each, id=each.id + shift) for each in made.tickets]
-    measured = [replace(each, ticket_id=each.ticket_id + shift) for each in made.measurements]
-    maps = {id + shift: each for id, each in made.maps.items()}
-    write(url, Made(row=made.row, tickets=tickets, measurements=measured, maps=maps))
-    told: dict[str, Any] = {
-        "owner": standing.owner,
-        "priority": standing.priority,
-        "created": datetime.now(UTC) - standing.age,
+    tickets = [replace(ticket, id=ticket.id + shift) for ticket in synthetic.tickets]
+    measurements = [
+        replace(measurement, ticket_id=measurement.ticket_id + shift)
+        for measurement in synthetic.measurements
+    ]
+    maps = {id + shift: head_maps for id, head_maps in synthetic.maps.items()}
+    write(url, Made(row=synthetic.row, tickets=tickets, measurements=measurements, maps=maps))
+    values: dict[str, Any] = {
+        "owner": setting.owner,
+        "priority": setting.priority,
+        "created": datetime.now(UTC) - setting.age,
     }
-    if standing.state is not None:
-        told["state"] = standing.state
+    if setting.state is not None:
+        values["state"] = setting.state
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(update(STUDY).where(STUDY.c.name == made.row.name).values(told))
+        connection.execute(update(STUDY).where(STUDY.c.name == synthetic.row.name).values(values))
     engine.dispose()
     return first_id + len(tickets)
 
 
-def at_work(url: str, name: str, *, running: int, waiting: int) -> None:
+def at_work(url: str, name: str, *, num_running: int, waiting: int) -> None:
     """Have the last runs of a study be in progress, and those before them wait."""
     engine = create_engine(url)
     with Store.open(url) as store, engine.begin() as connection:
         rows = store.tickets(store.load_study(name).id)
-        some = rows[len(rows) - running - waiting :]
+        active_rows = rows[len(rows) - num_running - waiting :]
         clean = {"outcome": None, "value": None, "finished": None}
-        for row in some[:waiting]:
+        for row in active_rows[:waiting]:
             values = {**clean, "state": "waiting", "agent": None, "attempt": 0, "seconds": 0.0}
             connection.execute(update(TICKET).where(TICKET.c.id == row.id).values(values))
             connection.execute(delete(MEASUREMENT).where(MEASUREMENT.c.ticket_id == row.id))
         lease = datetime.now(UTC).timestamp() + 3600
-        for row in some[waiting:]:
+        for row in active_rows[waiting:]:
             values = {
                 **clean,
                 "state": "running",
@@ -84,8 +87,8 @@ def break_runs(url: str, name: str) -> None:
             if row.state == "failed":
                 error = f"RuntimeError: CUDA error {MARKUP}"
                 connection.execute(update(TICKET).where(TICKET.c.id == row.id).values(error=error))
-                logged = {"ticket_id": row.id, "attempt": 1, "agent": row.agent, "text": TRACEBACK}
-                connection.execute(insert(LOG).values({**logged, "written": datetime.now(UTC)}))
+                log_row = {"ticket_id": row.id, "attempt": 1, "agent": row.agent, "text": TRACEBACK}
+                connection.execute(insert(LOG).values({**log_row, "written": datetime.now(UTC)}))
     engine.dispose()
 
 
@@ -104,7 +107,7 @@ def fill(url: str) -> None:
         Standing(owner="grace", priority=5, age=timedelta(hours=3)),
         free,
     )
-    at_work(url, "searching", running=3, waiting=9)
+    at_work(url, "searching", num_running=3, waiting=9)
     free = put(
         url,
         World(

@@ -111,19 +111,19 @@ def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site
 def test_a_report_is_rendered_again_only_after_a_change(
     sign_in: Callable[..., Browser], site: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rendered: list[str] = []
+    renders: list[str] = []
     render = page_html.render_report
 
     def counted(result: object, **options: object) -> str:
-        rendered.append("")
+        renders.append("")
         return render(result, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(page_html, "render_report", counted)
     browser, study = sign_in("view"), site.store.load_study("losing")
     assert browser.get("/studies/losing").status_code == browser.get("/studies/losing").status_code == 200
-    assert len(rendered) == 1
+    assert len(renders) == 1
     site.store.set_state(study.id, "paused")
-    assert browser.get("/studies/losing").status_code == 200 and len(rendered) == 2
+    assert browser.get("/studies/losing").status_code == 200 and len(renders) == 2
 
 
 def test_what_a_study_contains_runs_no_script(sign_in: Callable[..., Browser]) -> None:
@@ -176,8 +176,8 @@ def test_over_tls_the_cookie_is_secure(tmp_path: Path, scheme: str, is_trusted: 
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
         token, _ = made(store, name="ada", scopes=["view"])
         app = create_app(store, checkpoints=tmp_path.as_uri())
-        behind = ProxyHeadersMiddleware(app, "127.0.0.1" if is_trusted else "192.0.2.1")
-        with TestClient(behind, client=("127.0.0.1", 5), follow_redirects=False) as client:
+        proxied_app = ProxyHeadersMiddleware(app, "127.0.0.1" if is_trusted else "192.0.2.1")
+        with TestClient(proxied_app, client=("127.0.0.1", 5), follow_redirects=False) as client:
             headers = {"origin": "http://testserver", "x-forwarded-proto": scheme}
             name, _, attributes = _cookie(client.post("/sign-in", data={"token": token}, headers=headers))
     is_secure = is_trusted and scheme == "https"
@@ -205,9 +205,9 @@ def test_an_invalid_token_is_refused_with_the_reason(
         token, row = made(site.store, name="old", scopes=["view"], life=life)
         if life is None:
             site.store.revoke_token(row.id)
-    refused = visitor.sign_in(token, "/?q=a")
-    assert refused.status_code == status and message in _error(refused)
-    assert 'name="then" value="/?q=a"' in refused.text and "set-cookie" not in refused.headers
+    response = visitor.sign_in(token, "/?q=a")
+    assert response.status_code == status and message in _error(response)
+    assert 'name="then" value="/?q=a"' in response.text and "set-cookie" not in response.headers
 
 
 def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browser, site: Served) -> None:
@@ -217,7 +217,7 @@ def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browse
 
 
 @pytest.mark.parametrize(
-    "then",
+    "next_url",
     [
         "//evil.example",
         "https://evil.example/",
@@ -227,9 +227,9 @@ def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browse
         "",
     ],
 )
-def test_signing_in_leads_to_no_other_site(visitor: Browser, site: Served, then: str) -> None:
-    assert visitor.sign_in(site.token, then).headers["location"] == "/"
-    assert 'name="then" value="/"' in visitor.get("/sign-in", params={"then": then}).text
+def test_signing_in_leads_to_no_other_site(visitor: Browser, site: Served, next_url: str) -> None:
+    assert visitor.sign_in(site.token, next_url).headers["location"] == "/"
+    assert 'name="then" value="/"' in visitor.get("/sign-in", params={"then": next_url}).text
 
 
 def test_another_site_cannot_send_the_form(visitor: Browser, site: Served) -> None:
@@ -242,8 +242,8 @@ def test_a_session_reads_and_changes_nothing(sign_in: Callable[..., Browser], si
     browser = sign_in("admin")
     assert browser.get("/api/me", headers={"accept": "*/*"}).status_code == 200
     for headers in ({}, browser.origin, {"sec-fetch-site": "same-origin"}):
-        refused = browser.post("/api/studies/searching/pause", headers={"accept": "*/*", **headers})
-        assert refused.json()["error"]["code"] == "token_missing"
+        response = browser.post("/api/studies/searching/pause", headers={"accept": "*/*", **headers})
+        assert response.json()["error"]["code"] == "token_missing"
     assert browser.delete("/api/studies/searching", headers={"accept": "*/*"}).status_code == 401
     assert site.store.load_study("searching").state == "running"
 
@@ -258,15 +258,15 @@ def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], 
 
 def test_signing_out_ends_the_session_on_every_server(sign_in: Callable[..., Browser], site: Served) -> None:
     browser = sign_in("view")
-    stolen = dict(browser.cookies)
+    cookies = dict(browser.cookies)
     assert browser.post("/sign-out").headers["location"] == "/sign-in" and not browser.cookies
-    with httpx.Client(base_url=site.url, cookies=stolen, timeout=60) as thief:
+    with httpx.Client(base_url=site.url, cookies=cookies, timeout=60) as thief:
         assert thief.get("/api/me").json()["error"]["code"] == "session_ended"
-    other = Sessions(site.store, time.monotonic, fresh=FRESH_SECONDS)
-    assert other.token_of(next(iter(stolen.values()))) is None
+    other_sessions = Sessions(site.store, time.monotonic, fresh=FRESH_SECONDS)
+    assert other_sessions.token_of(next(iter(cookies.values()))) is None
     rows = site.store.audited(limit=3)[1:]
     assert [(row.action, row.status) for row in rows] == [("POST /sign-out", 303), ("POST /sign-in", 303)]
-    assert next(iter(stolen.values())) not in repr(rows)
+    assert next(iter(cookies.values())) not in repr(rows)
 
 
 def test_a_session_ends_with_its_token(visitor: Browser, site: Served) -> None:
@@ -279,30 +279,30 @@ def test_a_session_ends_with_its_token(visitor: Browser, site: Served) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as opened:
-        yield opened
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        yield store
 
 
 def test_a_session_lives_no_longer_than_its_token(store: Store) -> None:
-    sessions, now = Sessions(store, lambda: 5.0, fresh=3.0), datetime.now(UTC)
+    sessions, now_utc = Sessions(store, lambda: 5.0, fresh=3.0), datetime.now(UTC)
     _, expires = sessions.begin("a", until=None)
-    assert timedelta(0) <= expires - now - LIFE < timedelta(minutes=1)
-    soon = now + timedelta(hours=1)
+    assert timedelta(0) <= expires - now_utc - LIFE < timedelta(minutes=1)
+    soon = now_utc + timedelta(hours=1)
     secret, expires = sessions.begin("a", until=soon)
     assert expires == soon and sessions.token_of(secret) == "a"
-    ended, _ = sessions.begin("a", until=now - timedelta(seconds=1))
-    assert sessions.token_of(ended) is None
+    expired_secret, _ = sessions.begin("a", until=now_utc - timedelta(seconds=1))
+    assert sessions.token_of(expired_secret) is None
 
 
 def test_a_session_is_read_again_after_a_while(store: Store) -> None:
     clock = SimpleNamespace(now=5.0)
-    here, there = (Sessions(store, lambda: clock.now, fresh=3.0) for _ in range(2))
-    secret, _ = here.begin("a", until=None)
-    assert here.token_of(secret) == "a"
-    there.end(secret)
-    assert here.token_of(secret) == "a"
+    first_server, second_server = (Sessions(store, lambda: clock.now, fresh=3.0) for _ in range(2))
+    secret, _ = first_server.begin("a", until=None)
+    assert first_server.token_of(secret) == "a"
+    second_server.end(secret)
+    assert first_server.token_of(secret) == "a"
     clock.now += 3.1
-    assert here.token_of(secret) is None
+    assert first_server.token_of(secret) is None
 
 
 @pytest.mark.parametrize("host", ["[", "a:99999999", "a:b", "::1", "a:²", "", "x" * 5000])
