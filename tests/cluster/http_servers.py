@@ -87,12 +87,12 @@ class Line:
             key = "/api/checkpoints/…" if path.startswith("/api/checkpoints/") else path
             self.by_path[key] = self.by_path.get(key, 0) + 1
             lose = self._random.random() < self.dropped
-            twice = self._random.random() < self.doubled
+            is_doubled = self._random.random() < self.doubled
             self.lost += lose
-            self.said_twice += twice
+            self.said_twice += is_doubled
         answer = None
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if twice:
+            if is_doubled:
                 self._asked(handler, body)
             answer = self._asked(handler, body)
         if answer is None or lose:
@@ -226,10 +226,10 @@ class HttpServers:
 
 
 def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(text)
-    new.replace(path)
+    new_path = path.with_suffix(".new")
+    new_path.touch(mode=0o600)
+    new_path.write_text(text)
+    new_path.replace(path)
 
 
 def _free_port() -> int:

@@ -77,14 +77,14 @@ class Place:
         """
         wait_until(lambda: any(row.state == "done" for row in self._search()), "the first search ticket")
         self.set_pace(pace)
-        found: list[TicketRow] = []
+        running_rows: list[TicketRow] = []
 
         def is_there() -> bool:
-            found[:] = [row for row in self._search() if row.state == "running" and row.checkpoints]
-            return bool(found)
+            running_rows[:] = [row for row in self._search() if row.state == "running" and row.checkpoints]
+            return bool(running_rows)
 
         wait_until(is_there, "a search ticket at work with a checkpoint")
-        return found[0]
+        return running_rows[0]
 
     def _search(self) -> list[TicketRow]:
         assert any(process.poll() is None for process in self.processes), self.said()
@@ -95,7 +95,7 @@ class Place:
         assert ticket.parameters is not None
         trace = (self.folder / "trace").read_text() if (self.folder / "trace").exists() else ""
         first = repr(ticket.parameters["temperature_init"])
-        return [int(step) for who, step in map(str.split, trace.splitlines()) if who == first]
+        return [int(step) for ticket_name, step in map(str.split, trace.splitlines()) if ticket_name == first]
 
     def close(self) -> None:
         """Kill what is left; workers end with their agents."""

@@ -23,7 +23,7 @@ def searching() -> StudyResult:
 @pytest.fixture(scope="session")
 def untouched() -> StudyResult:
     """A study of which no trial is over."""
-    made = make(World(trials=1, confirmed=False))
-    made.tickets.clear()
-    made.measurements.clear()
-    return made.result()
+    synthetic = make(World(trials=1, confirmed=False))
+    synthetic.tickets.clear()
+    synthetic.measurements.clear()
+    return synthetic.result()

@@ -35,10 +35,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory, confirmed: StudyResult) -> d
         "large": make(World(trials=10_000, reports=5)).result(),
     }
     results["empty"] = replace(results["lost"], runs=(), curves={}, measured={}, best=None, winner=None)
-    written = {name: folder / f"{name}.html" for name in results}
-    for name, path in written.items():
+    paths = {name: folder / f"{name}.html" for name in results}
+    for name, path in paths.items():
         path.write_text(render_report(results[name]), encoding="utf-8")
-    return written
+    return paths
 
 
 class Opened:
@@ -61,7 +61,7 @@ class Opened:
                 offline=True,
             )
             page = self._open[key] = context.new_page()
-            page.on("console", lambda said: self._complain(said.type, said.text))
+            page.on("console", lambda message: self._complain(message.type, message.text))
             page.on("pageerror", lambda error: self.errors.append(str(error)))
             page.on("dialog", lambda dialog: self.errors.append(dialog.message))
             page.goto(self._pages[name].as_uri())
@@ -81,9 +81,9 @@ class Opened:
 @pytest.fixture(scope="module")
 def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Opened]:
     """Return what opens pages, each once."""
-    made = Opened(browser, pages)
-    yield made
-    made.close()
+    pages_opener = Opened(browser, pages)
+    yield pages_opener
+    pages_opener.close()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_on_a_phone_scales_of_colours_lie_below_the_axis_with_labels_apart(
     page = open_page(name, width=390)
     bars = page.evaluate(_BARS)
     assert bars.keys() >= {"landscape", "entropy"}
-    assert all(found == [True, True, False] for found in bars.values()), bars
+    assert all(layout_checks == [True, True, False] for layout_checks in bars.values()), bars
     page.screenshot(path=screenshots / f"report_{name}_390.png", full_page=True)
 
 
@@ -180,8 +180,8 @@ def test_code_is_copied_and_the_reader_is_told(open_page: Opened) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy YAML").click()
     page.get_by_text("Copied", exact=False).first.wait_for()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.locator("#code-yaml").text_content()
+    copied_text = page.evaluate("navigator.clipboard.readText()")
+    assert copied_text == page.locator("#code-yaml").text_content()
 
 
 def test_the_page_can_be_used_from_the_keyboard(open_page: Opened) -> None:
@@ -205,8 +205,8 @@ def test_nothing_keeps_anybody_out(open_page: Opened, width: int, scheme: str) -
     page = open_page("whole", width=width, scheme=scheme)
     # what is behind the summaries has to be seen by everybody, too
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    found = Axe().run(page)
-    assert not found.response["violations"], found.generate_report()
+    axe_results = Axe().run(page)
+    assert not axe_results.response["violations"], axe_results.generate_report()
 
 
 def test_plots_follow_the_reader_into_the_dark_and_back(open_page: Opened) -> None:

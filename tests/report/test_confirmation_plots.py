@@ -16,8 +16,8 @@ from tempopt.results.study_result import StudyResult
 from tests.report.made_study import Made, World, finish, make, runs_of
 
 
-def _values(made: Made, arm: str) -> dict[int | None, float | None]:
-    return {t.pair: t.value for t in made.tickets if t.kind == "confirm" and arm in arms_of(t)}
+def _values(synthetic: Made, arm: str) -> dict[int | None, float | None]:
+    return {t.pair: t.value for t in synthetic.tickets if t.kind == "confirm" and arm in arms_of(t)}
 
 
 def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
@@ -30,7 +30,7 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
     assert data.mean.confidence == pytest.approx(0.95)
     interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.95)
     assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
-    assert [each.name for each in data.others] == [
+    assert [row.name for row in data.others] == [
         "against constants",
         "inference only",
         "winner over inference only",
@@ -42,10 +42,10 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
     ]
     assert data.twin == ()
     assert "Bars are 95 % intervals: wholly" in data.caption()
-    said = '"inference only" and "learned, against τ = 1" are without the winner: that '
-    assert f"{said}minus τ = 1." in data.caption()
-    one = replace(data, others=(replace(data.others[0], name="learned, against τ = 1"),)).caption()
-    assert '"learned, against τ = 1" is without the winner: that minus τ = 1.' in one
+    sentence = '"inference only" and "learned, against τ = 1" are without the winner: that '
+    assert f"{sentence}minus τ = 1." in data.caption()
+    short_caption = replace(data, others=(replace(data.others[0], name="learned, against τ = 1"),)).caption()
+    assert '"learned, against τ = 1" is without the winner: that minus τ = 1.' in short_caption
     assert '"without ..." is by how much the winner is better than itself' in data.caption()
 
 
@@ -65,20 +65,20 @@ def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyR
     assert dict(data.pairs) == pytest.approx({p: winner[p] - baseline[p] for p in baseline})  # type: ignore[operator]
     assert dict(data.twin) == pytest.approx({p: winner[p] - twin[p] for p in twin})  # type: ignore[operator]
     assert baseline != twin
-    named = {each.name: each for each in data.others}
-    baseline, own = named["against τ = 1, tuned again"], named["against its twin at τ = 1"]
+    rows_by_name = {row.name: row for row in data.others}
+    baseline, twin_row = rows_by_name["against τ = 1, tuned again"], rows_by_name["against its twin at τ = 1"]
     assert baseline.gain == pytest.approx(fmean(gain for _, gain in data.pairs))
-    assert own.gain == pytest.approx(fmean(gain for _, gain in data.twin))
+    assert twin_row.gain == pytest.approx(fmean(gain for _, gain in data.twin))
     assert data.mean.name == "against τ = 1, both"
-    assert data.mean.gain == min(baseline.gain, own.gain)
-    assert data.mean.ci_low == min(baseline.ci_low, own.ci_low)
-    assert data.mean.ci_high == max(baseline.ci_high, own.ci_high)
+    assert data.mean.gain == min(baseline.gain, twin_row.gain)
+    assert data.mean.ci_low == min(baseline.ci_low, twin_row.ci_low)
+    assert data.mean.ci_high == max(baseline.ci_high, twin_row.ci_high)
     assert "each stroke the winner minus its twin" in data.caption()
     assert "A gain has to hold against both." in data.caption()
-    drawn = plots.plot_differences(data)
-    strokes = next(trace for trace in drawn.data if trace.name == "minus its twin")
+    figure = plots.plot_differences(data)
+    strokes = next(trace for trace in figure.data if trace.name == "minus its twin")
     assert list(strokes.x) == [gain for _, gain in data.twin]
-    assert drawn.layout.showlegend
+    assert figure.layout.showlegend
 
 
 def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyResult) -> None:
@@ -95,22 +95,22 @@ def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyR
 
 def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned: StudyResult) -> None:
     assert tuned.verdict is not None and tuned.verdict.simplest is not None
-    named = {each.name: each.gain for each in plots.differences_data(tuned).others}
+    gains_by_name = {row.name: row.gain for row in plots.differences_data(tuned).others}
     gains = {part.name: part.answer.paired.gain for part in tuned.verdict.parts}
     assert {"schedule", "level"} <= gains.keys()
-    assert named["without schedule"] == gains["schedule"]
-    assert named["over the simplest plan"] == tuned.verdict.simplest.lost.paired.gain
+    assert gains_by_name["without schedule"] == gains["schedule"]
+    assert gains_by_name["over the simplest plan"] == tuned.verdict.simplest.lost.paired.gain
 
 
 def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
     data = plots.differences_data(make(World(study={"seeds": {"confirm": 40}})).result())
-    drawn = plots.plot_differences(data)
-    names = list(drawn.layout.yaxis.ticktext)
-    assert names[-len(data.others) - 1 :] == [data.mean.name, *(each.name for each in data.others)]
+    figure = plots.plot_differences(data)
+    names = list(figure.layout.yaxis.ticktext)
+    assert names[-len(data.others) - 1 :] == [data.mean.name, *(row.name for row in data.others)]
     assert sum(name.startswith("seed ") for name in names) == 12
-    assert len(drawn.data[0].x) == 40
-    assert max(drawn.data[0].y) < drawn.data[1].y[0]
-    assert drawn.layout.height < 800
+    assert len(figure.data[0].x) == 40
+    assert max(figure.data[0].y) < figure.data[1].y[0]
+    assert figure.layout.height < 800
 
 
 def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
@@ -120,7 +120,7 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
     first = plots.differences_data(make(World()).result())
     assert data.pairs[:8] == first.pairs
     assert data.mean.confidence == pytest.approx(0.975)
-    parts = {each.confidence for each in data.others if each.name.startswith("without")}
+    parts = {row.confidence for row in data.others if row.name.startswith("without")}
     assert list(parts) == pytest.approx([0.95])
     assert (
         "97.5 % intervals, those of the winner's parts 95 %, from before seeds were added" in data.caption()
@@ -129,12 +129,12 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
 
 
 def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:
-    fixed = {"temperature_init": 1.0, "schedule": "constant", "layer_pattern": "uniform"}
-    made = make(World(trials=6, confirmed=False))
-    for place, ticket in enumerate(made.tickets):
+    fixed_params = {"temperature_init": 1.0, "schedule": "constant", "layer_pattern": "uniform"}
+    synthetic = make(World(trials=6, confirmed=False))
+    for index, ticket in enumerate(synthetic.tickets):
         if ticket.kind == "search":
-            made.tickets[place] = replace(ticket, parameters=fixed, outcome="complete", value=0.7)
-    result = finish(World(trials=6), made).result()
+            synthetic.tickets[index] = replace(ticket, parameters=fixed_params, outcome="complete", value=0.7)
+    result = finish(World(trials=6), synthetic).result()
     assert result.verdict is not None and result.verdict.at_one
     data = plots.differences_data(result)
     assert data.at_one and {gain for _, gain in data.pairs} == {0.0}
@@ -148,11 +148,11 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
 def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
     data = plots.constant_data(tuned)
     assert tuned.verdict is not None and tuned.verdict.inference_only is not None
-    for arm, found in (
+    for arm, inference in (
         ("baseline", tuned.verdict.inference_only.baseline),
         ("search", tuned.verdict.inference_only.winner),
     ):
-        assert found is not None
+        assert inference is not None
         models, runs = data.arms[arm], runs_of(tuned, "confirm", arm)
         for (name, scaling), points in models.curves.items():
             assert not name
@@ -163,11 +163,11 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
                     continue
                 plan = f"validate:constant={tau:.4g}{label}"
                 assert value == pytest.approx(fmean(tuned.measured[run.id][plan][0][1] for run in runs))
-        own = fmean(tuned.measured[run.id]["validate"][0][1] for run in runs)
-        assert models.as_trained == pytest.approx(own)
+        mean_value = fmean(tuned.measured[run.id]["validate"][0][1] for run in runs)
+        assert models.as_trained == pytest.approx(mean_value)
         winners = 0.0 if models.winners is None else models.winners[1]
         best = max(models.as_trained, winners, *(v for p in models.curves.values() for _, v in p))
-        assert models.picked[2] == best == found.curve[found.plan]
+        assert models.picked[2] == best == inference.curve[inference.plan]
     assert data.arms["search"].winners is None and data.arms["baseline"].winners is not None
     taus = [tau for tau, _ in data.arms["baseline"].curves["", "none"]]
     assert 1.0 in taus and taus == sorted(taus)
@@ -178,13 +178,15 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
 
 def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned: StudyResult) -> None:
     data = plots.constant_data(tuned)
-    drawn = plots.plot_constant(data)
-    assert drawn.layout.xaxis.type == "log"
-    stars = [trace for trace in drawn.data if trace.mode == "markers" and trace.marker.symbol == "star"]
-    assert [(trace.x[0], trace.y[0]) for trace in stars] == [each.picked[1:] for each in data.arms.values()]
-    dashed = [trace for trace in drawn.data if (trace.name or "").endswith("as trained")]
-    assert [trace.y[0] for trace in dashed] == [each.as_trained for each in data.arms.values()]
-    (squares,) = [trace for trace in drawn.data if trace.name == "trained at"]
+    figure = plots.plot_constant(data)
+    assert figure.layout.xaxis.type == "log"
+    stars = [trace for trace in figure.data if trace.mode == "markers" and trace.marker.symbol == "star"]
+    assert [(trace.x[0], trace.y[0]) for trace in stars] == [
+        models.picked[1:] for models in data.arms.values()
+    ]
+    dashed = [trace for trace in figure.data if (trace.name or "").endswith("as trained")]
+    assert [trace.y[0] for trace in dashed] == [models.as_trained for models in data.arms.values()]
+    (squares,) = [trace for trace in figure.data if trace.name == "trained at"]
     constants = {run.value for run in runs_of(tuned, "constant") if run.outcome == "complete"}
     assert set(squares.y) == constants and list(squares.x) == sorted(squares.x)
 
@@ -206,45 +208,47 @@ def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult
 
 
 def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
-    made = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
-    data = plots.differences_data(made.result())
-    winner, baseline = _values(made, "search"), _values(made, "baseline")
+    synthetic = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
+    data = plots.differences_data(synthetic.result())
+    winner, baseline = _values(synthetic, "search"), _values(synthetic, "baseline")
     assert dict(data.pairs) == pytest.approx({p: baseline[p] - winner[p] for p in baseline})  # type: ignore[operator]
-    best = plots.history_data(made.result()).best
-    assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
+    best = plots.history_data(synthetic.result()).best
+    assert all(earlier[1] > later_point[1] for earlier, later_point in pairwise(best))
 
 
 def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
-    made = make(World())
-    place = next(i for i, t in enumerate(made.tickets) if (t.kind, t.arm) == ("confirm", "search"))
-    made.tickets[place] = replace(made.tickets[place], outcome="diverged", value=None)
-    data = plots.differences_data(made.result())
-    pair = made.tickets[place].pair
+    synthetic = make(World())
+    search_index = next(
+        i for i, t in enumerate(synthetic.tickets) if (t.kind, t.arm) == ("confirm", "search")
+    )
+    synthetic.tickets[search_index] = replace(synthetic.tickets[search_index], outcome="diverged", value=None)
+    data = plots.differences_data(synthetic.result())
+    pair = synthetic.tickets[search_index].pair
     assert data.diverged == {pair}
-    baseline = _values(made, "baseline")
-    reached = [
-        value for value in (*baseline.values(), *_values(made, "search").values()) if value is not None
+    baseline = _values(synthetic, "baseline")
+    values = [
+        value for value in (*baseline.values(), *_values(synthetic, "search").values()) if value is not None
     ]
-    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - baseline[pair])  # type: ignore[operator]
+    assert dict(data.pairs)[pair] == pytest.approx(min(values) - baseline[pair])  # type: ignore[operator]
 
 
 def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
-    made = make(World(gain=0.3))
-    data = plots.differences_data(made.result())
+    synthetic = make(World(gain=0.3))
+    data = plots.differences_data(synthetic.result())
     assert data.forbidden == ()
     assert "wholly right of zero is a gain, wholly left of it a loss." in data.caption()
     assert "diverged" not in data.caption()
-    for place, ticket in enumerate(made.tickets):
+    for index, ticket in enumerate(synthetic.tickets):
         if (ticket.kind, ticket.arm) == ("confirm", "search"):
-            made.tickets[place] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
-            last = place
-    made.tickets[last] = replace(made.tickets[last], outcome="diverged", value=None)
+            synthetic.tickets[index] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
+            last = index
+    synthetic.tickets[last] = replace(synthetic.tickets[last], outcome="diverged", value=None)
     # the worst value that was reached is still a gain on this seed
-    pair = made.tickets[last].pair
-    for place, ticket in enumerate(made.tickets):
+    pair = synthetic.tickets[last].pair
+    for index, ticket in enumerate(synthetic.tickets):
         if ticket.kind == "confirm" and "baseline" in arms_of(ticket) and ticket.pair == pair:
-            made.tickets[place] = replace(ticket, value=-0.5)
-    data = plots.differences_data(made.result())
+            synthetic.tickets[index] = replace(ticket, value=-0.5)
+    data = plots.differences_data(synthetic.result())
     assert data.mean.ci_low > 0
     assert data.forbidden[0] == data.mean.name
     assert f"Not so for {data.mean.name}" in data.caption()

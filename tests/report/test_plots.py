@@ -51,9 +51,9 @@ def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: S
         if isinstance(value, str):
             return {value} if value.startswith(("#", "rgb")) and value != "rgba(0,0,0,0)" else set()
         if isinstance(value, Mapping):
-            return set().union(*(colours(each) for each in value.values()), set())
+            return set().union(*(colours(child) for child in value.values()), set())
         if isinstance(value, list | tuple):
-            return set().union(*(colours(each) for each in value), set())
+            return set().union(*(colours(child) for child in value), set())
         return set()
 
     assert colours(PLOTS[key](confirmed).to_plotly_json()) <= set(DARK)
@@ -70,16 +70,16 @@ def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
     plan = TemperatureParameters.from_mapping(result.plan[1]).plan(3)
     assert len(data.temperatures) == 3 and data.layers_known
     assert data.confirmed == (role == "recommended")
-    for place in (0, 100, 200):
-        column = tuple(layer[place] for layer in data.temperatures)
-        assert column == plan.temperatures(data.progress[place])
-        assert data.level[place] == pytest.approx(float(stats.gmean(column)))
+    for index in (0, 100, 200):
+        column = tuple(layer[index] for layer in data.temperatures)
+        assert column == plan.temperatures(data.progress[index])
+        assert data.level[index] == pytest.approx(float(stats.gmean(column)))
 
 
 def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> None:
     data = plots.history_data(confirmed)
     search = runs_of(confirmed, "search")
-    assert [each.number for each in data.trials] == [run.number for run in search]
+    assert [trial.number for trial in data.trials] == [run.number for run in search]
     values = [
         run.value if run.outcome == "complete" and run.value is not None else -math.inf for run in search
     ]
@@ -95,7 +95,7 @@ def test_many_trials_are_thinned_and_no_record_is_lost() -> None:
     data = plots.history_data(make(World(trials=5000, confirmed=False, reports=0)).result())
     assert data.out_of == 5000
     assert 2000 <= len(data.trials) <= 2000 + len(data.best)
-    assert {number for number, _ in data.best} <= {each.number for each in data.trials}
+    assert {number for number, _ in data.best} <= {trial.number for trial in data.trials}
     assert f"{len(data.trials)} of 5000 trials are drawn" in data.caption()
 
 
@@ -157,9 +157,9 @@ def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
 def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyResult) -> None:
     data = plots.history_data(confirmed)
     assert data.baseline is not None and data.baseline.sd is not None
-    away = replace(data.trials[0], value=-1e6, outcome="complete")
+    outlier = replace(data.trials[0], value=-1e6, outcome="complete")
     data = replace(
-        data, trials=(away, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
+        data, trials=(outlier, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
     )
     low, high = plots.plot_history(data).layout.yaxis.range
     assert data.baseline is not None and data.baseline.sd is not None
@@ -170,17 +170,17 @@ def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyRes
 
 def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed: StudyResult) -> None:
     data = plots.history_data(confirmed)
-    place, first = next((i, each) for i, each in enumerate(data.trials) if each.outcome == "pruned")
-    away = replace(first, value=-50.0)
-    data = replace(data, trials=(*data.trials[:place], away, *data.trials[place + 1 :]))
-    made = plots.plot_history(data)
-    low, high = made.layout.yaxis.range
-    pruned = next(trace for trace in made.data if trace.name == "pruned")
-    at = list(pruned.x).index(away.number)
-    assert all(low < value < high for trace in made.data[:3] for value in trace.y)
-    assert made.data[2].name == "diverged or lost"
-    assert pruned.customdata[at] == -50.0
-    assert "customdata" in pruned.hovertemplate
+    trial_index, first = next((i, trial) for i, trial in enumerate(data.trials) if trial.outcome == "pruned")
+    outlier = replace(first, value=-50.0)
+    data = replace(data, trials=(*data.trials[:trial_index], outlier, *data.trials[trial_index + 1 :]))
+    figure = plots.plot_history(data)
+    low, high = figure.layout.yaxis.range
+    pruned_trace = next(trace for trace in figure.data if trace.name == "pruned")
+    outlier_index = list(pruned_trace.x).index(outlier.number)
+    assert all(low < value < high for trace in figure.data[:3] for value in trace.y)
+    assert figure.data[2].name == "diverged or lost"
+    assert pruned_trace.customdata[outlier_index] == -50.0
+    assert "customdata" in pruned_trace.hovertemplate
     assert "1 far outside of the plot is drawn at its edge" in data.caption()
 
 
@@ -202,44 +202,44 @@ def test_entropies_are_means_over_the_confirmationsruns_of(confirmed: StudyResul
     data = plots.entropy_data(confirmed)
     assert data.layers == (0, 1, 2)
     assert data.runs == {"search": 8, "baseline": 8}
-    own = [
+    curves = [
         dict(confirmed.measured[run.id]["entropy/1/2"]) for run in runs_of(confirmed, "confirm", "baseline")
     ]
     step = data.steps[5]
-    place = data.steps.index(step)
-    assert data.heads["baseline"][1, 2][place] == pytest.approx(fmean(points[step] for points in own))
-    heads = [data.heads["search"][0, head][place] for head in range(4)]
-    assert data.layer("search", 0)[place] == pytest.approx(fmean(heads))
+    step_index = data.steps.index(step)
+    assert data.heads["baseline"][1, 2][step_index] == pytest.approx(fmean(points[step] for points in curves))
+    heads = [data.heads["search"][0, head][step_index] for head in range(4)]
+    assert data.layer("search", 0)[step_index] == pytest.approx(fmean(heads))
 
 
 def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> None:
     def lost(arm: str, heads: set[str] | None) -> StudyResult:
         ids = {run.id for run in runs_of(confirmed, "confirm", arm)}
-        measured = {
+        measured_curves = {
             run: {
                 name: tuple((step, math.nan) for step, _ in curve)
                 if run in ids and (heads is None or name in heads)
                 else curve
-                for name, curve in of.items()
+                for name, curve in curves.items()
             }
-            for run, of in confirmed.measured.items()
+            for run, curves in confirmed.measured.items()
         }
-        return replace(confirmed, measured=measured)
+        return replace(confirmed, measured=measured_curves)
 
     data = plots.entropy_data(lost("baseline", {"entropy/0/1"}))
     assert (0, 1) not in data.heads["baseline"] and (0, 1) in data.heads["search"]
-    one = lost("baseline", {f"entropy/2/{head}" for head in range(4)})
-    assert len(plots.plot_entropy(plots.entropy_data(one)).data) == 5 + 2
-    alone = plots.entropy_data(lost("baseline", None))
-    assert list(alone.heads) == ["search"] and list(alone.runs) == ["search"]
-    for caption in (data.caption(), alone.caption()):
+    partial_result = lost("baseline", {f"entropy/2/{head}" for head in range(4)})
+    assert len(plots.plot_entropy(plots.entropy_data(partial_result)).data) == 5 + 2
+    single_data = plots.entropy_data(lost("baseline", None))
+    assert list(single_data.heads) == ["search"] and list(single_data.runs) == ["search"]
+    for caption in (data.caption(), single_data.caption()):
         assert "nan" not in caption and "-100" not in caption
-    nothing = {
-        run: {n: tuple((s, math.nan) for s, _ in c) for n, c in of.items()}
-        for run, of in confirmed.measured.items()
+    nan_curves = {
+        run: {n: tuple((s, math.nan) for s, _ in c) for n, c in curves.items()}
+        for run, curves in confirmed.measured.items()
     }
     with pytest.raises(NothingToPlot, match="no number"):
-        plots.entropy_data(replace(confirmed, measured=nothing))
+        plots.entropy_data(replace(confirmed, measured=nan_curves))
 
 
 def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(confirmed: StudyResult) -> None:
@@ -248,9 +248,9 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
     heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
     data = replace(entropies, steps=tuple(range(24)), heads=heads)
     assert data.findings()["baseline"] == []
-    (found,) = data.findings()["search"]
-    assert (found.kind, found.layer, found.head) == ("dead_head", 1, 2)
-    assert f"Worth a look: winner: {found.evidence} {found.advice} Of models" in data.caption()
+    (finding,) = data.findings()["search"]
+    assert (finding.kind, finding.layer, finding.head) == ("dead_head", 1, 2)
+    assert f"Worth a look: winner: {finding.evidence} {finding.advice} Of models" in data.caption()
     healthy = replace(data, heads={"baseline": steady})
     assert healthy.caption().endswith(
         "No layer and no head is unusual. "
@@ -260,9 +260,11 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
 
 def test_pruned_trials_end_where_they_were_cut(confirmed: StudyResult) -> None:
     data = plots.curves_data(confirmed)
-    cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
-    assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
-    assert data.counts == (len(cut), 40)
+    pruned_runs = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
+    assert {trial: curve[-1][0] for trial, curve in data.pruned} == {
+        run.number: run.steps for run in pruned_runs
+    }
+    assert data.counts == (len(pruned_runs), 40)
     lines = {trace.name: trace.line.dash for trace in plots.plot_curves(data).data if trace.mode == "lines"}
     assert lines["pruned"] == "dot" != lines["complete"]
 
@@ -275,14 +277,16 @@ def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
 
 def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
     data = plots.cost_data(confirmed)
-    assert {each.name for each in data.machines} == {"node-a", "node-b", "laptop"}
-    total = duration(sum(each.total for each in data.machines))
+    assert {machine_cost.name for machine_cost in data.machines} == {"node-a", "node-b", "laptop"}
+    total = duration(sum(machine_cost.total for machine_cost in data.machines))
     assert data.caption().startswith(f"{total} of training on 3 machines")
-    assert sum(each.total for each in data.machines) == pytest.approx(confirmed.cost.train_seconds)
-    for each in data.machines:
-        own = [run for run in confirmed.runs if run.machine == each.name]
-        assert each.runs == len(own)
-        assert each.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in own))
+    assert sum(machine_cost.total for machine_cost in data.machines) == pytest.approx(
+        confirmed.cost.train_seconds
+    )
+    for machine_cost in data.machines:
+        machine_runs = [run for run in confirmed.runs if run.machine == machine_cost.name]
+        assert machine_cost.runs == len(machine_runs)
+        assert machine_cost.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in machine_runs))
 
 
 @pytest.mark.long
@@ -304,14 +308,14 @@ def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> Non
 
 
 def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> None:
-    beside = {
+    scaling_params = {
         "length_scaling": "log_n",
         "n0": 16.0,
         "entropy_lambda": 0.25,
         "lr": 0.1,
         "normaliser": "softmax",
     }
-    winner = {"temperature_init": 0.5, "schedule": "constant", **beside}
+    winner = {"temperature_init": 0.5, "schedule": "constant", **scaling_params}
     data = plots.schedule_data(replace(confirmed, verdict=None, winner=winner))
     assert data.beside == {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
     assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
@@ -322,7 +326,7 @@ def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> Non
 
 
 def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) -> None:
-    found = {
+    piecewise_params = {
         "schedule": "piecewise",
         "temperature_init": 1.0,
         "hold_fraction": 0.7,
@@ -330,12 +334,14 @@ def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) ->
         "temperature_final": 0.8849,
     }
     assert searching.best is not None
-    best = replace(searching.best, params=found)
+    best = replace(searching.best, params=piecewise_params)
     runs = tuple(
-        replace(run, parameters=found) if run.kind == "search" and run.number == best.number else run
+        replace(run, parameters=piecewise_params)
+        if run.kind == "search" and run.number == best.number
+        else run
         for run in searching.runs
     )
-    result = replace(searching, best=best, runs=runs, winner=found)
+    result = replace(searching, best=best, runs=runs, winner=piecewise_params)
     words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
     plan = plots.schedule_data(result)
     assert words in plan.caption()

@@ -35,9 +35,14 @@ def carried(result_of: Callable[..., StudyResult]) -> Carried:
         ranges = {name: {"low": low, "high": high, "log": True} for name, (low, high) in space.items()}
         schedule = {"schedule": ["linear"]} if len(space) > 1 else {}
         spec = StudySpec.from_json({**world.spec.to_json(), "search": {**ranges, **schedule}})
-        found = Whole(world, with_study(spec, **study))
-        assert found.run() is not None
-        return result_of(with_study(spec, **study), found.rows, [*found.reports, *found.measurements], "done")
+        simulation = Whole(world, with_study(spec, **study))
+        assert simulation.run() is not None
+        return result_of(
+            with_study(spec, **study),
+            simulation.rows,
+            [*simulation.reports, *simulation.measurements],
+            "done",
+        )
 
     return out
 
@@ -48,7 +53,7 @@ def shown(result: StudyResult) -> tuple[str, str, list[str]]:
     answer = re.search(r'class="word">(.*?)</h2>', page)
     todo = re.search(r"<b>What to do:</b> (.*?)</p>", page, re.DOTALL)
     assert answer is not None and todo is not None
-    commands = [unescape(each) for each in re.findall(r"<code>(.*?)</code>", todo[1])]
+    commands = [unescape(command) for command in re.findall(r"<code>(.*?)</code>", todo[1])]
     return answer[1], unescape(re.sub("<[^>]*>", "", todo[1])), commands
 
 
@@ -57,9 +62,9 @@ def typed(command: str) -> Any:
     parser, _ = cli.build_parsers()
     tempopt, *words = shlex.split(command)
     assert tempopt == "tempopt"
-    found = parser.parse_args(words)
-    assert found.storage == URL
-    return found
+    namespace = parser.parse_args(words)
+    assert namespace.storage == URL
+    return namespace
 
 
 def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carried) -> None:
@@ -69,10 +74,10 @@ def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carr
     assert answer == "No gain shown"
     assert todo.startswith("It is not decided whether there is a gain of 0.01 (study.min_gain).")
     assert todo.endswith("Until they are trained, change nothing.")
-    asked = typed(command)
-    assert (asked.command, asked.name) == ("resume", result.name)
-    added = more_pairs(result.runs, result.spec, asked.pairs)
-    assert f"{asked.pairs} more pairs ({len(added)} runs, " in todo
+    namespace = typed(command)
+    assert (namespace.command, namespace.name) == ("resume", result.name)
+    extra_tickets = more_pairs(result.runs, result.spec, namespace.pairs)
+    assert f"{namespace.pairs} more pairs ({len(extra_tickets)} runs, " in todo
     assert "; a pair is one fresh seed, trained with the winner and with what it is compared with)" in todo
 
 
@@ -83,10 +88,10 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried:
     assert answer == "Gain shown"
     assert todo.startswith("Widen the range of temperature_init, now 0.7 to 1.5, down to ")
     assert "Until then: train at a constant temperature: τ = 0.7" in todo
-    asked = typed(wider)
+    namespace = typed(wider)
     name = f"{result.name}_wider"
-    assert (asked.command, asked.name, typed(export).command) == ("search", name, "export")
-    domain = result.spec.with_overrides([*asked.set, f"study.name={name}"]).search["temperature_init"]
+    assert (namespace.command, namespace.name, typed(export).command) == ("search", name, "export")
+    domain = result.spec.with_overrides([*namespace.set, f"study.name={name}"]).search["temperature_init"]
     assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
     assert f", now 0.7 to 1.5, down to {domain.low:g} (" in todo
     # the winner is a constant, with which it is not compared
@@ -99,15 +104,15 @@ def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carri
     answer, todo, commands = shown(result)
     assert answer == "Gain shown, but a guard is not kept"
     assert full_lines(result)[0].startswith(f"{answer}: val_accuracy is higher by ")
-    found = re.fullmatch(
+    match = re.fullmatch(
         "Change nothing: train and evaluate at τ = 1. The gain is shown, but the winner breaks the guard on "
         r"val_loss \((\+[\d.]+ %), limit \+0.5 %\)\.",
         todo,
     )
-    assert found is not None
+    assert match is not None
     assert not commands
-    (end,) = [each for each in full_lines(result) if "the winner is not recommended: " in each]
-    assert end.endswith(f"it breaks the guard on val_loss ({found[1]}, limit +0.5 %).")
+    (end,) = [line for line in full_lines(result) if "the winner is not recommended: " in line]
+    assert end.endswith(f"it breaks the guard on val_loss ({match[1]}, limit +0.5 %).")
 
 
 def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None:

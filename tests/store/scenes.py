@@ -28,21 +28,21 @@ X = '{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "hig
 TRIAL = (TrialParam(name="x", value=0.5, distribution=X),)
 
 
-def new(number: int, kind: Kind = "search", **more: Any) -> NewTicket:
+def new(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
     """Return a ticket to be written."""
-    return NewTicket(kind=kind, arm="search", number=number, seed=2**63 - 1 - number, **more)
+    return NewTicket(kind=kind, arm="search", number=number, seed=2**63 - 1 - number, **fields)
 
 
 def take(store: Store, study_id: int, agent: str = "agent", **more: Any) -> TicketRow | None:
     """Take the next ticket of any kind; an agent of these tests knows all its tickets unless it says so."""
-    held = [t.id for t in store.tickets(study_id) if t.agent == agent]
-    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held} | more
+    held_ids = [t.id for t in store.tickets(study_id) if t.agent == agent]
+    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held_ids} | more
     return store.take_ticket(study_id, agent, Wanted(**options))
 
 
-def taken(store: Store, study: StudyRow, agent: str = "agent", **more: Any) -> TicketRow:
+def taken(store: Store, study: StudyRow, agent: str = "agent", **options: Any) -> TicketRow:
     """Return the next ticket, which there must be."""
-    ticket = take(store, study.id, agent, **more)
+    ticket = take(store, study.id, agent, **options)
     assert ticket is not None
     return ticket
 
@@ -53,9 +53,9 @@ def only(store: Store, study_id: int) -> TicketRow:
     return ticket
 
 
-def complete(value: float = 0.5, **more: Any) -> Outcomes:
+def complete(value: float = 0.5, **fields: Any) -> Outcomes:
     """Return how a run ends well."""
-    return Outcomes(outcome="complete", value=value, steps=100, seconds=2.5, **more)
+    return Outcomes(outcome="complete", value=value, steps=100, seconds=2.5, **fields)
 
 
 def reported(ticket: TicketRow, step: int, value: float) -> Reported:
@@ -63,9 +63,9 @@ def reported(ticket: TicketRow, step: int, value: float) -> Reported:
     return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value)
 
 
-def ended(ticket: TicketRow, outcomes: Outcomes | None = None, **more: Any) -> Ended:
+def ended(ticket: TicketRow, outcomes: Outcomes | None = None, **fields: Any) -> Ended:
     """Return the end of a ticket's attempt."""
-    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **more)
+    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **fields)
 
 
 def kept(ticket: TicketRow, step: int, mark: str = "") -> Kept:

@@ -26,19 +26,23 @@ def test_seconds_of_cards_add_up_over_attempts_and_the_highest_memory_stays(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     assert (ticket.gpu_seconds, ticket.peak_memory, ticket.alone) == (0.0, None, False)
-    gone = Returned(ticket_id=ticket.id, attempt=1, seconds=4.0, gpu_seconds=1.0, peak_memory=3 * 2**40)
-    row = told(store, study, gone)
+    returned_change = Returned(
+        ticket_id=ticket.id, attempt=1, seconds=4.0, gpu_seconds=1.0, peak_memory=3 * 2**40
+    )
+    row = told(store, study, returned_change)
     assert (row.gpu_seconds, row.peak_memory) == (1.0, 3 * 2**40)
     taken(store, study)
-    lost = Lost(ticket_id=ticket.id, attempt=2, error="x", max_attempts=9, seconds=2.0, gpu_seconds=0.5)
-    row = told(store, study, lost)
+    lost_change = Lost(
+        ticket_id=ticket.id, attempt=2, error="x", max_attempts=9, seconds=2.0, gpu_seconds=0.5
+    )
+    row = told(store, study, lost_change)
     assert (row.gpu_seconds, row.peak_memory) == (1.5, 3 * 2**40)
     last = taken(store, study)
     assert (last.gpu_seconds, last.peak_memory) == (1.5, 3 * 2**40)
-    done = Outcomes(
+    outcomes = Outcomes(
         outcome="complete", value=0.5, steps=1, seconds=8.0, gpu_seconds=16.0, peak_memory=2 * 2**40
     )
-    row = told(store, study, ended(last, done))
+    row = told(store, study, ended(last, outcomes))
     assert (row.seconds, row.gpu_seconds, row.peak_memory) == (14.0, 17.5, 3 * 2**40)
 
 
@@ -52,13 +56,13 @@ def test_a_run_without_a_card_has_taken_nothing_of_any(
 def test_whoever_takes_it_knows_that_a_run_is_to_have_a_card_to_itself(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    lost = Lost(ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True)
-    assert told(store, study, lost).alone
-    other = taken(store, study, "another agent")
-    assert (other.alone, other.failures) == (True, 1)
+    lost_change = Lost(ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True)
+    assert told(store, study, lost_change).alone
+    retaken = taken(store, study, "another agent")
+    assert (retaken.alone, retaken.failures) == (True, 1)
     # and it stays so when that agent is lost, and when it gives the ticket back
-    back = Returned(ticket_id=ticket.id, attempt=2)
-    assert store.write(study.id, [back], agent="another agent", lease=HOUR).refused == {}
+    returned_change = Returned(ticket_id=ticket.id, attempt=2)
+    assert store.write(study.id, [returned_change], agent="another agent", lease=HOUR).refused == {}
     third = taken(store, study, "third agent", lease=-1.0)
     assert third.alone
     assert taken(store, study, "fourth agent", max_attempts=9).alone

@@ -98,13 +98,18 @@ class Tickets(RuleBasedStateMachine):
         expired=st.booleans(),
     )
     def take(self, agent: str, last: int | None, dead: set[str], knows: bool, expired: bool) -> Any:
-        held = self.held(agent) if knows else set()
+        held_ids = self.held(agent) if knows else set()
         dead = dead - {agent}
         self.reclaim(agent, dead, knows, expired)
-        wanted = Wanted(
-            limits=limits(last), lease=HOUR, max_attempts=MAX_ATTEMPTS, dead=dead, held=held, expired=expired
+        criteria = Wanted(
+            limits=limits(last),
+            lease=HOUR,
+            max_attempts=MAX_ATTEMPTS,
+            dead=dead,
+            held=held_ids,
+            expired=expired,
         )
-        return self.taken(self.store.take_ticket(self.study.id, agent, wanted), agent, last)
+        return self.taken(self.store.take_ticket(self.study.id, agent, criteria), agent, last)
 
     def held(self, agent: str) -> set[int]:
         return {t.id for t in self.store.tickets(self.study.id) if t.agent == agent}
@@ -150,12 +155,12 @@ class Tickets(RuleBasedStateMachine):
     @rule(run=runs, sleeps=st.booleans())
     def renew(self, run: TicketRow, sleeps: bool) -> None:
         lease = -1.0 if sleeps else HOUR
-        written = self.store.write(
+        reply = self.store.write(
             self.study.id, [], renew={run.id: run.attempt}, agent=agent_of(run), lease=lease
         )
         if self.holds(run) or self.adopts(run):
             self.is_over[run.number] = sleeps
-        assert (run.id in written.refused) == (
+        assert (run.id in reply.refused) == (
             not self.holds(run)
             and (self.state[run.number] != "done" or self.attempt[run.number] != run.attempt)
         )
@@ -179,28 +184,28 @@ class Tickets(RuleBasedStateMachine):
     )
     def end_and_take(self, run: TicketRow, last: int | None, expired: bool, version: int) -> Any:
         agent = agent_of(run)
-        wanted = Wanted(
+        criteria = Wanted(
             limits=limits(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
             held=self.held(agent),
             expired=expired,
         )
-        written = self.store.write(
-            self.study.id, [ended(run)], agent=agent, lease=HOUR, take=wanted, version=version
+        reply = self.store.write(
+            self.study.id, [ended(run)], agent=agent, lease=HOUR, take=criteria, version=version
         )
         if self.holds(run) or self.adopts(run):
             self.give_up(run.number, "done")
-        if written.refused or version != written.version:
-            assert written.taken is None
+        if reply.refused or version != reply.version:
+            assert reply.taken is None
             return multiple()
         self.reclaim(agent, set(), knows=True, expired=expired)
-        return self.taken(written.taken, agent, last)
+        return self.taken(reply.taken, agent, last)
 
     @rule(run=consumes(runs))
     def fail(self, run: TicketRow) -> None:
-        what = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
-        if self.write(run, what):
+        lost_change = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
+        if self.write(run, lost_change):
             self.lose(run.number)
 
     @rule(run=consumes(runs))
@@ -212,29 +217,29 @@ class Tickets(RuleBasedStateMachine):
         """Write a change twice, as after a lost answer; return whether the model takes it in."""
         holds = self.holds(run) or (not isinstance(change, Lost | Returned) and self.adopts(run))
         first = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
-        again = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
-        assert first == again
+        second = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
+        assert first == second
         if holds:
             assert not first.refused
         return holds
 
     @rule(agents=st.sets(st.sampled_from(AGENTS)))
     def release(self, agents: set[str]) -> None:
-        theirs = [n for n in range(NUM_TICKETS) if self.holder[n] in agents]
-        assert self.store.release(self.study.id, agents) == len(theirs)
-        for number in theirs:
+        released_numbers = [n for n in range(NUM_TICKETS) if self.holder[n] in agents]
+        assert self.store.release(self.study.id, agents) == len(released_numbers)
+        for number in released_numbers:
             self.give_up(number, "waiting")
 
     @invariant()
     def tickets_are_as_the_model_says(self) -> None:
         tickets = self.store.tickets(self.study.id)
-        found = [(t.state, t.attempt, t.failures) for t in tickets]
-        assert found == list(zip(self.state, self.attempt, self.failures, strict=True))
+        ticket_states = [(t.state, t.attempt, t.failures) for t in tickets]
+        assert ticket_states == list(zip(self.state, self.attempt, self.failures, strict=True))
         holders = [t.agent if t.state == "running" else None for t in tickets]
         assert holders == self.holder
         by_ticket: dict[int, set[int]] = {t.id: set() for t in tickets}
-        for measured in self.store.measurements(self.study.id):
-            by_ticket[measured.ticket_id].add(measured.step)
+        for measurement in self.store.measurements(self.study.id):
+            by_ticket[measurement.ticket_id].add(measurement.step)
         assert list(by_ticket.values()) == self.reports
 
 

@@ -44,12 +44,12 @@ def test_the_machine_and_the_device_are_those_of_the_latest_attempt(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     assert (ticket.machine, ticket.device, ticket.steps) == (None, None, None)
-    back = Returned(ticket_id=ticket.id, attempt=1)
-    store.write(study.id, [began(ticket), back], agent="agent", lease=HOUR)
+    returned_change = Returned(ticket_id=ticket.id, attempt=1)
+    store.write(study.id, [began(ticket), returned_change], agent="agent", lease=HOUR)
     row = only(store, study.id)
     assert (row.agent, row.machine, row.device) == (None, "node7", "NVIDIA H200 (cuda:0)")
-    again = taken(store, study, "another agent")
-    store.write(study.id, [began(again, "node8", "cpu\0" + "x" * 999)], agent="another agent", lease=HOUR)
+    retaken = taken(store, study, "another agent")
+    store.write(study.id, [began(retaken, "node8", "cpu\0" + "x" * 999)], agent="another agent", lease=HOUR)
     row = only(store, study.id)
     assert (row.machine, row.device) == ("node8", ("cpu\\0" + "x" * 999)[:255])
 
@@ -72,12 +72,12 @@ def test_steps_of_an_attempt_that_is_another_s_by_now_are_refused(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     store.release(study.id, ["agent"])
-    other = taken(store, study, "another agent")
+    other_ticket = taken(store, study, "another agent")
     renewed = {"renew": {ticket.id: 2}, "steps": {ticket.id: 3}}
     store.write(study.id, [], agent="another agent", lease=HOUR, **renewed)  # type: ignore[arg-type]
     stale = {"renew": {ticket.id: 1}, "steps": {ticket.id: 70}}
-    written = store.write(study.id, [], agent="agent", lease=HOUR, **stale)  # type: ignore[arg-type]
-    assert list(written.refused) == [other.id]
+    reply = store.write(study.id, [], agent="agent", lease=HOUR, **stale)  # type: ignore[arg-type]
+    assert list(reply.refused) == [other_ticket.id]
     assert only(store, study.id).steps == 3
 
 
@@ -85,27 +85,27 @@ def test_steps_cost_no_statement_more_than_the_leases_do(store: Store, study: St
     store.add_tickets(study.id, [new(n, "baseline") for n in range(5)])
     runs = [taken(store, study) for _ in range(5)]
     renew = {run.id: 1 for run in runs}
-    seen: list[str] = []
+    statements: list[str] = []
 
     def count(*arguments: object) -> None:
-        seen.append(str(arguments[2]))
+        statements.append(str(arguments[2]))
 
     event.listen(Engine, "before_cursor_execute", count)
     try:
         store.write(study.id, [], agent="agent", renew=renew, lease=HOUR)
-        bare = len(seen)
-        seen.clear()
+        bare = len(statements)
+        statements.clear()
         steps = {run.id: run.number for run in runs}
         store.write(study.id, [], agent="agent", renew=renew, steps=steps, lease=HOUR)
     finally:
         event.remove(Engine, "before_cursor_execute", count)
-    assert len(seen) == bare
+    assert len(statements) == bare
 
 
 def test_a_run_is_read_with_its_study_and_its_reports(store: Store, study: StudyRow) -> None:
     store.add_tickets(study.id, [new(0), NewTicket(kind="baseline", arm="baseline", number=0, seed=1)])
-    other, ticket = taken(store, study), taken(store, study)
-    changes = [reported(ticket, 20, 0.5), reported(ticket, 10, 0.25), reported(other, 10, 0.75)]
+    other_ticket, ticket = taken(store, study), taken(store, study)
+    changes = [reported(ticket, 20, 0.5), reported(ticket, 10, 0.25), reported(other_ticket, 10, 0.75)]
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
     store.write(study.id, [*changes, kept(ticket, 20)], agent="agent", lease=HOUR)
     run = store.run(ticket.id)
@@ -133,15 +133,15 @@ def test_a_trial_ends_with_one_statement_for_its_numbers(store: Store, study: St
     runs = [taken(store, study) for _ in range(8)]
     for run in runs:
         store.begin(run.id, 1, PARAMETERS, SAMPLED, TRIAL)
-    seen: list[str] = []
+    statements: list[str] = []
 
     def count(*arguments: object) -> None:
-        seen.append(str(arguments[2]))
+        statements.append(str(arguments[2]))
 
-    def end(some: list[TicketRow], outcomes: Outcomes) -> list[str]:
-        seen.clear()
-        store.write(study.id, [ended(run, outcomes) for run in some], agent="agent", lease=HOUR)
-        return [one for one in seen if "attributes" in one]
+    def end(tickets: list[TicketRow], outcomes: Outcomes) -> list[str]:
+        statements.clear()
+        store.write(study.id, [ended(run, outcomes) for run in tickets], agent="agent", lease=HOUR)
+        return [statement for statement in statements if "attributes" in statement]
 
     event.listen(Engine, "before_cursor_execute", count)
     try:

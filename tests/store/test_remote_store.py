@@ -37,15 +37,15 @@ def study(served: Served) -> StudyRow:
         store.begin(ticket.id, ticket.attempt, {"x": 0.1 + 0.2}, {"x": 0.1 + 0.2}, None)
         changes: list[Any] = [reported(ticket, 4, 0.1 + mark), reported(ticket, 8, math.nan), kept(ticket, 8)]
         if mark == 0:
-            measured = [Measurement(ticket_id=ticket.id, step=8, name="test:winner", value=1 / 3)]
-            changes.append(ended(ticket, complete(measurements=measured, maps=MAPS), log="said\nthis"))
+            measurements = [Measurement(ticket_id=ticket.id, step=8, name="test:winner", value=1 / 3)]
+            changes.append(ended(ticket, complete(measurements=measurements, maps=MAPS), log="said\nthis"))
         if mark == 1:
-            lost = Lost(ticket_id=ticket.id, attempt=1, error="gone", max_attempts=1, log="Traceback")
-            changes.append(lost)
+            lost_change = Lost(ticket_id=ticket.id, attempt=1, error="gone", max_attempts=1, log="Traceback")
+            changes.append(lost_change)
         store.write(row.id, changes, agent="agent", lease=HOUR)
     given_back = taken(store, row)
-    back = [Returned(ticket_id=given_back.id, attempt=1, seconds=1.5, log="left")]
-    store.write(row.id, back, agent="agent", lease=HOUR)
+    returned_changes = [Returned(ticket_id=given_back.id, attempt=1, seconds=1.5, log="left")]
+    store.write(row.id, returned_changes, agent="agent", lease=HOUR)
     taken(store, row, "far:7")
     store.add_jobs("example", "slurm", {"partition": "gpu"}, ["1", "2"])
     store.withdraw(row.id, ["confirm"])
@@ -60,7 +60,7 @@ def remote(served: Served) -> Iterator[RemoteStore]:
 
 
 def _ids(store: Store, study: StudyRow) -> list[int]:
-    return [each.id for each in store.tickets(study.id)]
+    return [ticket.id for ticket in store.tickets(study.id)]
 
 
 READS: dict[str, Callable[[Store, StudyRow], Any]] = {
@@ -107,16 +107,17 @@ def test_what_is_read_is_what_the_database_says(
 
 def test_leases_are_told_in_seconds_as_they_are(remote: RemoteStore, served: Served, study: StudyRow) -> None:
     leases = [
-        [each.lease for each in store.tickets(study.id) if each.lease] for store in (remote, served.store)
+        [ticket.lease for ticket in store.tickets(study.id) if ticket.lease]
+        for store in (remote, served.store)
     ]
     assert leases[0]
-    assert all(0 < each <= HOUR for each in leases[0])
+    assert all(0 < lease <= HOUR for lease in leases[0])
     assert len(leases[0]) == len(leases[1])
 
 
 def test_more_ids_than_one_request_holds_are_asked_for(remote: RemoteStore, study: StudyRow) -> None:
-    everything = remote.measurements(study.id)
-    assert remote.measurements(study.id, range(1, 1000)) == everything
+    all_measurements = remote.measurements(study.id)
+    assert remote.measurements(study.id, range(1, 1000)) == all_measurements
 
 
 def test_a_study_of_another_id_is_not_taken_for_it(
@@ -154,17 +155,17 @@ WRITES: dict[str, Callable[[Store], Any]] = {
 def test_what_would_write_to_the_database_is_refused(
     write: Callable[[Store], Any], remote: RemoteStore, study: StudyRow, served: Served
 ) -> None:
-    before = repr(served.store.load_study("example"))
+    study_before = repr(served.store.load_study("example"))
     with pytest.raises(UsageError, match="is a tempopt server"):
         write(remote)
-    assert _without_leases(repr(served.store.load_study("example"))) == _without_leases(before)
+    assert _without_leases(repr(served.store.load_study("example"))) == _without_leases(study_before)
 
 
 def test_every_method_of_a_store_is_answered_or_refused() -> None:
     methods = {
         name
-        for name, each in (vars(Store) | vars(AccessMethods)).items()
-        if callable(each) and not name.startswith("_")
+        for name, attribute in (vars(Store) | vars(AccessMethods)).items()
+        if callable(attribute) and not name.startswith("_")
     }
     assert not methods - vars(RemoteStore).keys() - {"open"}
 

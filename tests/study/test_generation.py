@@ -51,8 +51,10 @@ def value(weights: Path, params: dict[str, Any]) -> float:
     """Return what a plain Trainer validates of the checkpoint with these parameters."""
     module = GraphWalks(**params)
     module.load_state_dict(torch.load(weights, weights_only=True)["state_dict"])
-    (logged,) = L.Trainer(accelerator="cpu", **QUIET).validate(module, GraphWalksData(**DATA), verbose=False)
-    return float(logged["val_pass_at_4"])
+    (logged_metrics,) = L.Trainer(accelerator="cpu", **QUIET).validate(
+        module, GraphWalksData(**DATA), verbose=False
+    )
+    return float(logged_metrics["val_pass_at_4"])
 
 
 def test_generation_and_attention_of_a_trained_model_are_tuned_and_their_gains_told_apart(
@@ -68,5 +70,5 @@ def test_generation_and_attention_of_a_trained_model_are_tuned_and_their_gains_t
     assert result.generation.gain + result.temperature.gain == pytest.approx(result.gain.gain)
     assert any("its generation alone" in line for line in result.lines())
     # evaluated once, it is known
-    again = tempopt.evaluate(SPEC, trained, trials=13)
-    assert again.to_json() == result.to_json()
+    second_result = tempopt.evaluate(SPEC, trained, trials=13)
+    assert second_result.to_json() == result.to_json()

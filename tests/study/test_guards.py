@@ -40,15 +40,15 @@ def test_a_winner_that_breaks_a_guard_is_not_recommended() -> None:
     assert verdict is not None and verdict.total.significant
     assert [guard.state for guard in verdict.guards] == ["broken"]
     assert not verdict.guards_kept
-    found = verdict.recommendation
-    assert found is not None and (found.action, found.parameters) == (
+    recommendation = verdict.recommendation
+    assert recommendation is not None and (recommendation.action, recommendation.parameters) == (
         "change_nothing",
         verdict.baseline_params,
     )
     (line,) = [line for line in full_lines(result) if "the winner is not recommended: " in line]
     change = r"\+[\d.]+ %"
-    broken = rf"val_loss \({change}, limit \+1 %\)"
-    assert re.fullmatch(rf"  the winner is not recommended: it breaks the guard on {broken}\.", line)
+    guard_text = rf"val_loss \({change}, limit \+1 %\)"
+    assert re.fullmatch(rf"  the winner is not recommended: it breaks the guard on {guard_text}\.", line)
 
 
 @pytest.mark.usefixtures("toy_folder")

@@ -33,33 +33,33 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_heads_are_named_in_show_and_in_json(
     ended: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, planted = ended
+    folder, is_planted = ended
     work_in(folder, monkeypatch)
     result = load_study(URL, "toy")
     runs = head_runs(result)
     assert set(runs) == {"winner", "baseline"}
     assert {run.pair for run in runs.values()} == {0} and len({run.seed for run in runs.values()}) == 1
-    expected = PLANTED if planted else {}
+    expected = PLANTED if is_planted else {}
     assert main(["show", "toy", "--storage", URL, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["heads"]
     for name in ("winner", "baseline"):
         assert data[name]["run"] == runs[name].name and data[name]["notes"] == []
         for moment, step in (("start", 0), ("middle", 5), ("end", 11)):
-            seen = data[name][moment]
-            assert seen["step"] == step
-            assert {each["head"]: each["measure"] for each in seen["named"]} == expected
-            for each in seen["named"]:
-                assert each["chance"] < each["score"] and each["low"] <= each["score"] <= each["high"]
+            moment_data = data[name][moment]
+            assert moment_data["step"] == step
+            assert {head["head"]: head["measure"] for head in moment_data["named"]} == expected
+            for head in moment_data["named"]:
+                assert head["chance"] < head["score"] and head["low"] <= head["score"] <= head["high"]
     assert main(["show", "toy", "--storage", URL, "--full"]) == 0
     told = capsys.readouterr().out
     assert "heads of the winner at the end of confirm-0: " in told
-    assert ("previous token (" in told) == planted
-    assert ("none specialises in a position" in told) == (not planted)
+    assert ("previous token (" in told) == is_planted
+    assert ("none specialises in a position" in told) == (not is_planted)
     assert main(["show", "toy", "--storage", URL, "--heads"]) == 0
-    drawn = capsys.readouterr().out
-    assert "the winner, confirm-0, step 11; queries down, keys across, █ is the greatest weight:" in drawn
-    if planted:
-        picture = drawn[drawn.index("layer 0 head 2, diagonal (") :].split("\n")[1:33]
+    stdout = capsys.readouterr().out
+    assert "the winner, confirm-0, step 11; queries down, keys across, █ is the greatest weight:" in stdout
+    if is_planted:
+        picture = stdout[stdout.index("layer 0 head 2, diagonal (") :].split("\n")[1:33]
         assert [line.index("█") for line in picture] == list(range(32))
     assert main(["show", "toy", "--storage", URL, "--heads", "--json"]) == 2
     assert "--heads prints pictures" in capsys.readouterr().err
