@@ -61,8 +61,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(studies: Studies, *, idle_seconds: float = 0.3) -> tuple[list[str], list[str]]:
     """Run an agent until it is idle, and return the studies that failed and the lines that it wrote."""
     lines: list[str] = []
-    failed = AnyAgent(studies, idle_seconds=idle_seconds, note=lines.append).run()
-    return failed, lines
+    failures = AnyAgent(studies, idle_seconds=idle_seconds, note=lines.append).run()
+    return failures, lines
 
 
 def test_the_highest_priority_is_served_first_then_the_oldest() -> None:
@@ -82,8 +82,8 @@ def test_the_highest_priority_is_served_first_then_the_oldest() -> None:
 def test_a_study_that_fails_here_is_skipped_with_a_message_and_blocks_no_other(error: Exception) -> None:
     studies = Played(study(1), study(2, priority=5), study(3))
     studies.errors["study-2"] = error
-    failed, lines = run(studies)
-    assert failed == ["study-2"]
+    failures, lines = run(studies)
+    assert failures == ["study-2"]
     assert studies.served == ["study-2", "study-1", "study-3"]
     (line,) = [line for line in lines if line.startswith("Skips study-2 for 15 s: ")]
     assert str(error) in line
@@ -105,12 +105,12 @@ def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Pauses, "add", lambda self, study_id: 0.0)
     studies = Played(study(1))
     studies.errors["study-1"] = SpecError("not yet")
-    played = studies.serve
+    original_serve = studies.serve
 
     def serve(name: str, turn: Turn, observer: Observer) -> None:
         if len(studies.served) == 2:
             studies.errors.clear()
-        played(name, turn, observer)
+        original_serve(name, turn, observer)
 
     monkeypatch.setattr(studies, "serve", serve)
     assert run(studies)[0] == []
@@ -138,8 +138,8 @@ def test_a_token_that_is_not_accepted_ends_it() -> None:
 def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     studies = Played(study(1))
     studies.outages = 3
-    failed, lines = run(studies)
-    assert failed == [] and studies.served == ["study-1"]
+    failures, lines = run(studies)
+    assert failures == [] and studies.served == ["study-1"]
     assert lines[0] == "The database is away. Trying again for 30 minutes."
     assert sum("away" in line for line in lines) == 1
     monkeypatch.setattr(any_agent, "_OUTAGE_SECONDS", 0.0)
@@ -149,9 +149,9 @@ def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_until_idle_it_leaves_when_no_run_can_be_begun_and_at_once_when_all_is_done() -> None:
-    blocked = Played(study(1, needs_agent=False))
-    assert run(blocked, idle_seconds=0.1)[1] == ["No run can be begun now. Waiting."]
-    assert blocked.served == []
+    blocked_studies = Played(study(1, needs_agent=False))
+    assert run(blocked_studies, idle_seconds=0.1)[1] == ["No run can be begun now. Waiting."]
+    assert blocked_studies.served == []
     assert run(Played(), idle_seconds=3600.0) == ([], [])
 
 
@@ -233,8 +233,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(TOYS))
     monkeypatch.syspath_prepend(TOYS)
-    with Store.open("sqlite:///tempopt.db") as opened:
-        yield opened
+    with Store.open("sqlite:///tempopt.db") as store:
+        yield store
 
 
 def test_what_needs_an_agent_is_told_by_the_numbers_of_runs(store: Store) -> None:
@@ -246,9 +246,9 @@ def test_what_needs_an_agent_is_told_by_the_numbers_of_runs(store: Store) -> Non
     for name, lease in (("full", HOUR), ("full", HOUR), ("blocked", HOUR), ("free", HOUR), ("lost", 0.0)):
         taken(store, rows[name], lease=lease)
     store.set_state(rows["paused"].id, "paused")
-    found = store.open_studies()
-    assert [one.name for one in found] == ["blocked", "idle", "full", "free", "lost"]
-    assert {one.name: one.needs_agent for one in found} == {
+    open_studies = store.open_studies()
+    assert [study_entry.name for study_entry in open_studies] == ["blocked", "idle", "full", "free", "lost"]
+    assert {study_entry.name: study_entry.needs_agent for study_entry in open_studies} == {
         "idle": True,  # no run is left: the next stage is to be opened
         "full": False,  # as many runs as study.parallel allows
         "blocked": False,  # its last run is in progress
@@ -272,8 +272,8 @@ def _serve_three(store: Store, studies: Studies) -> list[str]:
     spec = {**absent.spec, "model": {**absent.spec["model"], "class_path": "no_such_module.Model"}}
     store.set_spec(absent.id, spec, "absent")
     begin(store, "high", trials=2, priority=5)
-    failed, lines = run(studies, idle_seconds=2.0)
-    assert failed == ["absent"], lines
+    failures, lines = run(studies, idle_seconds=2.0)
+    assert failures == ["absent"], lines
     assert any(line.startswith("Skips absent for 15 s: ") and "no_such_module" in line for line in lines)
     assert {name: store.load_study(name).state for name in ("low", "high", "absent")} == {
         "low": "done",
@@ -288,9 +288,9 @@ def _serve_three(store: Store, studies: Studies) -> list[str]:
 def test_studies_of_a_database_are_served_by_priority_and_to_the_same_numbers(store: Store) -> None:
     order = _serve_three(store, DatabaseStudies(store=store, workers=1))
     # the first comes back while the others are served
-    served = dict.fromkeys(name for name in order if name != "absent")
+    served_names = dict.fromkeys(name for name in order if name != "absent")
     # A study of a higher priority that is tried again interrupts one of a lower priority.
-    assert order[0] == "absent" and list(served) == ["high", "low"]
+    assert order[0] == "absent" and list(served_names) == ["high", "low"]
 
 
 @pytest.mark.server
@@ -318,6 +318,8 @@ def test_a_token_for_some_studies_lists_no_others(served: Served) -> None:
         served.store.create_study(name, {}, name)
     connection = ServerConnection(served.url, served.new_token("agent", studies="mine-"))
     try:
-        assert [one.name for one in ServerStudies(connection=connection).list_open()] == ["mine-a"]
+        assert [study_entry.name for study_entry in ServerStudies(connection=connection).list_open()] == [
+            "mine-a"
+        ]
     finally:
         connection.close()

@@ -59,10 +59,10 @@ def spec() -> StudySpec:
 
 
 def test_parts_are_told_as_they_end() -> None:
-    told: list[str] = []
+    stages: list[str] = []
     worker: Any = Trying()
-    rehearse(spec(), worker, task="rehearse", on_stage=lambda stage: told.append(stage_text(stage)))
-    assert told == [
+    rehearse(spec(), worker, task="rehearse", on_stage=lambda stage: stages.append(stage_text(stage)))
+    assert stages == [
         "Dry run: made model and data (0.0 s).",
         "Dry run: tested the temperatures of 12 layers (41.3 s).",
     ]
@@ -82,8 +82,8 @@ class Failing:
         run: dict[str, Any] = {"ticket": 0, "attempt": 0}
         if self.asked[-1]["num_heads"] == self._heads:
             return Failed(**run, kind="usage", message="8 is not divisible by 3.")
-        ended: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
-        return Finished(**run, state="complete", step=2, **ended)
+        fields: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
+        return Finished(**run, state="complete", step=2, **fields)
 
 
 def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_rank_that_is_lost_costs_one_attempt_and_changes_nothing(
 ) -> None:
     marker = tmp_path / "struck"
     how = {"marker": str(marker), "step": 10, "raises": raises}
-    struck = {"class_path": "toy_modules.Struck", "init_args": how}
+    struck = {"class_path": "toy_modules.KillRank", "init_args": how}
     search(spec(tmp_path, struck, devices=2), storage=URL, workers=1)
     assert marker.exists()
     assert facts() == on_two.facts

@@ -112,13 +112,13 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
         f"search(spec, storage={URL!r}, workers=1)\n"
     )
     Path("spec.json").write_text(json.dumps(toy_spec(store_timeout=1, lease=3)))
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
-    assert "StoreLost" in ran.stderr and "study.store_timeout allows 1 s" in ran.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert "StoreLost" in process.stderr and "study.store_timeout allows 1 s" in process.stderr
     assert list(Path("tempopt-runs").rglob("undelivered-*"))
     watcher = Watcher()
-    again = ended(resume("toy", storage=URL, workers=1, observer=watcher))
+    resumed_run = ended(resume("toy", storage=URL, workers=1, observer=watcher))
     assert any("could not tell the store" in note for note in watcher.notes)
-    assert same(again, undisturbed_fake)
+    assert same(resumed_run, undisturbed_fake)
     assert not list(Path("tempopt-runs").rglob("undelivered-*"))
 
 
@@ -142,22 +142,24 @@ def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more
     class Died(BaseException):
         pass
 
-    died: set[str] = set()
+    dead_agents: set[str] = set()
     work = Store.write
 
     def dying(self: Store, study_id: int, changes: Any, **options: Any) -> Any:
-        pruned = [c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"]
-        if not pruned:
+        pruned_changes = [
+            c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"
+        ]
+        if not pruned_changes:
             return work(self, study_id, changes, **options)
-        work(self, study_id, [c for c in changes if c not in pruned], **options | {"take": None})
+        work(self, study_id, [c for c in changes if c not in pruned_changes], **options | {"take": None})
         raise Died
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", dying)
-        patch.setattr(Agent, "_leave", lambda self: died.add(self._client._name))
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
         with pytest.raises(Died):
             search(toy_spec(), storage=URL, workers=1)
-    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in died)
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
     assert same(ended(resume("toy", storage=URL, workers=2)), undisturbed_fake)
     assert max(t.attempt for t in tickets()) == 2
 
@@ -216,18 +218,18 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
 def test_a_study_in_tables_of_optuna_that_are_not_known_is_the_same_and_optuna_sees_it(
     undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[set[str]] = []
+    state_sets: list[set[str]] = []
 
     def look(snapshot: Any) -> bool:
         study = optuna.load_study(study_name="toy", storage=storage)
-        seen.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
+        state_sets.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
         return False
 
     monkeypatch.setattr("tempopt.store.optuna_tables.SCHEMA", "one of another day")
     storage = optuna.storages.RDBStorage(URL)
-    found = ended(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
-    assert same(found, undisturbed_fake)
-    assert any("RUNNING" in states for states in seen)
+    study_run = ended(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
+    assert same(study_run, undisturbed_fake)
+    assert any("RUNNING" in states for states in state_sets)
     trials = optuna.load_study(study_name="toy", storage=storage).trials
     rows = [t for t in tickets() if t.kind == "search"]
     assert [t.state.name.lower() for t in trials] == [row.outcome for row in rows]

@@ -71,8 +71,8 @@ class World(Unobserved):
         self.say(worker, 2, Ready())
         return worker
 
-    def say(self, worker: Talker, after: int, message: Message | None) -> None:
-        heapq.heappush(self._coming, (self.now + after, next(self._count), worker, message))
+    def say(self, worker: Talker, delay: int, message: Message | None) -> None:
+        heapq.heappush(self._coming, (self.now + delay, next(self._count), worker, message))
 
     def update(self, snapshot: Any) -> None:
         while self._coming:
@@ -93,32 +93,34 @@ class World(Unobserved):
         worker.used, worker.training = True, True
         worker.holds = max(worker.holds, allowed)
         for card in worker.place.gpus or ():
-            held = [each.holds for each in self.workers if each.alive and card in (each.place.gpus or ())]
-            assert sum(held) <= 1 + 1e-9, "more is held of a card than there is"
+            held_shares = [
+                worker.holds for worker in self.workers if worker.alive and card in (worker.place.gpus or ())
+            ]
+            assert sum(held_shares) <= 1 + 1e-9, "more is held of a card than there is"
         run = {"ticket": request.ticket, "attempt": request.attempt}
         layers: dict[str, Any] = {"layers": ["layer"], "code": "code", "reports": []}
-        where = {"device": "NVIDIA Toy", "precision": "bf16-mixed"}
-        self.say(worker, 1, Started(**run, step=0, total_steps=10, **where, **layers))
+        device_fields = {"device": "NVIDIA Toy", "precision": "bf16-mixed"}
+        self.say(worker, 1, Started(**run, step=0, total_steps=10, **device_fields, **layers))
         if request.attempt <= trial.deaths:
             self.say(worker, trial.length, None)
         elif trial.memory > allowed:
             self.say(worker, trial.length, Failed(**run, kind="gpu_memory", message="CUDA out of memory"))
         else:
-            ended: dict[str, Any] = {"state": "complete", "step": 10, "metrics": {}, "reports": []}
-            measured = {"validate": 0.5, "validate_current": 0.5}
+            end_fields: dict[str, Any] = {"state": "complete", "step": 10, "metrics": {}, "reports": []}
+            values = {"validate": 0.5, "validate_current": 0.5}
             peak = int(100 * trial.memory)
-            end = Finished(**run, **ended, measurements=measured, seconds=1000.0, peak_memory=peak)
+            end = Finished(**run, **end_fields, measurements=values, seconds=1000.0, peak_memory=peak)
             self.say(worker, trial.length, end)
 
 
 class Talker:
     """What an agent takes for a worker process."""
 
-    def __init__(self, slot: int, place: Placement, world: World) -> None:
-        self.slot, self.place = slot, place
+    def __init__(self, slot: int, placement: Placement, world: World) -> None:
+        self.slot, self.place = slot, placement
         self.ready, self.alive, self.used, self.training = False, True, False, False
         # a process that is capped may hold its share, whatever it has trained
-        self.holds = place.share if place.share < 1 else 0.0
+        self.holds = placement.share if placement.share < 1 else 0.0
         self._world = world
         self.connection, self._theirs = Pipe()
 
@@ -160,9 +162,9 @@ Work = Callable[..., list[TicketRow]]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as opened:
-        optuna.storages.RDBStorage(opened.url).engine.dispose()
-        yield opened
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as store:
+        optuna.storages.RDBStorage(store.url).engine.dispose()
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -174,27 +176,29 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
         options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
         spec = make_spec(**options)
         row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-        new = [NewTicket(kind="baseline", arm="baseline", number=n, seed=n) for n in range(len(world.trials))]
-        store.add_tickets(row.id, new)
+        new_tickets = [
+            NewTicket(kind="baseline", arm="baseline", number=n, seed=n) for n in range(len(world.trials))
+        ]
+        store.add_tickets(row.id, new_tickets)
         world.numbers = {ticket.id: ticket.number for ticket in store.tickets(row.id)}
 
         def agent(places: Sequence[Placement]) -> Agent:
-            kept = f"file://{folder}"
+            checkpoints_url = f"file://{folder}"
             client = TicketClient(
                 spec=spec,
                 study=row,
                 store=store,
                 folder=folder,
                 workers=len(places),
-                checkpoints=kept,
+                checkpoints=checkpoints_url,
                 observer=world,
             )
             return Agent(
                 spec=spec,
                 client=client,
-                workers=[world.start(slot=n, place=place) for n, place in enumerate(places)],  # type: ignore[misc]
+                workers=[world.start(slot=n, place=placement) for n, placement in enumerate(places)],  # type: ignore[misc]
                 folder=folder,
-                checkpoints=kept,
+                checkpoints=checkpoints_url,
                 observer=world,
             )
 
@@ -236,8 +240,8 @@ def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
     agent, rows = begin(world, max_attempts=50)
     agent(packed(cards, parts)).run()
     for ticket, trial in zip(rows(), trials, strict=True):
-        needed = trial.memory > 1 / parts
-        assert ticket.alone == (needed or trial.memory > 1)
+        needs_card = trial.memory > 1 / parts
+        assert ticket.alone == (needs_card or trial.memory > 1)
         assert ticket.outcome == ("failed" if trial.memory > 1 else "complete")
         assert ticket.failures == trial.deaths + ticket.alone + (trial.memory > 1)
         assert ticket.attempt == trial.deaths + 1 + ticket.alone
@@ -274,8 +278,8 @@ def test_other_cards_go_on_meanwhile(begin: Any, started: Any) -> None:
     agent, rows = begin(world)
     agent(packed(2, 2)).run()
     assert all(ticket.outcome == "complete" for ticket in rows())
-    killed = {worker.place.gpus for worker in world.workers if not worker.alive}
-    assert killed == {("GPU-0",)}
+    killed_gpus = {worker.place.gpus for worker in world.workers if not worker.alive}
+    assert killed_gpus == {("GPU-0",)}
 
 
 def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(
@@ -289,8 +293,8 @@ def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process
     assert (first.outcome, first.attempt, first.alone) == ("failed", 2, True)
     assert "CUDA out of memory (with a GPU to itself)" in (first.error or "")
     assert second.outcome == "complete"
-    trained = [worker for worker in world.workers if worker.used]
-    assert len(trained) == 3
+    used_workers = [worker for worker in world.workers if worker.used]
+    assert len(used_workers) == 3
 
 
 class Died(BaseException):
@@ -303,9 +307,9 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
     world = World([Trial(memory=0.9, length=2), Trial(length=9)])
     started(world)
     agent, rows = begin(world)
-    dead: set[str] = set()
+    dead_agents: set[str] = set()
     with monkeypatch.context() as patch:
-        patch.setattr(Agent, "_leave", lambda self: dead.add(self._client._name))
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
 
         request = Requests.of
 
@@ -317,14 +321,14 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
         patch.setattr(Requests, "of", dying)
         with pytest.raises(Died):
             agent(packed(1, 2)).run()
-    before = rows()[0]
-    assert (before.state, before.alone, before.attempt) == ("running", True, 2)
+    row_before = rows()[0]
+    assert (row_before.state, row_before.alone, row_before.attempt) == ("running", True, 2)
     for worker in world.workers:
         worker.alive = False
-    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda name: name in dead)
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda name: name in dead_agents)
     agent(packed(1, 2)).run()
-    after = rows()[0]
-    assert (after.outcome, after.attempt, after.failures) == ("complete", 3, 2)
+    row_after = rows()[0]
+    assert (row_after.outcome, row_after.attempt, row_after.failures) == ("complete", 3, 2)
     assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
 
 

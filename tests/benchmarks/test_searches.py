@@ -19,8 +19,15 @@ class _Marked:
 
 
 def _result(**fields: Any) -> dict[str, Any]:
-    same = {"task": "digits", "tuner": "a", "repetition": 0, "see": "final", "budget": 40, "workers": 4}
-    return {**same, "world": "now", "steps": [1.0], "share": [0.5], **fields}
+    fields_base = {
+        "task": "digits",
+        "tuner": "a",
+        "repetition": 0,
+        "see": "final",
+        "budget": 40,
+        "workers": 4,
+    }
+    return {**fields_base, "world": "now", "steps": [1.0], "share": [0.5], **fields}
 
 
 @pytest.fixture
@@ -33,12 +40,12 @@ def test_what_is_packed_is_known_and_what_is_run_again_counts(lines: Path) -> No
     worlds: Any = {"digits": _Marked("now")}
     results.keep(_result(), lines)
     results.keep(_result(repetition=1), lines)
-    before = results.known(lines)
+    results_before = results.known(lines)
     results.pack(worlds, lines)
     assert not lines.exists()
-    assert results.known(lines) == before
+    assert results.known(lines) == results_before
     results.keep(_result(share=[0.75]), lines)
-    assert [each["share"] for each in results.known(lines)] == [[0.75], [0.5]]
+    assert [result["share"] for result in results.known(lines)] == [[0.75], [0.5]]
 
 
 def test_results_of_another_world_do_not_count(lines: Path) -> None:
@@ -46,7 +53,7 @@ def test_results_of_another_world_do_not_count(lines: Path) -> None:
         results.keep(_result(world=world, tuner=world), lines)
     results.keep(_result(task="max_retrieval"), lines)
     worlds: Any = {"digits": _Marked("now")}
-    assert [each["tuner"] for each in results.of_worlds(worlds, lines)] == ["now"]
+    assert [result["tuner"] for result in results.of_worlds(worlds, lines)] == ["now"]
 
 
 def test_repetitions_that_chose_our_defaults_do_not_count_for_us(lines: Path) -> None:
@@ -54,9 +61,11 @@ def test_repetitions_that_chose_our_defaults_do_not_count_for_us(lines: Path) ->
         for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY):
             results.keep(_result(tuner=tuner, repetition=repetition), lines)
     worlds: Any = {"digits": _Marked("now")}
-    counted = {(each["tuner"], each["repetition"]) for each in results.of_worlds(worlds, lines)}
+    counted_keys = {(result["tuner"], result["repetition"]) for result in results.of_worlds(worlds, lines)}
     peers = {("Optuna TPE", repetition) for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY)}
-    assert counted == peers | {(tuner, results.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")}
+    assert counted_keys == peers | {
+        (tuner, results.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")
+    }
     assert len(results.of_worlds(worlds, lines, first=0)) == 9
 
 
@@ -72,7 +81,7 @@ def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
 
 def test_a_selection_counts_from_when_it_was_made() -> None:
     result = _result(steps=[1.5, 3.0], share=[0.25, 0.75])
-    assert [at(result, spent) for spent in (1.0, 1.5, 2.5, 3.0, 9.0)] == [0.0, 0.25, 0.25, 0.75, 0.75]
+    assert [at(result, cost) for cost in (1.0, 1.5, 2.5, 3.0, 9.0)] == [0.0, 0.25, 0.25, 0.75, 0.75]
     np.testing.assert_array_equal(curve([result], 2), [[0.0, 0.0, 0.25, 0.25]])
 
 
@@ -100,6 +109,6 @@ def test_the_ratio_is_to_the_first_peer_that_has_what_the_best_one_has_in_the_en
 
 def test_a_verdict_costs_pairs_until_its_interval_is_half_the_gain() -> None:
     # all of the gain from the first half training on; 2 * t(0.975, n - 1) * 0.1 / sqrt(n) <= 0.2 at n = 7
-    total, begun = decided(np.ones((3, 10)), 0.4, 0.1)
-    assert (total, begun) == (2 * 7 + 0.5, 0.5)
+    total, verdict_cost = decided(np.ones((3, 10)), 0.4, 0.1)
+    assert (total, verdict_cost) == (2 * 7 + 0.5, 0.5)
     assert decided(np.zeros((3, 10)), 0.4, 0.1)[0] == np.inf

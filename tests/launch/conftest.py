@@ -71,5 +71,5 @@ def beside() -> Beside:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """An empty store, in the folder in which the test works."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("sqlite:///tempopt.db", create=True) as opened:
-        yield opened
+    with Store.open("sqlite:///tempopt.db", create=True) as store:
+        yield store

@@ -48,12 +48,13 @@ def test_sqlite_is_refused_for_agents_on_other_machines(far: Recorder, store: St
 
 
 @pytest.mark.parametrize(
-    ("given", "parallel", "workers"), [(None, 8, 3), ("auto", 8, 3), ("auto", 2, 2), (4, 4, 4), (1, 8, 1)]
+    ("workers_setting", "parallel", "workers"),
+    [(None, 8, 3), ("auto", 8, 3), ("auto", 2, 2), (4, 4, 4), (1, 8, 1)],
 )
 def test_auto_fills_what_there_is_room_for_as_far_as_the_study_allows(
-    given: Any, parallel: int, workers: int, beside: Beside, store: Store
+    workers_setting: Any, parallel: int, workers: int, beside: Beside, store: Store
 ) -> None:
-    launch = _launch(beside, store, _spec(parallel=parallel), given)
+    launch = _launch(beside, store, _spec(parallel=parallel), workers_setting)
     notes = launch.start(None, _spec(parallel=parallel), checkpoints_at=None)
     assert launch.workers == sum(task.workers for task in beside.tasks) == workers
     assert any("room for 3 at a time" in note for note in notes) == (workers > 3)
@@ -108,18 +109,18 @@ def _job(number: int, state: Any, message: str = "", code: int | None = None) ->
 def test_a_spec_that_an_agent_cannot_carry_out_is_told_once_and_the_others_are_taken_back(
     beside: Beside, store: Store
 ) -> None:
-    said = "a warning\ntempopt: error: model: there is no such class\nGive another."
-    with pytest.raises(UsageError) as refused:
-        _watched(beside, store, _job(0, "failed", said, 2), _job(1, "waiting"))
-    assert str(refused.value) == "model: there is no such class\nGive another."
+    job_message = "a warning\ntempopt: error: model: there is no such class\nGive another."
+    with pytest.raises(UsageError) as error:
+        _watched(beside, store, _job(0, "failed", job_message, 2), _job(1, "waiting"))
+    assert str(error.value) == "model: there is no such class\nGive another."
     assert beside.cancelled == ["7_0", "7_1"]
 
 
 def test_when_every_agent_has_failed_each_reason_is_told_once(beside: Beside, store: Store) -> None:
     jobs = [_job(0, "failed", "killed", -9), _job(1, "failed", "killed", -9), _job(2, "failed", "no disk", 1)]
-    with pytest.raises(StudyFailed) as failed:
+    with pytest.raises(StudyFailed) as error:
         _watched(beside, store, *jobs)
-    assert str(failed.value) == "killed\nno disk"
+    assert str(error.value) == "killed\nno disk"
 
 
 def test_when_every_agent_has_left_and_the_study_is_not_done_that_is_told(
@@ -158,11 +159,11 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
     if server is None:
         pytest.skip(why_not)
     name = "tempopt_launching"
-    far = Recorder({"partition": "gpu"})
+    launcher = Recorder({"partition": "gpu"})
     url = server.create_database(name)
     try:
         with Store.open(url, create=True) as store:
-            launch = Launch(far, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
+            launch = Launch(launcher, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
             notes = launch.start(None, _spec(), checkpoints_at=None)
             assert any("a folder that all machines share" in note for note in notes)
             rows = store.jobs("pairs")
@@ -171,9 +172,9 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
             ]
             study = store.create_study("pairs", _spec().to_json(), _spec().identity())
             store.set_state(study.id, "done")
-            far.stand = [_job(0, "done", code=0), _job(1, "waiting")]
+            launcher.stand = [_job(0, "done", code=0), _job(1, "waiting")]
             assert launch.watch(Noted()).state == "done"
             assert store.jobs("pairs") == []
-            assert "7_1" in far.cancelled
+            assert "7_1" in launcher.cancelled
     finally:
         server.drop_database(name)

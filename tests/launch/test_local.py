@@ -75,9 +75,9 @@ def test_an_agent_that_is_told_to_leave_before_it_listens_has_left_in_good_order
 
 @pytest.mark.service  # the driver of PostgreSQL, though no server
 def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"postgresql://me:{WRITTEN}@127.0.0.1:{taken.getsockname()[1]}/studies"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"postgresql://me:{WRITTEN}@127.0.0.1:{listener.getsockname()[1]}/studies"
         launcher = LocalLauncher({"logs": str(tmp_path)})
         (id,) = launcher.start([Task(program=PROGRAM, study="pairs", storage=url, folder=str(tmp_path))])
         log, words = tmp_path / f"agent-{id}.log", b""

@@ -41,10 +41,10 @@ def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unconnected")
-@pytest.mark.parametrize("way", ["", "ray://"])
-def test_an_address_that_is_nobodys_is_refused(nobody: str, way: str) -> None:
-    with pytest.raises(UsageError, match=rf"address={way}{nobody}: .*refused.* Give HOST:PORT"):
-        make_launcher("ray", {"address": way + nobody})
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_that_is_nobodys_is_refused(nobody: str, scheme: str) -> None:
+    with pytest.raises(UsageError, match=rf"address={scheme}{nobody}: .*refused.* Give HOST:PORT"):
+        make_launcher("ray", {"address": scheme + nobody})
 
 
 @pytest.mark.usefixtures("unconnected")

@@ -83,10 +83,10 @@ anything = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of everything in plain data, the whole aside."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else []
-    found: list[tuple[Any, ...]] = []
+    paths: list[tuple[Any, ...]] = []
     for key, inner in items:
-        found += [(*path, key), *places(inner, (*path, key))]
-    return found
+        paths += [(*path, key), *places(inner, (*path, key))]
+    return paths
 
 
 @st.composite
@@ -95,16 +95,16 @@ def fuzzed(draw: st.DrawFn) -> dict[str, Any]:
     spec = copy.deepcopy(VALID)
     for _ in range(draw(st.integers(1, 3))):
         *parents, key = draw(st.sampled_from(places(spec)))
-        inside = spec
+        section = spec
         for parent in parents:
-            inside = inside[parent]
+            section = section[parent]
         match draw(st.sampled_from(["replace", "remove", "add"])):
             case "replace":
-                inside[key] = draw(anything)
+                section[key] = draw(anything)
             case "remove":
-                del inside[key]
-            case "add" if isinstance(inside, dict):
-                inside[draw(words | st.text(max_size=6))] = draw(anything)
+                del section[key]
+            case "add" if isinstance(section, dict):
+                section[draw(words | st.text(max_size=6))] = draw(anything)
     return spec
 
 
@@ -119,8 +119,8 @@ def test_a_spec_is_understood_whole_or_refused_in_words(data: dict[str, Any]) ->
     except SpecError as error:
         assert "This study spec has" in str(error) and len(str(error)) < 10_000
         return
-    again = StudySpec.from_json(spec.to_json())
-    assert again.to_json() == spec.to_json() and again.identity() == spec.identity()
+    reread_spec = StudySpec.from_json(spec.to_json())
+    assert reread_spec.to_json() == spec.to_json() and reread_spec.identity() == spec.identity()
     tickets = first_tickets(spec)
     assert len(tickets) == len({(t.kind, t.number) for t in tickets})
     assert sum(t.kind == "search" for t in tickets) == spec.study.trials
