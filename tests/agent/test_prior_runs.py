@@ -50,8 +50,8 @@ def test_an_earlier_study_says_how_good_a_set_would_have_been() -> None:
     points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(200)]
     predictions = np.array([prior(describe(point)) for point in points])
     assert np.corrcoef(predictions, [truth(point) for point in points])[0, 1] > 0.95
-    known = [prior(describe(params)) for params in prior.parameters]
-    assert (np.mean(known), np.std(known)) == (pytest.approx(0), pytest.approx(1))
+    prior_means = [prior(describe(params)) for params in prior.parameters]
+    assert (np.mean(prior_means), np.std(prior_means)) == (pytest.approx(0), pytest.approx(1))
     best = prior.best(np.array([describe(point) for point in points]), count=3, rng=rng)
     assert truth(points[best[0]]) > -0.05 and len(set(best)) == 3
 
@@ -181,8 +181,8 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
             store.delete_study("first")
             store.set_state(store.load_study("toy").id, "paused")
 
-    paused = Watcher(lambda snapshot: snapshot.done["search"] >= 2, delete)
-    assert search(spec, storage=URL, workers=1, observer=paused).state == "paused"
+    deleting_watcher = Watcher(lambda snapshot: snapshot.done["search"] >= 2, delete)
+    assert search(spec, storage=URL, workers=1, observer=deleting_watcher).state == "paused"
     result = search(spec, storage=URL, workers=2)
     assert (ended(result).facts, ended(result).reports) == (undisturbed.facts, undisturbed.reports)
     warm = [t.parameters for t in tickets() if t.kind == "search"]

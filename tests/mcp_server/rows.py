@@ -29,7 +29,7 @@ def begun(store: Store, name: str, *, owner: str, hours: float | None, runs: int
 
 def state_after(store: Store, name: str, *, state: str) -> str:
     """Return the state of a study once it is as expected, or after a while."""
-    until = time.monotonic() + 20
-    while (found := store.load_study(name).state) != state and time.monotonic() < until:
+    deadline = time.monotonic() + 20
+    while (study_state := store.load_study(name).state) != state and time.monotonic() < deadline:
         time.sleep(0.02)
-    return found
+    return study_state

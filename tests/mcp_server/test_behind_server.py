@@ -37,7 +37,7 @@ def opened(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
     found: list[Session] = []
 
-    def tried(*asked: Any, **more: Any) -> Any:
+    def tried(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a run was tried")
 
     monkeypatch.setattr(sessions, "forecast", tried)
@@ -50,12 +50,12 @@ def opened(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         return found[-1]
 
     yield open_
-    for each in found:
-        each.close()
+    for session in found:
+        session.close()
 
 
-def ask(session: Session, tool: str, **given: Any) -> dict[str, Any]:
-    return call(session, next(each for each in TOOLS if each.name == tool), given)
+def ask(session: Session, tool: str, **arguments: Any) -> dict[str, Any]:
+    return call(session, next(tool_entry for tool_entry in TOOLS if tool_entry.name == tool), arguments)
 
 
 def spec_of(name: str, **study: Any) -> dict[str, Any]:
@@ -63,31 +63,35 @@ def spec_of(name: str, **study: Any) -> dict[str, Any]:
 
 
 def names(store: Store) -> list[str]:
-    return [each.study.name for each in store.list_studies()]
+    return [entry.study.name for entry in store.list_studies()]
 
 
-def requests(served: Served, method: str, route: str) -> int:
+def requests(server: Served, method: str, route: str) -> int:
     """Return how many requests a server has answered, whatever the answer was."""
-    found = served.app.state.tempopt.metrics.registry.collect()
-    samples = [each for metric in found for each in metric.samples]
-    meant = {"method": method, "route": route}.items()
-    counts = [s for s in samples if s.name == "tempopt_request_seconds_count" and meant <= s.labels.items()]
-    return round(sum(each.value for each in counts))
+    families = server.app.state.tempopt.metrics.registry.collect()
+    samples = [sample for metric in families for sample in metric.samples]
+    expected_labels = {"method": method, "route": route}.items()
+    counts = [
+        s
+        for s in samples
+        if s.name == "tempopt_request_seconds_count" and expected_labels <= s.labels.items()
+    ]
+    return round(sum(sample.value for sample in counts))
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < until, "it did not come to that"
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.02)
 
 
 def test_a_spent_budget_refuses_before_anything_is_tried(served: Served, opened: Opened) -> None:
     begun(served.store, "first", owner="coder", hours=BEGUN)
     coder = opened(budget=Budget(gpu_hours=BEGUN))
-    for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 2}"]})):
+    for tool, arguments in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 2}"]})):
         with pytest.raises(UsageError, match=r"0 of 0\.025 GPU-hours are left in this budget"):
-            ask(coder, tool, spec=spec_of("second"), **more)
+            ask(coder, tool, spec=spec_of("second"), **arguments)
     assert names(served.store) == ["first"]
     [limit] = ask(coder, "list")["budget"]["limits"]
     assert limit["left"] == 0 and limit["spent"] == pytest.approx(BEGUN)
@@ -109,9 +113,9 @@ def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
     begun(served.store, "mine", owner="coder", hours=1.0)
     coder = opened(budget=Budget(gpu_hours=BEGUN))
     assert state_after(served.store, "mine", state="paused") == "paused"
-    shown = ask(coder, "show", study="mine")
-    assert shown["state"] == "paused"
-    [trouble] = shown["troubles"]
+    study_data = ask(coder, "show", study="mine")
+    assert study_data["state"] == "paused"
+    [trouble] = study_data["troubles"]
     assert "0 of 0.025 GPU-hours are left in this budget" in trouble
     with pytest.raises(UsageError, match=r'"mine" cannot go on within the budget of coder'):
         ask(coder, "search", spec=spec_of("mine"))
@@ -134,8 +138,8 @@ def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
 def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> None:
     begun(served.store, "mine", owner="coder", hours=1.0)
     coder = opened()
-    shown = ask(coder, "show", study="mine")
-    assert (shown["state"], shown["troubles"]) == (
+    study_data = ask(coder, "show", study="mine")
+    assert (study_data["state"], study_data["troubles"]) == (
         "waiting",
         ["It waits for an agent: tempopt agent --any, with the URL of the server."],
     )
@@ -144,16 +148,16 @@ def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> Non
 def test_a_token_that_views_reads_and_does_no_more(served: Served, opened: Opened) -> None:
     begun(served.store, "mine", owner="coder", hours=BEGUN)
     viewer = opened("view", budget=Budget(gpu_hours=BEGUN))
-    assert [each["study"] for each in ask(viewer, "list")["studies"]] == ["mine"]
+    assert [entry["study"] for entry in ask(viewer, "list")["studies"]] == ["mine"]
     assert ask(viewer, "show", study="mine")["runs_done"] == 1
     assert ask(viewer, "verdict", study="mine")["answer"] == "none_yet"
-    for tool, given in (
+    for tool, arguments in (
         ("search", {"spec": spec_of("mine")}),
         ("compare", {"spec": spec_of("new"), "sets": ["{}", "{temperature_init: 2}"]}),
         ("stop", {"study": "mine"}),
     ):
         with pytest.raises(AccessDenied, match=r"The token of coder may view, .* takes the scope submit"):
-            ask(viewer, tool, **given)
+            ask(viewer, tool, **arguments)
     # what it may not pause it does not try to, though all is spent
     time.sleep(0.5)
     assert requests(served, "POST", "/api/studies/{name}/pause") == 0
@@ -194,7 +198,7 @@ def test_a_token_for_some_studies_sees_and_begins_no_others(
     begun(served.store, "coder-1", owner="coder", hours=1.0)
     begun(served.store, "secret", owner="ada", hours=1.0)
     coder = opened(studies="coder-")
-    assert [each["study"] for each in ask(coder, "list")["studies"]] == ["coder-1"]
+    assert [entry["study"] for entry in ask(coder, "list")["studies"]] == ["coder-1"]
     for tool in ("show", "verdict", "export", "stop"):
         with pytest.raises(StudyNotFound, match=r'^Unknown study "secret"[^s]*coder-1'):
             ask(coder, tool, study="secret")

@@ -29,38 +29,38 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: str) -> None:
     with Store.open(url) as store:
-        done = begun(store, "done", owner="mcp", hours=1.0)
-        store.set_state(done.id, "done")
+        ended_study = begun(store, "done", owner="mcp", hours=1.0)
+        store.set_state(ended_study.id, "done")
         begun(store, "open", owner="mcp", hours=0.5)
         begun(store, "others", owner="ada", hours=0.5)
     with Session(url, user=None, budget=Budget(runs=SMALL_RUNS + 2, gpu_hours=2.0)) as session:
-        standing = session.standing()
-    assert standing.runs is not None and standing.gpu_hours is not None
+        budget_state = session.standing()
+    assert budget_state.runs is not None and budget_state.gpu_hours is not None
     # one run of the open study has been trained, and one of the study that is over
-    runs = standing.runs
+    runs = budget_state.runs
     assert (runs.spent, runs.reserved, runs.left) == (2, SMALL_RUNS - 1, 1)
-    assert standing.gpu_hours.spent == pytest.approx(180 / 3600)
-    assert standing.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
+    assert budget_state.gpu_hours.spent == pytest.approx(180 / 3600)
+    assert budget_state.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
 
 
 @pytest.mark.parametrize(
-    ("reserved", "budget", "expected"),
+    ("reserved_hours", "budget", "expected"),
     [(0.02, 5.0, "paused"), (0.5, 0.02, "paused"), (0.5, 5.0, "running")],
     ids=["its reservation is used up", "the budget is used up", "both are left"],
 )
 def test_a_study_that_has_used_what_it_may_is_paused(
-    url: str, reserved: float, budget: float, expected: str
+    url: str, reserved_hours: float, budget: float, expected: str
 ) -> None:
     with Store.open(url) as store:
-        begun(store, "mine", owner="mcp", hours=reserved)
+        begun(store, "mine", owner="mcp", hours=reserved_hours)
         begun(store, "others", owner="ada", hours=0.001)
         with Session(url, user=None, budget=Budget(gpu_hours=budget)) as session:
             if expected == "running":
                 time.sleep(0.5)
             assert state_after(store, "mine", state=expected) == expected
             assert store.load_study("others").state == "running"
-            spent = any("reserved for it" in each for each in session.troubles("mine", "paused"))
-            assert spent == (reserved == 0.02)
+            has_reserve = any("reserved for it" in trouble for trouble in session.troubles("mine", "paused"))
+            assert has_reserve == (reserved_hours == 0.02)
 
 
 def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str) -> None:
@@ -70,7 +70,7 @@ def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str)
     with Session(url, user=None, budget=Budget(gpu_hours=100.0)) as session:
         with pytest.raises(UsageError, match=r"endless may yet spend is not known"):
             session.begin(spec)
-        assert [each.study.name for each in session.store.list_studies()] == ["endless"]
+        assert [entry.study.name for entry in session.store.list_studies()] == ["endless"]
 
 
 def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
@@ -78,9 +78,9 @@ def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
     with Store.open(url) as store:
         begun(store, "hers", owner="ada", hours=None)
     with Session(url, user=None, budget=Budget()) as session:
-        for does in (lambda: session.begin(spec), lambda: session.stop("hers")):
+        for session_call in (lambda: session.begin(spec), lambda: session.stop("hers")):
             with pytest.raises(UsageError, match=r"was begun by ada"):
-                does()
+                session_call()
     with Session(url, user="ada", budget=Budget()) as session:
         assert session.stop("hers").withdrawn == 1
 
@@ -95,10 +95,10 @@ def viewer(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]
 def test_a_viewers_token_reads_and_begins_and_stops_nothing(served: Served, viewer: Session) -> None:
     spec = StudySpec.parse(toy_spec(**SMALL), source="the test")
     begun(served.store, "there", owner="other", hours=None)
-    assert [each.study.name for each in viewer.store.list_studies()] == ["there"]
-    for does in (lambda: viewer.begin(spec), lambda: viewer.stop("there")):
+    assert [entry.study.name for entry in viewer.store.list_studies()] == ["there"]
+    for session_call in (lambda: viewer.begin(spec), lambda: viewer.stop("there")):
         with pytest.raises(AccessDenied, match=r"may view, .* takes the scope submit"):
-            does()
+            session_call()
     assert served.store.load_study("there").state == "running"
 
 

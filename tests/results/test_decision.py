@@ -27,9 +27,9 @@ def carry_out(make_spec: Any, result_of: Any) -> Carry:
     """Return what carries out a study whose runs are worth so much; keyword arguments go to ``study:``."""
 
     def carry_out(worth: Worth, search: Any = LEVEL, measure: Any = None, **study: Any) -> StudyResult:
-        made = Simulated(make_spec({"search": search}, trials=6, **study), worth).run()
-        measurements = [] if measure is None else measure(made.rows)
-        result: StudyResult = result_of(made.spec, made.rows, measurements, state="done")
+        simulation = Simulated(make_spec({"search": search}, trials=6, **study), worth).run()
+        measurements = [] if measure is None else measure(simulation.rows)
+        result: StudyResult = result_of(simulation.spec, simulation.rows, measurements, state="done")
         return result
 
     return carry_out
@@ -188,9 +188,9 @@ def test_no_gain_says_what_was_tried_and_what_is_excluded(carry_out: Carry) -> N
     assert result.verdict is not None
     assert (decision.outcome, decision.is_change, decision.use) == ("no_gain", False, "τ = 1, as now")
     assert decision.headline.startswith("No gain shown: val_accuracy 0.5")
-    tried, excluded, *_ = decision.also
-    assert tried.startswith("τ = ") and tried.endswith(" was the best of the search")
-    assert excluded.startswith("a gain above 0.") and excluded.endswith(" is excluded (95 %)")
+    search_text, bound_text, *_ = decision.also
+    assert search_text.startswith("τ = ") and search_text.endswith(" was the best of the search")
+    assert bound_text.startswith("a gain above 0.") and bound_text.endswith(" is excluded (95 %)")
     assert labels(result) == ["", "use", "also", "", ""]
     assert "export" not in screen_lines(result)[-1]
 
@@ -242,12 +242,12 @@ def test_a_gain_whose_winner_breaks_a_guard_recommends_nothing(
 def test_an_interval_without_ends_is_not_printed_and_null_for_programs(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    one = [
+    lost_rows = [
         dataclasses.replace(t, state="failed", outcome="failed", value=None) if t.pair else t
         for t in whole_study
         if t.kind != "choose"
     ] + [t for t in whole_study if t.kind == "choose"]
-    decision = decided(result_of(make_spec(seeds={"confirm": 4}), one, state="done"))
+    decision = decided(result_of(make_spec(seeds={"confirm": 4}), lost_rows, state="done"))
     assert (decision.low, decision.high, decision.seeds) == (-math.inf, math.inf, 1)
     assert decision.headline.endswith("(no interval, 1 fresh seed)") and "inf" not in decision.headline
     data = json.loads(json.dumps(decision.to_json(), allow_nan=False))
@@ -273,6 +273,6 @@ def test_what_plots_show_is_what_is_recommended_then_the_winner_then_the_best_tr
     assert gaining.recommendation is not None
     assert gaining.plan == ("recommended", gaining.recommendation.parameters)
     assert level.plan == ("winner", level.winner)
-    searched = [t for t in whole_study if t.kind not in ("choose", "confirm")]
-    assert result_of(make_spec(), searched).plan == ("best trial", {"temperature_init": 6.0})
+    search_rows = [t for t in whole_study if t.kind not in ("choose", "confirm")]
+    assert result_of(make_spec(), search_rows).plan == ("best trial", {"temperature_init": 6.0})
     assert result_of(make_spec(), []).plan == ("best trial", None)

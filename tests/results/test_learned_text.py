@@ -16,7 +16,7 @@ from tests.simulated import Simulated
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "ends_words"),
     [
         ({"0": (0.5, 0.4, 0.6)}, "τ of layer 0 = 0.5 (0.4 to 0.6)"),
         (
@@ -30,9 +30,9 @@ from tests.simulated import Simulated
     ],
 )
 def test_where_learned_temperatures_ended_is_told_by_layer_and_head(
-    ends: dict[str, tuple[float, float, float]], said: str
+    ends: dict[str, tuple[float, float, float]], ends_words: str
 ) -> None:
-    assert said in ends_text(ends)
+    assert ends_words in ends_text(ends)
 
 
 @pytest.mark.parametrize(("worth_of_learned", "state"), [(0.3, "worse"), (0.0, "shown"), (0.1, "not_shown")])

@@ -30,8 +30,8 @@ def named(*names: str, attention: bool = False, schedule: str = "linear") -> dic
         search[f"{name}.temperature_final"] = LEVEL
         search[f"{name}.schedule"] = [schedule]
     sections = {
-        name: {"value": f"{name}.tau", "as_found": round(2**0.5 * place, 3)}
-        for place, name in enumerate(names, start=1)
+        name: {"value": f"{name}.tau", "as_found": round(2**0.5 * index, 3)}
+        for index, name in enumerate(names, start=1)
     }
     return {"search": search, "temperatures": sections}
 
@@ -44,8 +44,8 @@ def studied(make_spec: Any, result_of: Any, sections: dict[str, Any], gain: floa
         noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
         return float(noise + gain * (t.parameters["contrast.temperature_init"] < 1.2))
 
-    found = Simulated(make_spec(sections, trials=6, learned=False), worth).run()
-    result: StudyResult = result_of(found.spec, found.rows, state="done")
+    simulation = Simulated(make_spec(sections, trials=6, learned=False), worth).run()
+    result: StudyResult = result_of(simulation.spec, simulation.rows, state="done")
     return result
 
 
@@ -103,8 +103,8 @@ def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any
     (winner,) = [line for line in full_lines(result) if line.startswith("  winner of the search: ")]
     assert winner.startswith("  winner of the search: contrast from 0.")
     assert "(linear), head from 0." in winner and "temperature_init=" not in winner
-    kept = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
-    assert temperature_text(kept) == "contrast = 0.1, head = 2 as found, lr=0.01"
+    params = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
+    assert temperature_text(params) == "contrast = 0.1, head = 2 as found, lr=0.01"
     assert temperature_text({"temperature_init": 0.1, "schedule": "constant"}) == "τ = 0.1"
 
 
@@ -114,9 +114,9 @@ def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
     spec = make_spec(named("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
     study = Simulated(spec, lambda t: (t.seed % 97) / 97)
     study.search()
-    able, known = detectable(spec), known_of(study.of("baseline"), spec)
-    assert known is not None
-    text = gain_text(able, known, "val_mrr", baseline_name(spec))
+    able, noise = detectable(spec), known_of(study.of("baseline"), spec)
+    assert noise is not None
+    text = gain_text(able, noise, "val_mrr", baseline_name(spec))
     assert text.endswith("from 3 runs at contrast = 1.414 as found)")
 
 
@@ -126,6 +126,6 @@ def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec
         del sections["search"][f"{name}.temperature_final"], sections["search"][f"{name}.schedule"]
         sections["temperatures"][name]["as_found"] = 1.0
     spec = make_spec(sections)
-    found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
-    parameters = {**found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
-    assert [each.name for each in at_ends(parameters, spec)] == ["contrast.temperature_init"]
+    params_as_found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
+    parameters = {**params_as_found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
+    assert [range_end.name for range_end in at_ends(parameters, spec)] == ["contrast.temperature_init"]

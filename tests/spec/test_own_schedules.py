@@ -98,9 +98,9 @@ def test_a_schedule_of_a_temporary_package_is_searched_and_its_winner_exported(
     )
     assert (tmp_path / "imported").exists()
     assert json.loads(trusted.stdout)["verdict"] is not None
-    whole = load_study(URL, "toy")
-    assert to_yaml(whole)
-    assert "Toy(" in to_python(whole)
+    loaded_result = load_study(URL, "toy")
+    assert to_yaml(loaded_result)
+    assert "Toy(" in to_python(loaded_result)
 
 
 def test_equal_effects_are_seen(package: str) -> None:

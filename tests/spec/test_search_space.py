@@ -57,7 +57,7 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "domain", "said"),
+    ("name", "domain", "fragment"),
     [
         ("lr", {"low": 2, "high": 1}, "low is 2 and high is 1. Give a low that is less than high."),
         ("lr", {"low": 1, "high": 1}, "less than high"),
@@ -111,12 +111,12 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
         ("lr", {"low": 0.1, "high": 1.0, "baseline": {}}, "given the baseline {}. Give text, a number"),
     ],
 )
-def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, said: str) -> None:
+def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, fragment: str) -> None:
     with pytest.raises(FaultsError) as error:
         _parse({name: domain})
     [(path, message)] = error.value.lines
     assert path == f"search.{name}"
-    assert said in message
+    assert fragment in message
 
 
 def test_all_faults_are_found_at_once() -> None:
@@ -195,7 +195,7 @@ def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "fragment"),
     [
         ("lr", 0, "given 0. Give a number from 0.001 to 1.0."),
         ("lr", 1.1, "given 1.1. Give a number from"),
@@ -212,13 +212,13 @@ def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
         ("rate", 1, 'Unknown searched name "rate".'),
     ],
 )
-def test_a_value_that_is_not_searched_is_refused(name: str, value: object, said: str) -> None:
+def test_a_value_that_is_not_searched_is_refused(name: str, value: object, fragment: str) -> None:
     sets: list[dict[str, object]] = [{"lr": 0.5}, {name: value}]
     with pytest.raises(FaultsError) as error:
         parse_sets(sets, search=parse_search(HELD, model_args={}), path="x")
     [(path, message)] = error.value.lines
     assert path == f"x.1.{name}"
-    assert said in message
+    assert fragment in message
 
 
 SEARCH = {

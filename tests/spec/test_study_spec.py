@@ -64,10 +64,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     *(
         (
-            {"study__seeds": {"confirm": bad_value}},
-            f"study.seeds.confirm: given {bad_value!r}. Give a whole number from 2 to 1000, or {{min: 4, max:",
+            {"study__seeds": {"confirm": value}},
+            f"study.seeds.confirm: given {value!r}. Give a whole number from 2 to 1000, or {{min: 4, max:",
         )
-        for bad_value in (1, 0, -3, True, "8", 4.5, [4, 16], None)
+        for value in (1, 0, -3, True, "8", 4.5, [4, 16], None)
     ),
     (
         {"study__seeds": {"confirm": {"min": 9, "max": 4}}},

@@ -28,7 +28,7 @@ def traded(guards: dict[str, str]) -> dict[str, Any]:
         seeds={"choose": 1, "confirm": 6},
         guards=guards,
     )
-    spec["model"]["class_path"] = "toy_modules.Traded"
+    spec["model"]["class_path"] = "toy_modules.TradeoffToy"
     return spec
 
 

@@ -22,7 +22,7 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     space = {"temperature_init": {"low": 0.9, "high": 1.1}}
     trainer = {"max_steps": 12, "val_check_interval": 6}
     spec = toy_spec(space=space, trainer=trainer, learned=False, **SMALL)
-    spec["model"] = {"class_path": "headed_modules.Headed", "init_args": {"planted": request.param}}
+    spec["model"] = {"class_path": "headed_modules.HeadedModule", "init_args": {"planted": request.param}}
     spec["data"] = {"class_path": "headed_modules.HeadedData"}
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
@@ -51,10 +51,10 @@ def test_heads_are_named_in_show_and_in_json(
             for head in moment_data["named"]:
                 assert head["chance"] < head["score"] and head["low"] <= head["score"] <= head["high"]
     assert main(["show", "toy", "--storage", URL, "--full"]) == 0
-    told = capsys.readouterr().out
-    assert "heads of the winner at the end of confirm-0: " in told
-    assert ("previous token (" in told) == is_planted
-    assert ("none specialises in a position" in told) == (not is_planted)
+    show_output = capsys.readouterr().out
+    assert "heads of the winner at the end of confirm-0: " in show_output
+    assert ("previous token (" in show_output) == is_planted
+    assert ("none specialises in a position" in show_output) == (not is_planted)
     assert main(["show", "toy", "--storage", URL, "--heads"]) == 0
     stdout = capsys.readouterr().out
     assert "the winner, confirm-0, step 11; queries down, keys across, █ is the greatest weight:" in stdout

@@ -37,7 +37,7 @@ def on(gpus: float, count: int | None = None) -> Callable[[Machine], list[Placem
 
 
 def cards(places: list[Placement]) -> list[str]:
-    return [card for place in places for card in place.gpus or ()]
+    return [card for placement in places for card in placement.gpus or ()]
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +74,11 @@ def test_a_card_is_one_processs_until_it_is_killed() -> None:
 
 
 def test_two_that_begin_at_the_same_moment_share_out_what_there_is() -> None:
-    with agent(1.0, 1) as one, agent(1.0, 1) as other, agent(1.0, 1) as third:
-        found = [*said(one), *said(other), *said(third)]
-        assert sorted(found) == sorted(MACHINE.cards)
-        for each in (one, other, third):
-            each.kill()
+    with agent(1.0, 1) as first_agent, agent(1.0, 1) as second_agent, agent(1.0, 1) as third:
+        claimed_cards = [*said(first_agent), *said(second_agent), *said(third)]
+        assert sorted(claimed_cards) == sorted(MACHINE.cards)
+        for process in (first_agent, second_agent, third):
+            process.kill()
 
 
 def test_what_was_not_taken_or_was_refused_is_free() -> None:
@@ -86,15 +86,15 @@ def test_what_was_not_taken_or_was_refused_is_free() -> None:
         assert cards(places) == ["GPU-a"]
         with pytest.raises(UsageError, match="3 workers"), claimed(MACHINE, on(1.0, 3)):
             raise AssertionError("there are but two")
-        with claimed(MACHINE, on(1.0)) as others:
-            assert cards(others) == ["GPU-b", "MIG-GPU-c/1/0"]
+        with claimed(MACHINE, on(1.0)) as placements:
+            assert cards(placements) == ["GPU-b", "MIG-GPU-c/1/0"]
     with claimed(MACHINE, on(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
 
 
 def test_cards_that_somebody_has_dealt_and_trials_without_cards_claim_nothing(folder: Path) -> None:
-    dealt = dataclasses.replace(MACHINE, dealt=True)
-    with claimed(dealt, on(1.0)), claimed(dealt, on(1.0)) as places:
+    dealt_machine = dataclasses.replace(MACHINE, dealt=True)
+    with claimed(dealt_machine, on(1.0)), claimed(dealt_machine, on(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
     with claimed(Machine(cores=2), on(0.0)) as places:
         assert len(places) == 2
@@ -110,8 +110,8 @@ def test_the_folder_is_closed_to_others_and_one_that_is_not_ours_is_refused(
     folder.chmod(0o777)
     with claimed(MACHINE, on(1.0)):
         assert folder.stat().st_mode & 0o777 == 0o700
-    elsewhere = tmp_path / "elsewhere"
-    folder.rename(elsewhere)
-    folder.symlink_to(elsewhere)
+    other_folder = tmp_path / "elsewhere"
+    folder.rename(other_folder)
+    folder.symlink_to(other_folder)
     with pytest.raises(UsageError, match=r"belongs to another user.*TMPDIR"), claimed(MACHINE, on(1.0)):
         raise AssertionError("a folder of somebody else was used")

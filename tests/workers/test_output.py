@@ -38,8 +38,8 @@ def test_what_a_disk_refuses_is_dropped_and_told_where_it_is_missing(refused: in
         move(refused, tmp_path / "log")
         print("kept", file=stream, flush=True)
         print("kept too", file=stream, flush=True)
-    told = f"\n[17 bytes of output were lost here: {os.strerror(errno.EBADF)}]\n"
-    assert (tmp_path / "log").read_text() == f"{told}kept\nkept too\n"
+    notice = f"\n[17 bytes of output were lost here: {os.strerror(errno.EBADF)}]\n"
+    assert (tmp_path / "log").read_text() == f"{notice}kept\nkept too\n"
 
 
 def test_what_was_lost_of_one_run_is_not_told_in_the_log_of_the_next(refused: int, tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Output]:
     with monkeypatch.context() as patch:
         for name, stream in zip(("stdout", "stderr"), streams, strict=True):
             patch.setattr(f"sys.{name}", stream)
-        made = Output()
-    yield made
+        captured_streams = Output()
+    yield captured_streams
     for stream in streams:
         stream.close()
 
@@ -90,15 +90,15 @@ def test_a_log_that_cannot_be_made_ends_no_run(output: Output, tmp_path: Path) -
 
 
 def caused_by(error: Exception) -> Exception:
-    raised = RuntimeError("the cache failed")
-    raised.__cause__ = error
-    return raised
+    outer_error = RuntimeError("the cache failed")
+    outer_error.__cause__ = error
+    return outer_error
 
 
 def wrapped(error: Exception) -> Exception:
-    raised = RuntimeError("the compiler failed")
-    raised.inner_exception = error  # type: ignore[attr-defined]
-    return raised
+    outer_error = RuntimeError("the compiler failed")
+    outer_error.inner_exception = error  # type: ignore[attr-defined]
+    return outer_error
 
 
 @pytest.mark.parametrize(
