@@ -30,9 +30,9 @@ def test_each_part_of_a_rehearsal_is_told(request_for: Any, listener: Any, modul
     channel = listener()
     attach = {"layers": "auto"} if module == "Stock" else None
     rehearse(rehearsal(request_for, module, attach=attach), channel)
-    told = [stage.what for stage in channel.of(Stage)]
+    stage_names = [stage.what for stage in channel.of(Stage)]
     tested = ["tested the temperatures of 2 layers"] if attach else []
-    assert told == [
+    assert stage_names == [
         "checked classes and arguments",
         "made model and data",
         "trained two steps and validated",
@@ -85,7 +85,7 @@ def test_an_attached_module_is_proved_to_follow_its_temperature(request_for: Any
 
 def test_a_layer_that_does_not_follow_its_temperature_is_named(request_for: Any, listener: Any) -> None:
     with pytest.raises(AttachError, match="q_proj"):
-        rehearse(rehearsal(request_for, "Normed", attach={"layers": ["q_proj"]}), listener())
+        rehearse(rehearsal(request_for, "NormedStock", attach={"layers": ["q_proj"]}), listener())
 
 
 @pytest.mark.parametrize(
