@@ -34,16 +34,16 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=40, help="in each world, with and without")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--processes", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     # threads of a library for matrices this small only wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"
     jobs = [
-        (world, seed, given.trials, weighs)
-        for seed in range(given.studies)
-        for world in given.worlds
+        (world, seed, args.trials, weighs)
+        for seed in range(args.studies)
+        for world in args.worlds
         for weighs in (True, False)
     ]
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         print("\n".join(table(pool.imap_unordered(_study, jobs))))
 
 
@@ -101,9 +101,9 @@ def table(records: Iterable[Record]) -> Iterator[str]:
         yield f"| {world} | {'yes' if weighs else 'no'} | {len(found)} | {shares} | {mean:+.4f} |"
 
 
-def _share(found: Sequence[Record], name: str) -> str:
-    count = sum(record[name] for record in found)
-    interval = binomtest(count, len(found)).proportion_ci(0.95)
+def _share(records: Sequence[Record], name: str) -> str:
+    count = sum(record[name] for record in records)
+    interval = binomtest(count, len(records)).proportion_ci(0.95)
     return f"{count} ({interval.low:.0%} to {interval.high:.0%})"
 
 

@@ -36,8 +36,8 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
     for path, value in TASKS[task].items():
         *sections, name = path.split(".")
         section = data
-        for each in sections:
-            section = section.setdefault(each, {})
+        for key in sections:
+            section = section.setdefault(key, {})
         section[name] = value
     return data
 
@@ -74,18 +74,18 @@ def bare() -> None:
     import torch
 
     torch.manual_seed(0)
-    own = time.process_time()
+    cpu_start = time.process_time()
     from lightning_modules import MaxRetrieval, MaxRetrievalData
     from lightning_modules.optimisation import warmup_cosine
     from tempopt.temperature import progress
     from tempopt.training.callbacks import seed_generators
 
     # a plain loop would not have loaded Lightning: what that took is not counted
-    imports = time.process_time() - own
+    imports = time.process_time() - cpu_start
     study = json.loads(Path("spec.json").read_text())
     data = MaxRetrievalData(**study["data"].get("init_args", {}))
     data.setup("fit")
-    total, every = study["trainer"]["max_steps"], study["trainer"]["val_check_interval"]
+    total, report_interval = study["trainer"]["max_steps"], study["trainer"]["val_check_interval"]
     clip = study["trainer"]["gradient_clip_val"]
     values = []
     for ticket in json.loads(Path("tickets.json").read_text()):
@@ -109,7 +109,7 @@ def bare() -> None:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
             optimizer.step()
             schedule.step()
-            if (step + 1) % every == 0:
+            if (step + 1) % report_interval == 0:
                 value = validate(module, data)
         values.append(value)
     print(json.dumps({"values": values, "cpu": time.process_time() - imports}))
@@ -134,17 +134,17 @@ def measured(part: str, folder: Path) -> tuple[float, float, str]:
     """Run a part of this script in a process of its own; return its CPU seconds, wall seconds and output."""
     root = str(Path(__file__).parents[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-    before, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
+    usage_before, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    process = subprocess.run(
         [sys.executable, __file__, "--part", part],
         cwd=folder,
         env=environment,
         check=True,
         stdout=subprocess.PIPE,
     )
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - clock
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu, wall, done.stdout.decode()
+    usage_after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - clock
+    cpu = usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+    return cpu, wall, process.stdout.decode()
 
 
 def compare(task: str, trainings: int) -> dict[str, float]:
@@ -153,11 +153,11 @@ def compare(task: str, trainings: int) -> dict[str, float]:
         folder = Path(name)
         (folder / "spec.json").write_text(json.dumps(spec(task, trainings)))
         searched_cpu, searched_wall, _ = measured("search", folder)
-        _, _, listed = measured("tickets", folder)
-        (folder / "tickets.json").write_text(listed)
+        _, _, tickets_json = measured("tickets", folder)
+        (folder / "tickets.json").write_text(tickets_json)
         _, bare_wall, output = measured("bare", folder)
     answer = json.loads(output)
-    expected = [ticket["value"] for ticket in json.loads(listed)]
+    expected = [ticket["value"] for ticket in json.loads(tickets_json)]
     assert answer["values"] == expected, f"void: the loop found {answer['values']}, the search {expected}"
     steps = trainings * 500
     return {

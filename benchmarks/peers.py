@@ -74,11 +74,11 @@ def carried_out(tool: str, job: Job) -> tuple[Spent, dict[int, float]]:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(asdict(job)))
         cost = spent.run(commands, folder=folder, environment=environment, is_daemon=is_daemon)
-        found: dict[int, float] = {}
+        values: dict[int, float] = {}
         for side in sides:
-            told = json.loads((folder / f"found-{side}.json").read_text())
-            found |= {int(number): value for number, value in told.items()}
-    return cost, found
+            side_values = json.loads((folder / f"found-{side}.json").read_text())
+            values |= {int(number): value for number, value in side_values.items()}
+    return cost, values
 
 
 def measured(tools: list[str], rounds: int) -> Costs:
@@ -88,10 +88,12 @@ def measured(tools: list[str], rounds: int) -> Costs:
         for job in (SHORT, LONG):
             expected: dict[int, float] = {}
             for tool in tools:
-                cost, found = carried_out(tool, job)
-                expected = expected or found
-                assert sorted(found) == list(range(job.num_sets)), f"void: {tool} has trained {sorted(found)}"
-                differ = [number for number in found if found[number] != expected[number]]
+                cost, tool_values = carried_out(tool, job)
+                expected = expected or tool_values
+                assert sorted(tool_values) == list(range(job.num_sets)), (
+                    f"void: {tool} has trained {sorted(tool_values)}"
+                )
+                differ = [number for number in tool_values if tool_values[number] != expected[number]]
                 assert not differ, f"void: {tool} ends with other metrics than the bare loop, in {differ}"
                 costs[tool, job].append(cost)
                 print(
@@ -106,8 +108,8 @@ def table(tools: list[str], costs: Costs) -> None:
     """Print what a trial costs, by tool: the mean of all rounds, and its least and its most over bare."""
 
     def over(row: str, job: Job) -> list[float]:
-        tool, without, _ = row.partition(WITHOUT)
-        spent_by = [cost.cpu - (cost.daemons if without else 0.0) for cost in costs[tool, job]]
+        tool, suffix, _ = row.partition(WITHOUT)
+        spent_by = [cost.cpu - (cost.daemons if suffix else 0.0) for cost in costs[tool, job]]
         # of one round, since the machine is not equally fast in all of them
         pairs = zip(spent_by, costs[YARDSTICK, job], strict=True)
         return [1000 * (cpu - bare.cpu) / job.num_sets for cpu, bare in pairs]
@@ -115,15 +117,19 @@ def table(tools: list[str], costs: Costs) -> None:
     jobs = (SHORT, LONG)
     steps = [EPOCHS * job.num_batches for job in jobs]
     print("\n{} trials, two at a time, of {} steps and of {}, start-up included:\n".format(SETS, *steps))
-    heads = [f"{what}, {n} steps" for n in steps for what in ("wall s", "CPU s", "over bare, CPU ms a trial")]
+    heads = [
+        f"{quantity}, {n} steps"
+        for n in steps
+        for quantity in ("wall s", "CPU s", "over bare, CPU ms a trial")
+    ]
     print("| " + " | ".join(["", *heads]) + " |\n|" + "---|" * (1 + len(heads)))
     for row in [*tools, *(f"{tool}{WITHOUT}" for tool in tools if tool.startswith("ray"))]:
         cells = []
         for job in jobs:
             of_it = costs[row.partition(WITHOUT)[0], job]
             cells += [f"{fmean(cost.wall for cost in of_it):.1f}", f"{fmean(cost.cpu for cost in of_it):.1f}"]
-            more = over(row, job)
-            cells.append(f"{fmean(more):.0f} ({min(more):.0f} to {max(more):.0f})")
+            extra_seconds = over(row, job)
+            cells.append(f"{fmean(extra_seconds):.0f} ({min(extra_seconds):.0f} to {max(extra_seconds):.0f})")
         print(f"| {row} | {' | '.join(cells)} |")
 
 

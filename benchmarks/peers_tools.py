@@ -95,7 +95,7 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
     import optuna
     from optuna_integration import PyTorchLightningPruningCallback
 
-    given = job.sets()
+    sets = job.sets()
 
     class Given(optuna.samplers.BaseSampler):
         """Gives each trial the parameter set of its number; of enqueued ones, two programs may take one."""
@@ -107,7 +107,7 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
             return {}
 
         def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return given[trial.number][name]
+            return sets[trial.number][name]
 
     def objective(trial: optuna.Trial) -> float:
         parameters = {
@@ -121,17 +121,17 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
     with Path("lock").open("w") as lock:
         # two that make the tables at the same moment fail
         fcntl.flock(lock, fcntl.LOCK_EX)
-        how = {"study_name": NAME, "storage": URL, "load_if_exists": True}
-        study = optuna.create_study(**how, sampler=Given(), pruner=optuna.pruners.NopPruner())
-    own: dict[int, float] = {}
+        options = {"study_name": NAME, "storage": URL, "load_if_exists": True}
+        study = optuna.create_study(**options, sampler=Given(), pruner=optuna.pruners.NopPruner())
+    trial_values: dict[int, float] = {}
     study.optimize(
         objective,
         n_trials=job.num_sets // 2,
-        callbacks=[lambda study, trial: own.__setitem__(trial.number, trial.value)],
+        callbacks=[lambda study, trial: trial_values.__setitem__(trial.number, trial.value)],
     )
-    reports = [len(study.trials[number].intermediate_values) for number in own]
-    assert reports == [EPOCHS] * len(own), f"void: Optuna has {reports} reports"
-    return own
+    reports = [len(study.trials[number].intermediate_values) for number in trial_values]
+    assert reports == [EPOCHS] * len(trial_values), f"void: Optuna has {reports} reports"
+    return trial_values
 
 
 def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, float]:
@@ -145,13 +145,13 @@ def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, f
     import ray
     from ray import tune
 
-    given = job.sets()
+    sets = job.sets()
 
     def train(config: dict[str, Any]) -> None:
         from ray.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
 
         report = TuneReportCheckpointCallback([METRIC], save_checkpoints=save, on="validation_end")
-        job.train(given[config["number"]], callbacks=[report], **QUIET)
+        job.train(sets[config["number"]], callbacks=[report], **QUIET)
 
     folder = str(Path.cwd())
     ray.init(address="local", num_cpus=2, include_dashboard=False, _temp_dir=folder)
@@ -165,9 +165,9 @@ def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, f
     assert not results.errors, f"void: {results.errors}"
     reports = [result.metrics["training_iteration"] for result in results]
     assert reports == [EPOCHS] * job.num_sets, f"void: Ray has {reports} reports"
-    found = {result.config["number"]: result.metrics[METRIC] for result in results}
+    values = {result.config["number"]: result.metrics[METRIC] for result in results}
     ray.shutdown()
-    return found
+    return values
 
 
 def spec(job: Job, *, save: bool) -> dict[str, Any]:
@@ -226,8 +226,8 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         rows = store.tickets(study)
         reports = len(store.measurements(study, names=["report"]))
     assert reports == EPOCHS * job.num_sets, f"void: tempopt has {reports} reports"
-    place = {"baseline": 0, "constant": 1, "search": 2}
-    return {place[row.kind] + row.number: row.value for row in rows if row.value is not None}
+    offsets = {"baseline": 0, "constant": 1, "search": 2}
+    return {offsets[row.kind] + row.number: row.value for row in rows if row.value is not None}
 
 
 TOOLS: dict[str, Callable[[Job, int], dict[int, float]]] = {

@@ -33,9 +33,9 @@ def changed(**settings: Any) -> dict[str, Any]:
     """Return the base spec with ``section__key=value`` set; None takes it away."""
     data: dict[str, Any] = yaml.safe_load(BASE)
     for name, value in settings.items():
-        *above, last = name.split("__")
+        *parents, last = name.split("__")
         target = data
-        for segment in above:
+        for segment in parents:
             target = target.setdefault(segment, {})
         target[last] = value
         if value is None:

@@ -89,8 +89,10 @@ def run_ticket(make_ticket: Callable[..., TicketRow]) -> Callable[..., TicketRow
     """Return what makes of a new ticket the row of its finished run."""
 
     def run(ticket: NewTicket, value: float | None, **fields: Any) -> TicketRow:
-        known = {n: getattr(ticket, n) for n in ("arm", "seed", "candidate", "pair", "parameters", "round")}
-        return make_ticket(ticket.kind, ticket.number, value, **{**known, **fields})
+        ticket_fields = {
+            n: getattr(ticket, n) for n in ("arm", "seed", "candidate", "pair", "parameters", "round")
+        }
+        return make_ticket(ticket.kind, ticket.number, value, **{**ticket_fields, **fields})
 
     return run
 
@@ -109,11 +111,11 @@ def whole_study(
         for i in range(1 if arm == "baseline" else 4)
     ]
     gain = {"baseline": 0.0, "constant": 0.05, "search": 0.1, "learned": 0.03}
-    while new := next_tickets(rows, spec):
-        for ticket in new:
+    while new_tickets := next_tickets(rows, spec):
+        for ticket in new_tickets:
             worth = 0.5 + gain[arms_of(ticket)[0]] * (1 + (ticket.pair or 0) / 100)
-            chosen = ticket.kind == "choose"
-            rows.append(run_ticket(ticket, 0.5 + (ticket.candidate or 0) / 100 if chosen else worth))
+            is_choice = ticket.kind == "choose"
+            rows.append(run_ticket(ticket, 0.5 + (ticket.candidate or 0) / 100 if is_choice else worth))
     return rows
 
 
@@ -128,7 +130,7 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
     """
 
     def measured(tickets: Sequence[TicketRow], **gains: dict[str, float]) -> list[Measurement]:
-        found = []
+        measurements = []
         winner = next(t.parameters for t in tickets if t.kind == "confirm" and "search" in arms_of(t))
         assert winner is not None
         for t in tickets:
@@ -136,10 +138,12 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
             if t.kind != "confirm" or t.value is None or not set(arms) & set(INFERENCE_ARMS):
                 continue
             assert t.parameters is not None
-            for each in evaluations("confirm", arms, make_spec(), winner, t.parameters):
-                added = sum(gains.get(arm, {}).get(each.name, 0.0) for arm in arms)
-                found.append(Measurement(ticket_id=t.id, step=10, name=each.name, value=t.value + added))
-        return found
+            for evaluation in evaluations("confirm", arms, make_spec(), winner, t.parameters):
+                gain = sum(gains.get(arm, {}).get(evaluation.name, 0.0) for arm in arms)
+                measurements.append(
+                    Measurement(ticket_id=t.id, step=10, name=evaluation.name, value=t.value + gain)
+                )
+        return measurements
 
     return measured
 

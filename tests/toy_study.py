@@ -134,13 +134,13 @@ def start(spec: dict[str, Any], tmp_path: Path, *, fake: bool = False) -> subpro
     return subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
 
 
-def wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
+def wait_until(condition: Callable[[list[TicketRow]], bool]) -> None:
     """Wait until the tickets are as they should be."""
     for _ in range(600):
         time.sleep(0.1)
         if Path("tempopt.db").exists():
             try:
-                if done(tickets()):
+                if condition(tickets()):
                     return
             except UsageError:
                 pass
@@ -150,15 +150,15 @@ def wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
 class Watcher(Unobserved):
     """Does something once, when the study has come so far, and keeps the notes."""
 
-    def __init__(self, when: Callable[[Any], bool] = lambda snapshot: False, then: Any = None) -> None:
-        self._when = when
-        self._then = then
+    def __init__(self, condition: Callable[[Any], bool] = lambda snapshot: False, action: Any = None) -> None:
+        self._when = condition
+        self._then = action
         self.notes: list[str] = []
 
     def update(self, snapshot: Any) -> None:
         if self._then is not None and self._when(snapshot):
-            then, self._then = self._then, None
-            then()
+            action, self._then = self._then, None
+            action()
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -172,21 +172,25 @@ def training(snapshot: Any) -> bool:
     return any(view.kind == "search" and view.step for view in snapshot.workers)
 
 
-def same(one: Ended, other: Ended) -> bool:
+def same(study_run: Ended, other_run: Ended) -> bool:
     """Return whether studies are the same, but for the order in which their trials were begun."""
-    facts_of = [[fact[:-1] for fact in each.facts] for each in (one, other)]
-    numbers = [sorted(fact[-1] for fact in each.facts if fact[-1] is not None) for each in (one, other)]
-    return facts_of[0] == facts_of[1] and numbers[0] == numbers[1] and one.reports == other.reports
+    facts_of = [[fact[:-1] for fact in run.facts] for run in (study_run, other_run)]
+    numbers = [
+        sorted(fact[-1] for fact in run.facts if fact[-1] is not None) for run in (study_run, other_run)
+    ]
+    return facts_of[0] == facts_of[1] and numbers[0] == numbers[1] and study_run.reports == other_run.reports
 
 
-def begun(spec: dict[str, Any], url: str = URL, when: Callable[[Any], bool] = lambda snapshot: True) -> None:
+def begun(
+    spec: dict[str, Any], url: str = URL, condition: Callable[[Any], bool] = lambda snapshot: True
+) -> None:
     """Leave the study as somebody leaves it who goes away at once."""
 
     def leave() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(spec, storage=url, workers=1, observer=Watcher(when, leave))
+        search(spec, storage=url, workers=1, observer=Watcher(condition, leave))
 
 
 def begin(

@@ -47,8 +47,8 @@ class Listener:
             raise SystemExit
 
     def stop(self, request: RunRequest) -> Stop | None:
-        reached = self.stop_at is not None and self.step >= self.stop_at
-        if reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
+        is_reached = self.stop_at is not None and self.step >= self.stop_at
+        if is_reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
             return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)
         return None
 
@@ -100,8 +100,8 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             compile=compile,
             compared=compared,
         )
-        given = {"ticket": 1, "attempt": 1, "seed": 5, **request}
-        return RunRequest(program=program, parameters=parameters or {}, **given)
+        fields = {"ticket": 1, "attempt": 1, "seed": 5, **request}
+        return RunRequest(program=program, parameters=parameters or {}, **fields)
 
     yield make
     sys.modules.pop("toy_modules", None)

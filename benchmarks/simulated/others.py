@@ -89,10 +89,10 @@ class RayTune:
 
         # BasicVariantGenerator draws each of its samples so (tune/search/basic_variant.py); it would itself
         # ask for an experiment with a trainable.
-        _, sampled = next(generate_variants(self._space, random_state=self._rng))
+        _, sampled_params = next(generate_variants(self._space, random_state=self._rng))
         number = len(self._runs)
         trial = _RayTrial(f"{number:05d}")
-        run = _Run(trial, self._spec.parameters("search", sampled), seed=1000 * self._seed + number)
+        run = _Run(trial, self._spec.parameters("search", sampled_params), seed=1000 * self._seed + number)
         self._runs.append(run)
         self._scheduler.on_trial_add(None, trial)
         return Job(run, run.parameters, run.seed)
@@ -116,8 +116,8 @@ class RayTune:
         # ResultGrid.get_best_result (tune/result_grid.py) has scope="last": the last result of every trial,
         # running ones and those stopped early included. Of equals it takes the first (get_best_trial,
         # tune/analysis/experiment_analysis.py).
-        known = [run for run in self._runs if not math.isnan(run.last)]
-        return max(known, key=lambda run: self._sign * run.last).parameters if known else None
+        reported_runs = [run for run in self._runs if not math.isnan(run.last)]
+        return max(reported_runs, key=lambda run: self._sign * run.last).parameters if reported_runs else None
 
 
 class SyneTune:
@@ -152,7 +152,7 @@ class SyneTune:
         The random searcher of 0.16 draws from there whatever seed it is given
         (syne_tune/optimizer/schedulers/searchers/random_searcher.py), and so does the one of BOHB.
         """
-        before = np.random.get_state()
+        random_state = np.random.get_state()
         np.random.set_state(self._chance)
         try:
             with warnings.catch_warnings():
@@ -160,7 +160,7 @@ class SyneTune:
                 yield
         finally:
             self._chance = np.random.get_state()
-            np.random.set_state(before)
+            np.random.set_state(random_state)
 
     def ask(self) -> Job | None:
         from syne_tune.backend.trial_status import Trial
@@ -176,8 +176,8 @@ class SyneTune:
             return Job(run, run.parameters, run.seed, begun=run.trained)
         # when a trial was made is read by nothing that is called here
         trial = Trial(number, suggestion.config.copy(), datetime.fromtimestamp(0, UTC))
-        sampled = {name: suggestion.config[name] for name in self._names}
-        run = _Run(trial, self._spec.parameters("search", sampled), seed=1000 * self._seed + number)
+        sampled_params = {name: suggestion.config[name] for name in self._names}
+        run = _Run(trial, self._spec.parameters("search", sampled_params), seed=1000 * self._seed + number)
         self._runs.append(run)
         with self._theirs():
             self._scheduler.on_trial_add(trial)
@@ -208,8 +208,8 @@ class SyneTune:
     def selected(self) -> Parameters | None:
         # Tuner.best_config (syne_tune/tuner.py) takes the best of all results, those on the way included; the
         # first of equals (print_best_metric_found, syne_tune/tuning_status.py).
-        known = [run for run in self._runs if run.trained]
-        return max(known, key=lambda run: run.best).parameters if known else None
+        trained_runs = [run for run in self._runs if run.trained]
+        return max(trained_runs, key=lambda run: run.best).parameters if trained_runs else None
 
 
 def _converted(world: World, module: str) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _converted(world: World, module: str) -> dict[str, Any]:
         draw = domains.loguniform if distribution.log else domains.uniform
         return draw(distribution.low, distribution.high)
 
-    return {name: domain(each) for name, each in world.spec.space().items()}
+    return {name: domain(distribution) for name, distribution in world.spec.space().items()}
 
 
 def _current(name: str) -> Callable[[World, int], Tuner]:

@@ -144,7 +144,7 @@ def test_claims_where_nothing_is_to_be_gained_are_as_rare_as_is_allowed() -> Non
 
 @pytest.mark.parametrize("task", ["max_retrieval", "digits"])
 def test_recorded_trainings_with_named_temperatures_make_a_study_without_differences(task: str) -> None:
-    world = World(task, shuffled=True)
+    world = World(task, is_shuffled=True)
     spec = with_named(world.spec)
     assert spec.temperatures.keys() == {"contrast", "teacher"}
     counts = Counter[str]()
