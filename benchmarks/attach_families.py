@@ -89,8 +89,8 @@ def tried(family: Family, model: nn.Module, method: str, truth: Tensor, shift_si
     try:
         attachment = attach(model, {"temperature_init": 2.0}, way=method, example=lambda: family.run(model))
     except AttachError as refusal:
-        what = "right, yet refused" if error <= RIGHT else "refused by the self-test"
-        return Outcome(f"{what}: {reason(refusal)}", error=error, tested=False)
+        refusal_kind = "right, yet refused" if error <= RIGHT else "refused by the self-test"
+        return Outcome(f"{refusal_kind}: {reason(refusal)}", error=error, tested=False)
     error = distance(outputs(family, model), truth) / shift_size
     verdict = "right" if error <= RIGHT else "WRONG IN SILENCE"
     return Outcome(verdict, way=attachment.way, error=error)
@@ -173,8 +173,8 @@ def main() -> None:
     num_wrong = sum(outcome.wrong for outcomes in all_outcomes for outcome in outcomes.values())
     print(
         f"\n{len(autos)} families: auto is right in {right} ({counts['query_rows']} by query rows, "
-        f"{counts['attention_interface']} by the interface) and refuses {len(autos) - right}; wrong in silence, "
-        f"by any way: {num_wrong}."
+        f"{counts['attention_interface']} by the interface) and refuses {len(autos) - right}; "
+        f"wrong in silence, by any way: {num_wrong}."
     )
     sys.exit(1 if num_wrong else 0)
 

@@ -72,7 +72,11 @@ def _line(name: str, variants: int, comparisons: Sequence[tuple[Comparison, int]
     share_taken = (
         sum(comparison.taken == comparison.variants[0].name for comparison, _ in comparisons) / num_studies
     )
-    return f"| {name} | {variants} | {num_studies} | {better_text} | {num_worse}: {num_worse / num_studies:.1%} | {share_taken:.1%} | {runs:.1f} |"
+    worse_text = f"{num_worse}: {num_worse / num_studies:.1%}"
+    return (
+        f"| {name} | {variants} | {num_studies} | {better_text} | {worse_text} "
+        f"| {share_taken:.1%} | {runs:.1f} |"
+    )
 
 
 class _Task:

@@ -185,7 +185,8 @@ class Bench:
             assert not overlapping_facts, "another run was on the card that a run had to itself"
         return [
             f"A share of a quarter, and runs that take {BALLAST:.0%} of the card: {len(failed_facts)} of "
-            f"{len(heavy)} attempts failed for memory, {len(completed_facts)} completed with the card to themselves."
+            f"{len(heavy)} attempts failed for memory, "
+            f"{len(completed_facts)} completed with the card to themselves."
         ]
 
     def packed(self) -> list[str]:

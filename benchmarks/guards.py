@@ -95,10 +95,10 @@ def table(records: Iterable[Record]) -> Iterator[str]:
         cells[record["world"], record["weighs"]].append(record)
     yield f"| world | search weighs | studies | {' | '.join(_COLUMNS.values())} | gain in truth, mean |"
     yield "|---" * (4 + len(_COLUMNS)) + "|"
-    for (world, weighs), found in sorted(cells.items()):
-        shares = " | ".join(_share(found, name) for name in _COLUMNS)
-        mean = sum(record["worth"] for record in found) / len(found)
-        yield f"| {world} | {'yes' if weighs else 'no'} | {len(found)} | {shares} | {mean:+.4f} |"
+    for (world, weighs), cell_records in sorted(cells.items()):
+        shares = " | ".join(_share(cell_records, name) for name in _COLUMNS)
+        mean = sum(record["worth"] for record in cell_records) / len(cell_records)
+        yield f"| {world} | {'yes' if weighs else 'no'} | {len(cell_records)} | {shares} | {mean:+.4f} |"
 
 
 def _share(records: Sequence[Record], name: str) -> str:

@@ -184,7 +184,8 @@ def power(models: int) -> None:
                 right[pattern] += can and names == (pattern,)
                 num_wrong[pattern] += bool(set(names) - {pattern})
             cells = (
-                f"{100 * right[pattern] / can_be[pattern]:.0f} / {100 * num_wrong[pattern] / heads[pattern]:.0f}"
+                f"{100 * right[pattern] / can_be[pattern]:.0f} / "
+                f"{100 * num_wrong[pattern] / heads[pattern]:.0f}"
                 for pattern in PLANTED
             )
             print(f"{length:6}  {size:5.0f} " + "".join(f"{cell:>16}" for cell in cells), flush=True)

@@ -45,7 +45,8 @@ def main() -> None:
         for name, looks in plans.items():
             num_upper, num_lower, pairs, num_covered = _simulate(looks, effect, args.studies)
             print(
-                f"| {effect:g} | {name} | {num_upper:.1%} | {num_lower:.1%} | {pairs:.1f} | {num_covered:.1%} |",
+                f"| {effect:g} | {name} | {num_upper:.1%} | {num_lower:.1%} "
+                f"| {pairs:.1f} | {num_covered:.1%} |",
                 flush=True,
             )
     boundary_text = ", ".join(f"{p:.4f}" for p in boundaries(plans["4, 8, 12, 16"], _ALPHA))

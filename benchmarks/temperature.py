@@ -54,7 +54,8 @@ def main() -> None:
         attachment = attach(model, PARAMETERS)
         cost = microseconds(lambda number: attachment.set_progress(progress(number, 1000)), 1000)  # noqa: B023
         print(
-            f"setting tau, attached, {layers:2} layers     {cost:8.1f} us  {100 * cost / step_time:.2f} % of it"
+            f"setting tau, attached, {layers:2} layers     {cost:8.1f} us  "
+            f"{100 * cost / step_time:.2f} % of it"
         )
 
 

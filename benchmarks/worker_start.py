@@ -146,8 +146,8 @@ def cpu_seconds(pid: int) -> float:
         # the times of children that were waited for are in their parent's
         stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / _TICK
     family = [pid]
-    for each in family:
-        family += [child for child, (parent, _) in stats.items() if parent == each]
+    for family_pid in family:
+        family += [child for child, (parent, _) in stats.items() if parent == family_pid]
     return sum(stats[pid][1] for pid in family if pid in stats)
 
 

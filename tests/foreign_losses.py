@@ -62,16 +62,16 @@ class Foreign:
         )
         module, _, name = f"{self.package}.{self.name}".rpartition(".")
         torch.manual_seed(0)
-        made = getattr(importlib.import_module(module), name)(**self.given(temperature))
+        loss_module = getattr(importlib.import_module(module), name)(**self.given(temperature))
         if self.by_hand and temperature is not None:
             owner, _, name = self.path.rpartition(".")
-            holder = operator.attrgetter(owner)(made) if owner else made
+            holder = operator.attrgetter(owner)(loss_module) if owner else loss_module
             value = getattr(holder, name)
             if isinstance(value, Tensor):
                 torch.nn.init.constant_(value, -math.log(temperature))
             else:
                 setattr(holder, name, temperature)
-        return made
+        return loss_module
 
 
 def argument(name: str, inverse: bool = False, **options: Any) -> Callable[[float | None], dict[str, Any]]:

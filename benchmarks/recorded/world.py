@@ -197,11 +197,11 @@ class World:
         features = np.array([describe(params, self.spec) for params in sets])
         return self._mean_over_seeds(self._forest.predict(features), features)
 
-    def _mean_over_seeds(self, predictions: Array, features: Array, apart: Any = False) -> Array:
+    def _mean_over_seeds(self, predictions: Array, features: Array, other_groups: Any = False) -> Array:
         """Return the mean of what may be drawn where the forest says this; ``apart``: runs to leave out."""
         if not self._two_humps:
             return predictions
-        distances = self._far(features) + 1e12 * apart
+        distances = self._far(features) + 1e12 * other_groups
         means = [
             expit(predictions[:, None] + self._residuals[self._near(distances, seed)]).mean(axis=1)
             for seed in sorted(set(self._seeds.tolist()))

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from benchmarks.simulated.drawn import world_for
+from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from benchmarks.simulated.worlds import Made
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import inference_plans
@@ -90,7 +90,7 @@ def cell_of(record: Mapping[str, Any]) -> Cell:
 
 
 def _runs(rows: list[TicketRow]) -> list[dict[str, Any]]:
-    """Return the number of runs by kind; those of another arm of a searching kind, and of constants, apart."""
+    """Return the number of runs by kind; those of another arm of a searching kind and of constants apart."""
     return [{"kind": kind, "runs": count} for kind, count in sorted(Counter(map(_kind, rows)).items())]
 
 

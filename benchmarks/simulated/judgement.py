@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from benchmarks.simulated.judged import Cell, cell_of
 from benchmarks.simulated.drawn import world_for
+from benchmarks.simulated.judged import Cell, cell_of
 
 ALLOWED = 0.025
 READ_AT = (1, 2, 5)
@@ -141,7 +141,8 @@ def _held(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
             )
             first = np.mean([answers[0]["held"] for answers in answer_lists])
             rate_all = np.mean([all(entry["held"] for entry in answers) for answers in answer_lists])
-            numbers = f"| {truth:+.4f} | {gain:+.4f} | {_where_shown(answer_lists)} | {first:.1%} | {rate_all:.1%} |"
+            means_shown = _where_shown(answer_lists)
+            numbers = f"| {truth:+.4f} | {gain:+.4f} | {means_shown} | {first:.1%} | {rate_all:.1%} |"
             yield f"{_start(cell, records)}| {answer} {numbers}"
 
 

@@ -123,8 +123,8 @@ class Tempopt:
         self._trials.append(
             frozen(number, state=TrialState.RUNNING, distributions=self._space, params=params)
         )
-        whole = self._spec.parameters("search", params)
-        return Job(number, whole, seed=1000 * self._seed + stream)
+        full_params = self._spec.parameters("search", params)
+        return Job(number, full_params, seed=1000 * self._seed + stream)
 
     def _known(self, number: int) -> list[FrozenTrial]:
         return self._trials[: max(0, number - self._parallel + 1)]

@@ -99,8 +99,8 @@ def test_what_is_in_the_write_ahead_log_is_seen(done: Path, place: Path) -> None
     with closing(sqlite3.connect(path)) as at_work:
         at_work.execute("UPDATE tempopt_study SET state = 'paused'")
         at_work.commit()
-        for each in place.iterdir():
-            each.chmod(0o444)
+        for file in place.iterdir():
+            file.chmod(0o444)
         place.chmod(0o555)
         try:
             with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:

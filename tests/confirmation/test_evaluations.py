@@ -57,9 +57,9 @@ def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
     make_spec: Any, confirm_on: str, loaders: list[str], arms: tuple[str, ...]
 ) -> None:
     spec = make_spec(confirm_on=confirm_on)
-    measured = evaluations("confirm", arms, spec, WINNER, WINNER)
-    plans_by_name = {e.name: e for e in measured}
-    assert len(plans_by_name) == len(measured)
+    all_plans = evaluations("confirm", arms, spec, WINNER, WINNER)
+    plans_by_name = {e.name: e for e in all_plans}
+    assert len(plans_by_name) == len(all_plans)
     assert plans_by_name[f"{confirm_on}:winner"].temperature == {"temperature_init": 2.0}
     plans = inference_plans(spec, WINNER)
     assert set(plans_by_name) == {
@@ -76,7 +76,7 @@ def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
                 "final",
                 {"temperature_init": tau},
             )
-    assert {e.on for e in measured} == set(loaders)
+    assert {e.on for e in all_plans} == set(loaders)
     assert INFERENCE_ARMS == ("search", "baseline", "twin")
     # a model that was trained at 1 is measured there as trained, and not once more
     at_one = evaluations("confirm", arms, spec, WINNER, {"temperature_init": 1.0})
@@ -220,8 +220,8 @@ def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_w
     assert plans["winner"] == {"temperature_init": 1.5, "gate.temperature_init": 0.7}
     assert plans["constant=0.5"] == {"temperature_init": 0.5}
     assert plans["gate.constant=0.5"] == {"gate.temperature_init": 0.5}
-    asked = evaluations("confirm", ("search",), spec, winner, {**winner, "normaliser": "sparsemax"})
-    temperatures = {plan.name: plan.temperature for plan in asked}
+    all_plans = evaluations("confirm", ("search",), spec, winner, {**winner, "normaliser": "sparsemax"})
+    temperatures = {plan.name: plan.temperature for plan in all_plans}
     assert temperatures["test:constant=0.5"] == {"temperature_init": 0.5, "normaliser": "sparsemax"}
     # the attention of the run is not touched, its normaliser neither
     assert temperatures["test:gate.constant=0.5"] == {"gate.temperature_init": 0.5}

@@ -56,10 +56,10 @@ def worth_by_part(**parts: float) -> Callable[[TicketRow], float]:
 
 
 def over(fixed_spec: Any, worth: Any, space: Any = SPACE, **study: Any) -> tuple[Simulated, Verdict]:
-    found = Simulated(fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth).run()
-    verdict = conclude(found.rows, [], found.spec)
+    simulation = Simulated(fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth).run()
+    verdict = conclude(simulation.rows, [], simulation.spec)
     assert verdict is not None
-    return found, verdict
+    return simulation, verdict
 
 
 # ---- which parts
@@ -412,8 +412,8 @@ def test_a_simpler_plan_that_diverges_is_not_recommended_for_the_seeds_on_which_
         else t
         for t in study.rows
     ]
-    once = conclude(rows, [], study.spec)
-    assert once is not None and once.simplest is not None
-    assert (once.simplest.kept.n_pairs, once.simplest.lost.reference_diverged) == (8, 1)
-    assert once.simplest.kept.gain < verdict.simplest.kept.gain - 0.05
-    assert not once.simplest.holds
+    early_verdict = conclude(rows, [], study.spec)
+    assert early_verdict is not None and early_verdict.simplest is not None
+    assert (early_verdict.simplest.kept.n_pairs, early_verdict.simplest.lost.reference_diverged) == (8, 1)
+    assert early_verdict.simplest.kept.gain < verdict.simplest.kept.gain - 0.05
+    assert not early_verdict.simplest.holds

@@ -378,8 +378,8 @@ def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(fixed_spec: Any, run
     assert FIRST / 8 < pvalue < FIRST
     tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], gains))]
     assert conclude(tickets, [], fixed_spec(seeds=SEQUENTIAL)) is None
-    fixed = conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
-    assert fixed is not None and fixed.total.significant
+    verdict_fixed = conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
+    assert verdict_fixed is not None and verdict_fixed.total.significant
     clearer = [0.10, 0.11, 0.10, 0.12]
     assert stats.ttest_1samp(clearer, 0).pvalue < FIRST / 8
     tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], clearer))]

@@ -35,7 +35,7 @@ def opened(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """Return what opens a session with a token of the user coder; no run is tried in it."""
     work_in(tmp_path, monkeypatch)
     monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
-    found: list[Session] = []
+    open_sessions: list[Session] = []
 
     def tried(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a run was tried")
@@ -46,11 +46,11 @@ def opened(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     def open_(*scopes: str, studies: str = "", budget: Budget | None = None) -> Session:
         token, _ = made(served.store, name="coder", scopes=scopes or ("submit", "view"), studies=studies)
         monkeypatch.setenv("TEMPOPT_TOKEN", token)
-        found.append(Session(served.url, user=None, budget=budget or Budget()))
-        return found[-1]
+        open_sessions.append(Session(served.url, user=None, budget=budget or Budget()))
+        return open_sessions[-1]
 
     yield open_
-    for session in found:
+    for session in open_sessions:
         session.close()
 
 

@@ -136,8 +136,8 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     assert findings["excluded"].text == bound_text
     assert findings["recommendation"].text == (
         f"What to do: change nothing: train and evaluate at τ = 1. {bound_text.capitalize()} "
-        "If a smaller gain is worth more pairs to you (a pair is one fresh seed, trained with the winner and with what it is "
-        "compared with), set study.min_gain to see how many."
+        "If a smaller gain is worth more pairs to you (a pair is one fresh seed, trained with the winner "
+        "and with what it is compared with), set study.min_gain to see how many."
     )
     assert findings["winner"].text.endswith(
         "; at the end of the searched range: temperature_init (not to be widened, since no gain is shown "

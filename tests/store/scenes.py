@@ -33,10 +33,10 @@ def new(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
     return NewTicket(kind=kind, arm="search", number=number, seed=2**63 - 1 - number, **fields)
 
 
-def take(store: Store, study_id: int, agent: str = "agent", **more: Any) -> TicketRow | None:
+def take(store: Store, study_id: int, agent: str = "agent", **fields: Any) -> TicketRow | None:
     """Take the next ticket of any kind; an agent of these tests knows all its tickets unless it says so."""
     held_ids = [t.id for t in store.tickets(study_id) if t.agent == agent]
-    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held_ids} | more
+    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held_ids} | fields
     return store.take_ticket(study_id, agent, Wanted(**options))
 
 

@@ -93,19 +93,19 @@ class Tickets(RuleBasedStateMachine):
         target=runs,
         agent=st.sampled_from(AGENTS),
         last=st.integers(0, NUM_TICKETS) | st.none(),
-        dead=st.sets(st.sampled_from(AGENTS)),
+        dead_agents=st.sets(st.sampled_from(AGENTS)),
         knows=st.booleans(),
         expired=st.booleans(),
     )
-    def take(self, agent: str, last: int | None, dead: set[str], knows: bool, expired: bool) -> Any:
+    def take(self, agent: str, last: int | None, dead_agents: set[str], knows: bool, expired: bool) -> Any:
         held_ids = self.held(agent) if knows else set()
-        dead = dead - {agent}
-        self.reclaim(agent, dead, knows, expired)
+        dead_agents = dead_agents - {agent}
+        self.reclaim(agent, dead_agents, knows, expired)
         criteria = Wanted(
             limits=limits(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
-            dead=dead,
+            dead=dead_agents,
             held=held_ids,
             expired=expired,
         )
@@ -114,14 +114,14 @@ class Tickets(RuleBasedStateMachine):
     def held(self, agent: str) -> set[int]:
         return {t.id for t in self.store.tickets(self.study.id) if t.agent == agent}
 
-    def reclaim(self, agent: str, dead: set[str], knows: bool, expired: bool) -> None:
+    def reclaim(self, agent: str, dead_agents: set[str], knows: bool, expired: bool) -> None:
         for number, holder in enumerate(self.holder):
             if holder is None:
                 continue
             if holder == agent:
                 if not knows:
                     self.give_up(number, "waiting")
-            elif holder in dead or (expired and self.is_over[number]):
+            elif holder in dead_agents or (expired and self.is_over[number]):
                 self.lose(number)
                 self.may_come_back[number] = holder if self.state[number] == "waiting" else None
 

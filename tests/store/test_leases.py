@@ -63,9 +63,9 @@ def test_a_lease_is_given_out_as_the_seconds_that_are_left(store: Store, ticket:
     assert lease is not None
     assert HOUR - 300 < lease <= HOUR
     expire(store, ticket)
-    over = only(store, ticket.study_id).lease
-    assert over is not None
-    assert over < 0
+    expired_lease = only(store, ticket.study_id).lease
+    assert expired_lease is not None
+    assert expired_lease < 0
 
 
 def test_a_ticket_is_its_holders_while_the_lease_lasts(
