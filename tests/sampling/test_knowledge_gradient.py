@@ -248,7 +248,7 @@ def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() 
     good_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
     assert sampler.prune(trials, trained(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
     assert truth(good_params) > truth(best)
-    tells_nothing = start(16, noise=0.001, told=False)
+    tells_nothing = start(16, noise=0.001, is_informative=False)
     for params in (good_params, {"x": 0.25, "y": 1.0}):
         running_trial = trained(16, params, upto=20, noise=0.001, is_informative=False)
         assert not strategy().prune(tells_nothing, running_trial)
