@@ -45,7 +45,7 @@ class Post:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class AgentReport:
     """What an agent has seen; times are by the clock that all processes of this machine share.
 
     Args:
@@ -188,7 +188,7 @@ def work(post: Post) -> None:
         counts.begin()
         cpu = time.process_time()
         agent.run()
-        agent_report = Seen(
+        agent_report = AgentReport(
             finished=end_times,
             cpu=time.process_time() - cpu,
             transactions=counts.end(1)["transactions"],
@@ -212,15 +212,15 @@ def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
     connection = ServerConnection(post.server, post.token)
     traffic = {"requests": 0, "sent": 0, "received": 0}
 
-    def asked(request: Any) -> None:
+    def count_request(request: Any) -> None:
         traffic["requests"] += 1
         traffic["sent"] += len(request.content)
 
-    def answered(answer: Any) -> None:
+    def count_response(answer: Any) -> None:
         answer.read()
         traffic["received"] += len(answer.content)
 
-    connection.client.event_hooks = {"request": [asked], "response": [answered]}
+    connection.client.event_hooks = {"request": [count_request], "response": [count_response]}
     line = ServerLine(connection, post.study, post.workers)
     join_reply = line.join()
     study: StudyRow = from_plain(StudyRow, join_reply.study)
@@ -239,18 +239,18 @@ def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
             observer=observer,
         )
 
-        def over() -> bool:
+        def is_over() -> bool:
             # what a study does when its search is over is no part of what is measured
             snapshot = client.snapshot([], 0.0)
             return snapshot.done["search"] == snapshot.asked["search"]
 
-        client.over = over  # type: ignore[method-assign]
+        client.over = is_over  # type: ignore[method-assign]
         print("warm", flush=True)
         sys.stdin.readline()
         traffic |= dict.fromkeys(traffic, 0)
         cpu = time.process_time()
         agent.run()
-        agent_report = Seen(
+        agent_report = AgentReport(
             finished=end_times,
             cpu=time.process_time() - cpu,
             transactions=0.0,

@@ -77,7 +77,7 @@ def distance(output: Tensor, other_output: Tensor) -> float:
     return float((output - other_output).nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
-def tried(family: Family, model: nn.Module, method: str, truth: Tensor, shift_size: float) -> Outcome:
+def try_method(family: Family, model: nn.Module, method: str, truth: Tensor, shift_size: float) -> Outcome:
     """Return what one way comes to, with its self-test on the same batch."""
     model = copy.deepcopy(model)
     try:
@@ -129,16 +129,16 @@ def row(family: Family) -> tuple[str, dict[str, Outcome]]:
     shift_size = distance(truth, plain)
     if not shift_size > BITES * float(plain.nan_to_num().abs().max()):
         raise AssertionError(f"{family.name}: its oracle does not bite, the output moves by {shift_size:.1e}")
-    outcomes = {method: tried(family, model, method, truth, shift_size) for method in WAYS}
+    outcomes = {method: try_method(family, model, method, truth, shift_size) for method in WAYS}
     auto = outcomes["auto"]
     cells = [outcomes[method].said for method in WAYS[:2]] + [
         f"{auto.said} ({auto.way})" if auto.way else auto.said
     ]
-    errors = [shown(outcomes[method].error) for method in WAYS]
+    errors = [error_text(outcomes[method].error) for method in WAYS]
     return f"| {family.name} | {' | '.join(cells)} | {', '.join(errors)} |", outcomes
 
 
-def shown(error: float | None) -> str:
+def error_text(error: float | None) -> str:
     """Return an error to its order of magnitude, what rounding alone makes of it left out."""
     if error is None:
         return "–"

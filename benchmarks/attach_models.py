@@ -41,7 +41,9 @@ class Family:
     oracle: Callable[[nn.Module], AbstractContextManager[None]]
 
 
-def built(model: str, config: str, options: dict[str, Any], eager: bool = False) -> Callable[[], nn.Module]:
+def model_builder(
+    model: str, config: str, options: dict[str, Any], eager: bool = False
+) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         torch.manual_seed(0)
         transformers = importlib.import_module("transformers")
@@ -53,7 +55,7 @@ def built(model: str, config: str, options: dict[str, Any], eager: bool = False)
     return make
 
 
-def drawn(*shape: int) -> Tensor:
+def draw_tensor(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -104,25 +106,25 @@ def global_pairs(model: nn.Module) -> Tensor:
 def image(model: nn.Module) -> Tensor:
     size = getattr(model.config, "image_size", 32)
     size = size[0] if isinstance(size, (list, tuple)) else size
-    return flat(first(model(pixel_values=drawn(2, 3, size, size))))
+    return flat(first(model(pixel_values=draw_tensor(2, 3, size, size))))
 
 
-def both(model: nn.Module) -> Tensor:
+def all_outputs(model: nn.Module) -> Tensor:
     """Every output of an image tower, the pooled one too."""
-    out = model(pixel_values=drawn(2, 3, model.config.image_size, model.config.image_size))
+    out = model(pixel_values=draw_tensor(2, 3, model.config.image_size, model.config.image_size))
     return flat([out.last_hidden_state, out.pooler_output])
 
 
 def wave(model: nn.Module) -> Tensor:
-    return flat(first(model(drawn(2, 400))))
+    return flat(first(model(draw_tensor(2, 400))))
 
 
 def features(model: nn.Module) -> Tensor:
-    return flat(first(model(drawn(2, 40, 16))))
+    return flat(first(model(draw_tensor(2, 40, 16))))
 
 
 def spectrogram(model: nn.Module) -> Tensor:
-    return flat(first(model(input_features=drawn(2, 16, 20), decoder_input_ids=ids(5))))
+    return flat(first(model(input_features=draw_tensor(2, 16, 20), decoder_input_ids=ids(5))))
 
 
 def first(output: Any) -> Any:
@@ -197,7 +199,7 @@ def weights(*ends: str, parts: int = 1, axis: int = 0) -> Callable[[nn.Module], 
     return halve
 
 
-def every(*oracles: Any) -> Callable[[nn.Module], AbstractContextManager[None]]:
+def apply_all(*oracles: Any) -> Callable[[nn.Module], AbstractContextManager[None]]:
     """Apply several, of a model whose attention is of several kinds."""
 
     @contextmanager
@@ -216,13 +218,13 @@ Q_PROJ = weights("q_proj.weight", "q_proj.bias")
 
 def decoder(name: str, *, oracle: Any = scale, run: Any = text, model: str = "", **options: Any) -> Family:
     stem = name.split(" ")[0]
-    make_model = built(model or f"{stem}ForCausalLM", f"{stem}Config", {**GROUPED, **options})
+    make_model = model_builder(model or f"{stem}ForCausalLM", f"{stem}Config", {**GROUPED, **options})
     return Family(name, make_model, run, oracle)
 
 
 def encoder(name: str, *, oracle: Any = scale, run: Any = text, **options: Any) -> Family:
     stem = name.split(" ")[0]
-    return Family(name, built(f"{stem}Model", f"{stem}Config", {**SIZES, **options}), run, oracle)
+    return Family(name, model_builder(f"{stem}Model", f"{stem}Config", {**SIZES, **options}), run, oracle)
 
 
 IMAGE = dict(
@@ -240,7 +242,9 @@ def vision(
 ) -> Family:
     stem = name.split(" ")[0]
     all_options = {**IMAGE, **options}
-    return Family(name, built(model or f"{stem}Model", config or f"{stem}Config", all_options), run, oracle)
+    return Family(
+        name, model_builder(model or f"{stem}Model", config or f"{stem}Config", all_options), run, oracle
+    )
 
 
 SEQ = dict(
@@ -276,7 +280,7 @@ def pair(
     name: str, sizes: dict[str, Any], *, oracle: Any = scale, run: Any = pairs, **options: Any
 ) -> Family:
     stem = name.split(" ")[0]
-    return Family(name, built(f"{stem}Model", f"{stem}Config", {**sizes, **options}), run, oracle)
+    return Family(name, model_builder(f"{stem}Model", f"{stem}Config", {**sizes, **options}), run, oracle)
 
 
 SPEECH = dict(

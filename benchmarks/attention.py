@@ -43,12 +43,12 @@ def exact(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...
     return attention_with_entropy(q, k, v, is_causal=is_causal)
 
 
-def sampled(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
+def sampled_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
     sampled_entropy(q, k, num_queries=64, is_causal=is_causal)
     return plain(q, k, v, is_causal)
 
 
-WAYS: dict[str, Way] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled}
+WAYS: dict[str, Way] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled_attention}
 
 
 def check(attend: Way, inputs: Inputs, is_causal: bool) -> None:
@@ -88,11 +88,11 @@ def work(attend: Way, inputs: Inputs, is_causal: bool, backward: bool) -> Callab
         with torch.no_grad():
             attend(*inputs, is_causal)
 
-    def both() -> None:
+    def run_both() -> None:
         results = attend(*inputs, is_causal)
         torch.autograd.grad(results, inputs, [torch.ones_like(result) for result in results])
 
-    return both if backward else forward
+    return run_both if backward else forward
 
 
 def seconds(task: Callable[[], object], device: str) -> float:

@@ -72,12 +72,12 @@ def main() -> None:
     print(f"| differences | {' | '.join(f'{units} units' for units in _UNITS)} |")
     print(f"|---|{'---|' * len(_UNITS)}", flush=True)
     for name, (draw, truth) in _KINDS.items():
-        shares = [_held(draw, truth, args.sets, units) for units in _UNITS]
+        shares = [_coverage(draw, truth, args.sets, units) for units in _UNITS]
         cell_texts = ("no interval" if math.isnan(share) else f"{100 * share:.1f} %" for share in shares)
         print(f"| {name} | {' | '.join(cell_texts)} |", flush=True)
 
 
-def _held(draw: Draw, truth: Callable[[int], float], sets: int, units: int) -> float:
+def _coverage(draw: Draw, truth: Callable[[int], float], sets: int, units: int) -> float:
     """Return the share of the intervals that hold the truth; NaN if there is none."""
     generator = np.random.default_rng(units)
     num_covered = num_intervals = 0

@@ -55,7 +55,7 @@ def main() -> None:
     for name, study in _SETTINGS.items():
         for variants in _VARIANTS:
             comparisons = [
-                _one(task, task.spec({**study, "all_pairs": args.all_pairs}, variants, seed))
+                _run_comparison(task, task.spec({**study, "all_pairs": args.all_pairs}, variants, seed))
                 for task in tasks
                 for seed in range(args.comparisons)
             ]
@@ -97,20 +97,20 @@ class _Task:
         return comparison_spec(data, self._sets[: 1 + variants])
 
 
-def _one(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
+def _run_comparison(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
     """Return what a comparison found, and how many runs it took."""
     check_comparison(spec)
     rows: list[TicketRow] = []
     new_tickets = first_tickets(spec)
     while new_tickets:
-        rows += [_trained(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new_tickets)]
+        rows += [_train_ticket(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new_tickets)]
         new_tickets = next_tickets(rows, spec)
     comparison = compared(rows, spec)
     assert comparison is not None
     return comparison, len(rows)
 
 
-def _trained(task: _Task, spec: StudySpec, ticket: NewTicket, id: int) -> TicketRow:
+def _train_ticket(task: _Task, spec: StudySpec, ticket: NewTicket, id: int) -> TicketRow:
     assert ticket.parameters is not None and spec.compare is not None
     value = float(task.world.train(ticket.parameters, ticket.seed).test)
     value += task.gain * (ticket.arm == spec.compare[1].name)

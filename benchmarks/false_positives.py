@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from tempopt.spec.study_spec import StudySpec
 
 # the tests are two-sided at 5 %, and a gain is one side of them
@@ -48,7 +48,7 @@ def main() -> None:
         spec = with_study(with_named(world.spec) if args.named else world.spec, **settings)
         start_time, claim_counts = time.process_time(), Counter[str]()
         for seed in range(args.studies):
-            claim_counts.update(claimed(world, with_study(spec, seed=seed)))
+            claim_counts.update(list_claims(world, with_study(spec, seed=seed)))
         seconds = (time.process_time() - start_time) / args.studies
         cells = " | ".join(str(claim_counts[claim]) for claim in CLAIMS)
         print(f"| {task} | {args.studies} | {cells} | {seconds:.1f} |", flush=True)
@@ -76,9 +76,9 @@ def with_named(spec: StudySpec) -> StudySpec:
     return StudySpec.from_json(data)
 
 
-def claimed(world: World, spec: StudySpec) -> list[str]:
+def list_claims(world: World, spec: StudySpec) -> list[str]:
     """Return which of ``CLAIMS`` a study makes."""
-    verdict = Whole(world, with_study(spec, explain=True)).run()
+    verdict = StudySimulation(world, with_study(spec, explain=True)).run()
     assert verdict is not None and verdict.recommendation is not None
     is_gain, constants = verdict.total.significant, verdict.against_constant
     claims = {

@@ -80,7 +80,7 @@ class Bench:
         from tempopt import search
         from tempopt.agent.observer import Snapshot, Unobserved
 
-        class Enough(Unobserved):
+        class StopObserver(Unobserved):
             def update(self, snapshot: Snapshot) -> None:
                 if snapshot.done["search"] == snapshot.asked["search"]:
                     raise KeyboardInterrupt
@@ -91,7 +91,7 @@ class Bench:
             spec = self.spec(name, str(facts), workers, trials, study)
             url = f"sqlite:///{folder / 'tempopt.db'}"
             try:
-                search(spec, storage=url, workers=workers, checkpoints=folder, observer=Enough())
+                search(spec, storage=url, workers=workers, checkpoints=folder, observer=StopObserver())
             except KeyboardInterrupt:
                 pass
             else:
@@ -118,7 +118,7 @@ class Bench:
                 **study,
             },
             "model": {
-                "class_path": "gpu_task.Watched",
+                "class_path": "gpu_task.WatchedModule",
                 "init_args": {"facts": facts, "pretend": self.cpu, **self.effort.model},
             },
             "data": {"class_path": "gpu_task.Bytes", "init_args": self.effort.data},

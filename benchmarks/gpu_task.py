@@ -43,7 +43,7 @@ class Block(nn.Module):
         return tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
 
 
-class Watched(TemperedModule):
+class WatchedModule(TemperedModule):
     """Says of random bytes which came before; writes one line of facts for every training.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import world_of
 
 WORLDS = ("guarded-0@3", "guarded-3@3")
@@ -58,7 +58,7 @@ def study(name: str, seed: int, trials: int, *, weighs: bool) -> dict[str, Any]:
     """
     world = world_of(name)
     spec = with_study(world.spec, seed=seed, trials=trials)
-    verdict = Whole(world, spec, weighs=weighs).run()
+    verdict = StudySimulation(world, spec, weighs=weighs).run()
     assert verdict is not None, "a study in these worlds has a verdict"
     return {
         "world": name,

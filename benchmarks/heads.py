@@ -162,7 +162,7 @@ def false_alarms(models: int) -> None:
             print(summary, dict(kinds) or "", flush=True)
 
 
-def _planted(models: int, length: int, size: float) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+def _planted_heads(models: int, length: int, size: float) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Yield what each head does, what it is called, and whether it could be."""
     for seed in range(models):
         is_causal = bool(seed % 2)
@@ -178,7 +178,7 @@ def power(models: int) -> None:
     for length in (16, 24, 64):
         for size in SIZES:
             right, num_wrong, can_be, heads = (Counter[str]() for _ in range(4))
-            for pattern, names, can in _planted(models, length, size):
+            for pattern, names, can in _planted_heads(models, length, size):
                 heads[pattern] += 1
                 can_be[pattern] += can
                 right[pattern] += can and names == (pattern,)
@@ -191,7 +191,7 @@ def power(models: int) -> None:
             print(f"{length:6}  {size:5.0f} " + "".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
-def trained(seeds: int, steps: int) -> None:
+def report_trained(seeds: int, steps: int) -> None:
     for seed in range(seeds):
         L.seed_everything(seed, verbose=False)
         model = AssociativeRecall(vocabulary=VOCABULARY)
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    trained(args.seeds, args.steps)
+    report_trained(args.seeds, args.steps)
     false_alarms(args.models)
     power(args.models // 10)
 

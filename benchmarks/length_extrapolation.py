@@ -49,7 +49,7 @@ def accuracies(spec: dict[str, Any], scaling: str, seed: int) -> dict[int, float
     return {length: 100 * metrics[f"val_accuracy_{length}"] for length in data.lengths}
 
 
-def compared(arm_values: Any, other_values: Any) -> list[str]:
+def compare_cells(arm_values: Any, other_values: Any) -> list[str]:
     """Return the paired gain with its 95 % interval, and the p-value of Student's test."""
     if (arm_values == other_values).all():
         return ["the same to the bit", ""]
@@ -88,7 +88,7 @@ def main() -> None:
         cells = [
             str(length),
             *means,
-            *compared(values_by_arm["E"], values_by_arm["O"]),
+            *compare_cells(values_by_arm["E"], values_by_arm["O"]),
             *(f"{value:.2f}" for value in article_values),
         ]
         print("| " + " | ".join([*cells, f"{article_values[1] - article_values[0]:+.2f}"]) + " |")

@@ -42,7 +42,7 @@ class Local:
     Args:
         share: Share of the heads.
         window: Their window.
-        masked: Whether there is a mask besides.
+        is_masked: Whether there is a mask besides.
         one_mask: Whether one mask for all heads says so, in place of two groups of heads.
     """
 

@@ -47,13 +47,13 @@ def search() -> None:
     from tempopt.agent.observer import Snapshot, Unobserved
     from tempopt.study.api import search
 
-    class Enough(Unobserved):
+    class StopObserver(Unobserved):
         def update(self, snapshot: Snapshot) -> None:
             if snapshot.done["search"] == snapshot.asked["search"]:
                 raise KeyboardInterrupt
 
     try:
-        search(json.loads(Path("spec.json").read_text()), storage=URL, workers=1, observer=Enough())
+        search(json.loads(Path("spec.json").read_text()), storage=URL, workers=1, observer=StopObserver())
     except KeyboardInterrupt:
         return
     raise AssertionError("the study went on to its end")
@@ -69,7 +69,7 @@ def tickets() -> list[dict[str, Any]]:
     return [{"parameters": row.parameters, "seed": row.seed, "value": row.value} for row in rows]
 
 
-def bare() -> None:
+def run_bare() -> None:
     """Run the trainings of tickets.json in a plain loop and print their values and the CPU seconds."""
     import torch
 
@@ -130,7 +130,7 @@ def validate(module: Any, data: Any) -> float:
     return float(torch.stack([value for size, value in accuracy.items() if size != "id"]).mean())
 
 
-def measured(part: str, folder: Path) -> tuple[float, float, str]:
+def measure_part(part: str, folder: Path) -> tuple[float, float, str]:
     """Run a part of this script in a process of its own; return its CPU seconds, wall seconds and output."""
     root = str(Path(__file__).parents[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
@@ -152,10 +152,10 @@ def compare(task: str, trainings: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "spec.json").write_text(json.dumps(spec(task, trainings)))
-        searched_cpu, searched_wall, _ = measured("search", folder)
-        _, _, tickets_json = measured("tickets", folder)
+        searched_cpu, searched_wall, _ = measure_part("search", folder)
+        _, _, tickets_json = measure_part("tickets", folder)
         (folder / "tickets.json").write_text(tickets_json)
-        _, bare_wall, output = measured("bare", folder)
+        _, bare_wall, output = measure_part("bare", folder)
     answer = json.loads(output)
     expected = [ticket["value"] for ticket in json.loads(tickets_json)]
     assert answer["values"] == expected, f"void: the loop found {answer['values']}, the search {expected}"
@@ -181,7 +181,7 @@ def main() -> None:
     if arguments.part == "tickets":
         print(json.dumps(tickets()))
     elif arguments.part is not None:
-        {"search": search, "bare": bare}[arguments.part]()
+        {"search": search, "bare": run_bare}[arguments.part]()
     else:
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
         for task in (arguments.task or list(TASKS)) * arguments.repeat:

@@ -35,7 +35,7 @@ from statistics import fmean
 
 import spent
 from peers_tools import EPOCHS, TOOLS, Job
-from spent import Spent
+from spent import Usage
 
 HERE = Path(__file__).parent
 SETS = 32
@@ -49,7 +49,7 @@ _DAEMONS = (
 )
 
 
-Costs = dict[tuple[str, Job], list[Spent]]
+Costs = dict[tuple[str, Job], list[Usage]]
 
 
 def is_daemon(command: str) -> bool:
@@ -58,7 +58,7 @@ def is_daemon(command: str) -> bool:
     return any(name in command for name in _DAEMONS) and "default_worker.py" not in command
 
 
-def carried_out(tool: str, job: Job) -> tuple[Spent, dict[int, float]]:
+def carried_out(tool: str, job: Job) -> tuple[Usage, dict[int, float]]:
     """Have a tool do a job in an empty folder; return what that cost, and the metric of each set."""
     environment = {
         **os.environ,
@@ -81,7 +81,7 @@ def carried_out(tool: str, job: Job) -> tuple[Spent, dict[int, float]]:
     return cost, values
 
 
-def measured(tools: list[str], rounds: int) -> Costs:
+def measure_tools(tools: list[str], rounds: int) -> Costs:
     """Return what each tool's jobs cost, round by round, the tools taking turns."""
     costs: Costs = defaultdict(list)
     for _ in range(rounds):
@@ -107,7 +107,7 @@ def measured(tools: list[str], rounds: int) -> Costs:
 def table(tools: list[str], costs: Costs) -> None:
     """Print what a trial costs, by tool: the mean of all rounds, and its least and its most over bare."""
 
-    def over(row: str, job: Job) -> list[float]:
+    def extra_over_bare(row: str, job: Job) -> list[float]:
         tool, suffix, _ = row.partition(WITHOUT)
         spent_by = [cost.cpu - (cost.daemons if suffix else 0.0) for cost in costs[tool, job]]
         # of one round, since the machine is not equally fast in all of them
@@ -128,7 +128,7 @@ def table(tools: list[str], costs: Costs) -> None:
         for job in jobs:
             of_it = costs[row.partition(WITHOUT)[0], job]
             cells += [f"{fmean(cost.wall for cost in of_it):.1f}", f"{fmean(cost.cpu for cost in of_it):.1f}"]
-            extra_seconds = over(row, job)
+            extra_seconds = extra_over_bare(row, job)
             cells.append(f"{fmean(extra_seconds):.0f} ({min(extra_seconds):.0f} to {max(extra_seconds):.0f})")
         print(f"| {row} | {' | '.join(cells)} |")
 
@@ -144,7 +144,7 @@ def main() -> None:
     tools = [tool for tool in TOOLS if arguments.all or tool != SLOW]
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
-    costs = measured(tools, arguments.rounds)
+    costs = measure_tools(tools, arguments.rounds)
     table(tools, costs)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
 

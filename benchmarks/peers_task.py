@@ -61,7 +61,7 @@ class PeerData(L.LightningDataModule):
         return batches(self._validation, 512)
 
 
-def fitted(parameters: dict[str, Any], num_batches: int, trainer: dict[str, Any]) -> float:
+def fit_plain(parameters: dict[str, Any], num_batches: int, trainer: dict[str, Any]) -> float:
     """Train with plain Lightning and return the metric.
 
     Args:

@@ -69,11 +69,11 @@ class Job:
 
     def train(self, parameters: dict[str, Any], **trainer: Any) -> float:
         """Train with plain Lightning, with these Trainer arguments on top, and return the metric."""
-        from peers_task import fitted
+        from peers_task import fit_plain
 
         warnings.filterwarnings("ignore")
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        return fitted(parameters, self.num_batches, {**TRAINER, **trainer})
+        return fit_plain(parameters, self.num_batches, {**TRAINER, **trainer})
 
 
 def bare(job: Job, side: int) -> dict[int, float]:
@@ -97,7 +97,7 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
 
     sets = job.sets()
 
-    class Given(optuna.samplers.BaseSampler):
+    class GivenSampler(optuna.samplers.BaseSampler):
         """Gives each trial the parameter set of its number; of enqueued ones, two programs may take one."""
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
         # two that make the tables at the same moment fail
         fcntl.flock(lock, fcntl.LOCK_EX)
         options = {"study_name": NAME, "storage": URL, "load_if_exists": True}
-        study = optuna.create_study(**options, sampler=Given(), pruner=optuna.pruners.NopPruner())
+        study = optuna.create_study(**options, sampler=GivenSampler(), pruner=optuna.pruners.NopPruner())
     trial_values: dict[int, float] = {}
     study.optimize(
         objective,
@@ -207,7 +207,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
     from tempopt.store.store import Store
     from tempopt.study.api import search
 
-    class Enough(Unobserved):
+    class StopObserver(Unobserved):
         left = job.num_sets
 
         def finished(self, ticket: Any) -> None:
@@ -216,7 +216,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
                 raise KeyboardInterrupt
 
     try:
-        search(spec(job, save=save), storage=URL, workers=2, observer=Enough())
+        search(spec(job, save=save), storage=URL, workers=2, observer=StopObserver())
     except KeyboardInterrupt:
         pass
     else:

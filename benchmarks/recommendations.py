@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import get_args
 
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import NAMES, world_of
 from tempopt.confirmation.recommendation import Action, Recommendation
 
@@ -28,7 +28,7 @@ _NEVER_WORSE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """One study to simulate."""
 
     world: str
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Advice:
     """What one study recommends, and what that and the winner gain over τ = 1 in truth."""
 
     world: str
@@ -51,30 +51,30 @@ class Advised:
 
 def main() -> None:
     """Simulate and print."""
-    args = _given()
+    args = _parse_arguments()
     os.environ["OMP_NUM_THREADS"] = "1"
     questions = [
-        Asked(world, args.trials, args.sampler, args.min_gain, seed)
+        Question(world, args.trials, args.sampler, args.min_gain, seed)
         for seed, world in itertools.product(range(args.studies), args.worlds or NAMES)
     ]
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-        advice = [entry for entry in pool.imap_unordered(advised, questions) if entry is not None]
+        advice = [entry for entry in pool.imap_unordered(advise, questions) if entry is not None]
     print(*table(advice), sep="\n")
 
 
-def advised(question: Asked) -> Advised | None:
+def advise(question: Question) -> Advice | None:
     """Return what a study recommends; None: it has no verdict."""
     world = world_of(question.world)
     settings = {"seed": question.seed, "trials": question.trials, "min_gain": question.min_gain} | sampled_by(
         question.sampler
     )
-    (verdict,) = Whole(world, with_study(world.spec, **settings)).rounds(1, 0)
+    (verdict,) = StudySimulation(world, with_study(world.spec, **settings)).rounds(1, 0)
     if verdict is None:
         return None
     recommendation = verdict.recommendation
     assert isinstance(recommendation, Recommendation)
     at_one = world.worth(verdict.baseline_params)
-    return Advised(
+    return Advice(
         world=question.world,
         action=recommendation.action,
         now=recommendation.now,
@@ -83,7 +83,7 @@ def advised(question: Asked) -> Advised | None:
     )
 
 
-def table(advice: Sequence[Advised]) -> list[str]:
+def table(advice: Sequence[Advice]) -> list[str]:
     """Return a line for each world."""
     actions = get_args(Action)
     head = ["world", "studies", *actions, "a change that gains nothing", "gain in truth", "the winner's"]
@@ -105,7 +105,7 @@ def table(advice: Sequence[Advised]) -> list[str]:
     return lines
 
 
-def _given() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agents import Post, Seen
+from agents import AgentReport, Post
 from spent import process_of
 from store import SEARCH, SERVERS, database
 from talkers import REPORTS, step_of
@@ -55,7 +55,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CaseResult:
     """What a case has come to.
 
     Args:
@@ -65,7 +65,7 @@ class Found:
     """
 
     seconds: float
-    seen: list[Seen]
+    seen: list[AgentReport]
     server: float | None
 
 
@@ -103,7 +103,7 @@ def begin(url: str, case: Case) -> None:
 
 def carried_out(
     url: str, case: Case, *, server: str | None = None, token: str = "", num_before: int | None = None
-) -> Found:
+) -> CaseResult:
     """Have a case's agents do its trials.
 
     Args:
@@ -133,7 +133,7 @@ def carried_out(
         assert all(agent.stdout.readline() == "warm\n" for agent in agents), "void: an agent does not start"
         server, start_time = server_seconds(url), time.monotonic()
         let_go(agents)
-        agent_reports = [Seen(**json.loads(agent.stdout.readline())) for agent in agents]
+        agent_reports = [AgentReport(**json.loads(agent.stdout.readline())) for agent in agents]
         cpu_after = server_seconds(url)
         let_go(agents)
         assert not any(agent.wait() for agent in agents), "void: an agent failed"
@@ -144,7 +144,7 @@ def carried_out(
     check(url, case, agent_reports, num_before or 0)
     last = max(moment for agent_report in agent_reports for moment in agent_report.finished)
     server_cpu = None if server is None or cpu_after is None else cpu_after - server
-    return Found(seconds=last - start_time, seen=agent_reports, server=server_cpu)
+    return CaseResult(seconds=last - start_time, seen=agent_reports, server=server_cpu)
 
 
 def let_go(agents: list[Any]) -> None:
@@ -168,7 +168,7 @@ def server_seconds(url: str) -> float | None:
     return None if None in serving else sum(process.seconds for process in serving if process is not None)
 
 
-def check(url: str, case: Case, agent_reports: list[Seen], num_before: int) -> None:
+def check(url: str, case: Case, agent_reports: list[AgentReport], num_before: int) -> None:
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
@@ -184,7 +184,7 @@ def check(url: str, case: Case, agent_reports: list[Seen], num_before: int) -> N
     assert num_ended == case.trials - num_before, f"void: the agents have told the end of {num_ended} trials"
 
 
-def sleeping(backend: str, max_agents: int, trials: int) -> None:
+def print_sleeping(backend: str, max_agents: int, trials: int) -> None:
     """Print the throughput of agents whose trainings are sleep."""
     print(f"\nTrainings of {SECONDS:g} s of sleep, {trials} an agent:\n")
     heads = ["agents", "parallel", "trials a second", "of ideal", "agents' CPU ms a trial", "server's"]
@@ -236,7 +236,7 @@ def main() -> None:
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
     tables = arguments.table or ["sleep", "train"]
     if "sleep" in tables:
-        sleeping(arguments.backend, arguments.most, arguments.trials)
+        print_sleeping(arguments.backend, arguments.most, arguments.trials)
     if "train" in tables:
         training(arguments.backend, 16, arguments.rounds)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))

@@ -20,19 +20,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorded.make import known
+from benchmarks.recorded.make import recorded_rows
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import simulate
 from benchmarks.simulated.others import OTHERS
-from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, which
+from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, result_key
 from benchmarks.simulated.table import show
 from benchmarks.simulated.tuners import TUNERS
 
 _LEAST = 30
 
 
-def one(world: World, name: str, *, repetition: int, budget: int, workers: int, see: Any) -> dict[str, Any]:
+def run_search(
+    world: World, name: str, *, repetition: int, budget: int, workers: int, see: Any
+) -> dict[str, Any]:
     """Return what one simulated search came to."""
     make = {**TUNERS, **OTHERS}[name]
     start_time = time.process_time()
@@ -100,7 +102,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("--pack", action="store_true", help="put what there is into the repository")
     args = parser.parse_args()
-    worlds = {task: World(task) for task in args.tasks if len(known(task)) >= _LEAST}
+    worlds = {task: World(task) for task in args.tasks if len(recorded_rows(task)) >= _LEAST}
     if args.pack:
         pack({task: World(task) for task in TASKS}, args.results)
     elif args.table:
@@ -115,7 +117,7 @@ def main() -> None:
 def _run(worlds: dict[str, World], args: argparse.Namespace) -> None:
     tuner_names = [name for name in {**TUNERS, **OTHERS} if _importable(name)]
     done_keys = (
-        set() if args.again else {which(result) for result in of_worlds(worlds, args.results, first=0)}
+        set() if args.again else {result_key(result) for result in of_worlds(worlds, args.results, first=0)}
     )
     settings = {"budget": args.budget, "workers": args.workers, "see": args.see}
     for task, world in worlds.items():
@@ -133,8 +135,8 @@ def _run(worlds: dict[str, World], args: argparse.Namespace) -> None:
                     "world": world.mark,
                     **settings,
                 }
-                if which(study_key) not in done_keys:
-                    keep(one(world, name, repetition=repetition, **settings), args.results)
+                if result_key(study_key) not in done_keys:
+                    keep(run_search(world, name, repetition=repetition, **settings), args.results)
             print(f"{task}: {name}", flush=True)
 
 

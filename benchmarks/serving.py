@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling import Case, Found, begin, carried_out
+from scaling import Case, CaseResult, begin, carried_out
 from spent import process_of
 from store import SERVERS, database
 
@@ -51,7 +51,7 @@ class Serving:
 
 
 @contextmanager
-def serving(storage: str) -> Iterator[Serving]:
+def run_server(storage: str) -> Iterator[Serving]:
     """Yield a server on a database, in a process of its own."""
     from tempopt.server.tokens import made
     from tempopt.store.store import Store
@@ -87,7 +87,7 @@ class Cost:
         server: CPU seconds of the tempopt server; None without one.
     """
 
-    found: Found
+    found: CaseResult
     server: float | None
 
 
@@ -96,7 +96,7 @@ def cost(backend: str, case: Case, *, has_server: bool) -> Cost:
     with database(backend) as url:
         if not has_server:
             return Cost(found=carried_out(url, case), server=None)
-        with serving(url) as server:
+        with run_server(url) as server:
             cpu_before = server.seconds
             run_result = carried_out(url, case, server=server.url, token=server.token)
             return Cost(found=run_result, server=server.seconds - cpu_before)
@@ -177,15 +177,15 @@ def large_study(backend: str, num_existing: int, trials: int) -> None:
         case = Case(agents=1, trials=num_existing + trials, parallel=2, sleep=0.5)
         with database(backend) as url:
             if has_server:
-                with serving(url) as server:
-                    filled(url, case, num_existing)
+                with run_server(url) as server:
+                    fill_study(url, case, num_existing)
                     cpu_before = server.seconds
                     run_result = carried_out(
                         url, case, server=server.url, token=server.token, num_before=num_existing
                     )
                     server_cpu: float | None = server.seconds - cpu_before
             else:
-                filled(url, case, num_existing)
+                fill_study(url, case, num_existing)
                 run_result, server_cpu = carried_out(url, case, num_before=num_existing), None
         (agent_report,) = run_result.seen
         row(
@@ -197,7 +197,7 @@ def large_study(backend: str, num_existing: int, trials: int) -> None:
         )
 
 
-def filled(url: str, case: Case, count: int) -> None:
+def fill_study(url: str, case: Case, count: int) -> None:
     """Write a case's study, so many of whose trials are over."""
     from scaling import spec_of
     from store import fill, fill_tickets

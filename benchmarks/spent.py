@@ -19,7 +19,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
+class Usage:
     """What programs cost, from the start of the first to the end of the last.
 
     Args:
@@ -120,7 +120,7 @@ def run(
     folder: Path,
     environment: dict[str, str],
     is_daemon: Callable[[str], bool] = lambda command: False,
-) -> Spent:
+) -> Usage:
     """Run programs side by side in a folder; return what they cost, and all that they started.
 
     CPU time is known in two ways, and the larger counts: the kernel adds up exactly what was waited for
@@ -129,7 +129,7 @@ def run(
     """
     # whoever outlives its parent becomes a child of this process, and can be seen and waited for
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    cpu_before, busy, clock = _waited_for(), _busy(), time.monotonic()
+    cpu_before, busy, clock = _waited_for(), _busy_seconds(), time.monotonic()
     watch = Watch(is_daemon)
     options = {"cwd": folder, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     processes = [subprocess.Popen(command, **options) for command in commands]
@@ -138,10 +138,10 @@ def run(
     _end_what_is_left()
     seen_cpu, daemons = watch.end()
     cpu = max(_waited_for() - cpu_before, seen_cpu)
-    other_load = max(0.0, _busy() - busy - cpu) / (time.monotonic() - clock)
+    other_load = max(0.0, _busy_seconds() - busy - cpu) / (time.monotonic() - clock)
     for process, text in zip(processes, outputs, strict=True):
         assert process.returncode == 0, f"void: a program failed\n{text}"
-    return Spent(wall=wall, cpu=cpu, daemons=daemons, others=other_load)
+    return Usage(wall=wall, cpu=cpu, daemons=daemons, others=other_load)
 
 
 def _end_what_is_left() -> None:
@@ -165,7 +165,7 @@ def _waited_for() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _busy() -> float:
+def _busy_seconds() -> float:
     """Return the CPU seconds that this machine's cores have worked since it was started."""
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) / _TICK

@@ -254,7 +254,7 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
     return StudySpec.parse(data, source="the benchmark")
 
 
-def begun(store: Any, case: Case, spec: Any) -> Any:
+def begin_case(store: Any, case: Case, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
     from tempopt.confirmation.stages import first_tickets
     from tempopt.store.optuna_calls import make_study
@@ -266,7 +266,7 @@ def begun(store: Any, case: Case, spec: Any) -> Any:
     return study
 
 
-def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
+def run_tempopt(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
     from tempopt.agent import agent, ticket_client, worker_slot, write_queue
     from tempopt.store.store import Store
@@ -277,7 +277,7 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
         module.time = world  # type: ignore[attr-defined]
     agent.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
     with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
-        study = begun(store, case, spec)
+        study = begin_case(store, case, spec)
         counts.begin()
         locations = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
         client = ticket_client.TicketClient(
@@ -294,13 +294,13 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
         counts_at_end: dict[str, float] = {}
         original_over = client.over
 
-        def counted() -> bool:
+        def is_over_counted() -> bool:
             # before it ends a study, an agent reads all of it once more: no cost of a trial
             if not counts_at_end and client.cache.over() and not len(client._outbox):
                 counts_at_end.update(counts.end(case.trials))
             return original_over()
 
-        client.over = counted  # type: ignore[method-assign]
+        client.over = is_over_counted  # type: ignore[method-assign]
         worker.run()
         assert store.load_study(NAME).state == "done", "void: the study is not done"
     check(url, case, lambda trial: int(trial.user_attrs["tempopt:ticket"]))
@@ -359,7 +359,7 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
 
     cpu_times = {}
     with Store.open(url) as store:
-        study = begun(store, case, spec_of(case))
+        study = begin_case(store, case, spec_of(case))
         for command in (["list"], ["show", NAME]):
             words = [sys.executable, "-m", "tempopt", *command, "--storage", url]
             usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -385,11 +385,11 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
                 cache.arms.prune(later_ticket, {100 * report: 0.5 for report in range(1, step)})
             cpu_times[f"a pruning decision, {pruner}"] = counts.end(20)["cpu_ms"]
             if pruner != "hyperband":
-                cpu_times[f"a suggestion, {sampler}"] = suggesting(cache.arms, later_ticket, counts)
+                cpu_times[f"a suggestion, {sampler}"] = suggestion_cost(cache.arms, later_ticket, counts)
     return cpu_times
 
 
-def suggesting(arms: Any, ticket: Any, counts: Counts) -> float:
+def suggestion_cost(arms: Any, ticket: Any, counts: Counts) -> float:
     """Return CPU milliseconds of a suggestion, each one after another trial has ended."""
     counts.begin()
     for number in range(ticket.number, ticket.number + 10):
@@ -425,7 +425,7 @@ def table(title: str, cases: list[tuple[str, list[Case]]]) -> None:
         print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 
-def both(backend: str, num_before: int, num_running: int, trials: int) -> list[Case]:
+def both_cases(backend: str, num_before: int, num_running: int, trials: int) -> list[Case]:
     """Return the case for both sides, a trial a minute long."""
     return [
         Case(side=side, backend=backend, before=num_before, running=num_running, trials=trials, seconds=60.0)
@@ -444,7 +444,7 @@ def main() -> None:
     if arguments.case is not None:
         case = Case(**json.loads(arguments.case))
         counts = Counts()
-        measure_case = {"optuna": plain, "tempopt": ours, "large": large}[case.side]
+        measure_case = {"optuna": plain, "tempopt": run_tempopt, "large": large}[case.side]
         with database(case.backend) as url:
             numbers = measure_case(url, case, counts)
         print(json.dumps(numbers))
@@ -457,7 +457,7 @@ def main() -> None:
         rows = [
             (
                 f"{backend}, {num_running} running",
-                both(backend, 100, num_running, max(6, turns * num_running)),
+                both_cases(backend, 100, num_running, max(6, turns * num_running)),
             )
             for backend in backends
             for num_running in (1, 8, 32)
@@ -465,7 +465,7 @@ def main() -> None:
         table("For each trial, Optuna / tempopt, after 100 trials:", rows)
     if "growth" in tables:
         rows = [
-            (f"{backend}, {num_before} trials before", both(backend, num_before, 8, 8 * turns))
+            (f"{backend}, {num_before} trials before", both_cases(backend, num_before, 8, 8 * turns))
             for backend in backends
             for num_before in ((100, 1000) if arguments.quick else (100, 1000, 10000))
         ]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.simulated.clock import Job, Parameters, Wish, simulate
 from benchmarks.simulated.tuners import TUNERS, Optuna
-from benchmarks.simulated.unseen import WORLDS, Unseen, half
+from benchmarks.simulated.unseen import WORLDS, UnseenWorld, half
 from tempopt.sampling.features import Features
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 
@@ -41,12 +41,12 @@ _BOOTSTRAPS = 4000
 _BY_SURROGATE = "Optuna GP, by the surrogate"
 
 
-class AtTheEnd:
+class EndTuner:
     """A tuner that is asked only at its end what it would name, since that takes longer than all else.
 
     Args:
         tuner: The tuner.
-        most: Trainings that it may ask for; one that repeats another to the bit spends no step.
+        budget: Trainings that it may ask for; one that repeats another to the bit spends no step.
     """
 
     def __init__(self, tuner: Any, budget: int) -> None:
@@ -68,13 +68,13 @@ class AtTheEnd:
         return None
 
 
-def one(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[str, Any]]:
+def run_search(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[str, Any]]:
     """Return what one search came to, named in each way that there is."""
     world, start_time = WORLDS[name](draw), time.process_time()
     tuner = TUNERS[tuner_name](world, draw)  # type: ignore[arg-type]
     trace = simulate(
         world,  # type: ignore[arg-type]
-        lambda: AtTheEnd(tuner, _MOST * budget),  # type: ignore[arg-type, return-value]
+        lambda: EndTuner(tuner, _MOST * budget),  # type: ignore[arg-type, return-value]
         budget=budget * world.total_steps,
         workers=_WORKERS,
         seed=draw,
@@ -103,7 +103,7 @@ def one(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[str, An
     ]
 
 
-def by_surrogate(world: Unseen, tuner: Optuna) -> list[Parameters]:
+def by_surrogate(world: UnseenWorld, tuner: Optuna) -> list[Parameters]:
     """Return what tempopt would name of another tuner's trials."""
     features = Features(world.spec)
     strategy = KnowledgeGradient(
@@ -119,14 +119,14 @@ def by_surrogate(world: Unseen, tuner: Optuna) -> list[Parameters]:
     )
 
 
-def _rerun(world: Unseen, sets: Sequence[Parameters]) -> float:
+def _rerun(world: UnseenWorld, sets: Sequence[Parameters]) -> float:
     """Return the true share of the set that is best on fresh seeds."""
     seeds = range(_FRESH, _FRESH + _FRESH_SEEDS)
     means = [np.mean([world.train(params, seed).final[-1] for seed in seeds]) for params in sets]
     return world.worth(sets[int(np.argmax(means))])
 
 
-def known(lines: Path) -> list[dict[str, Any]]:
+def load_results(lines: Path) -> list[dict[str, Any]]:
     """Return what there is of all searches."""
     return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
 
@@ -182,15 +182,15 @@ def show(results: Sequence[dict[str, Any]], own_tuner: str) -> None:
         print(f"\n| {own_tuner} less | {' | '.join(names[1:])} |\n{'|---' * len(names)}|")
         for kind in (*kinds, None):
             cells = [
-                difference(_of(scores[own_tuner], kind), _of(scores[name], kind))
-                if _of(scores[name], kind)
+                difference(_scores_of(scores[own_tuner], kind), _scores_of(scores[name], kind))
+                if _scores_of(scores[name], kind)
                 else ""
                 for name in names[1:]
             ]  # fmt: skip
             print(f"| {kind or 'mean of the classes'} | {' | '.join(cells)} |")
 
 
-def _of(scores: dict[tuple[str, int], float], kind: str | None) -> dict[tuple[str, int], float]:
+def _scores_of(scores: dict[tuple[str, int], float], kind: str | None) -> dict[tuple[str, int], float]:
     return {key: value for key, value in scores.items() if kind in (None, key[0])}
 
 
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--half", choices=["held back", "chosen on", "all"], default="held back")
     parser.add_argument("--ours", default="tempopt", help="what the others are compared with in the table")
     args = parser.parse_args()
-    results = known(args.results)
+    results = load_results(args.results)
     if args.table:
         show([result for result in results if args.half in (half(result["draw"]), "all")], args.ours)
         return
@@ -227,7 +227,7 @@ def main() -> None:
                 if (kind, draw, tuner) not in done_keys:
                     with args.results.open("a") as file:
                         file.writelines(
-                            f"{json.dumps(result)}\n" for result in one(kind, tuner, draw, args.budget)
+                            f"{json.dumps(result)}\n" for result in run_search(kind, tuner, draw, args.budget)
                         )
         print(f"draw {draw}", flush=True)
 

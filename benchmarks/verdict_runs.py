@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from tempopt.records.rows import TicketRow
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -87,7 +87,7 @@ def runs(spec: StudySpec, gain: float, *, explain: bool = False) -> list[TicketR
     if spec.study.limits.standard_errors is not None:
         settings["limits"] = {}
     sign = 1 if spec.study.direction == "maximize" else -1
-    simulation = Whole(Noise(gain, sign), with_study(spec, **settings))
+    simulation = StudySimulation(Noise(gain, sign), with_study(spec, **settings))
     simulation.run()
     return simulation.rows
 

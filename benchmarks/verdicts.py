@@ -27,17 +27,21 @@ from benchmarks.simulated.worlds import NAMES
 
 def main() -> None:
     """Simulate, print, or pack."""
-    args = _given()
+    args = _parse_arguments()
     if args.fresh:
         judged.forget()
     if not (args.table or args.pack):
         _run(args)
-    print("\n".join(tables(record for record in judged.known() if _asked(record["world"], args.worlds))))
+    print(
+        "\n".join(
+            tables(record for record in judged.load_records() if _is_selected(record["world"], args.worlds))
+        )
+    )
     if args.pack:
         judged.pack()
 
 
-def _given() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,20 +62,20 @@ def _given() -> argparse.Namespace:
     return args
 
 
-def _asked(name: str, selected_names: list[str]) -> bool:
+def _is_selected(name: str, selected_names: list[str]) -> bool:
     return not selected_names or name in selected_names
 
 
 def _run(args: argparse.Namespace) -> None:
     grid = itertools.product(args.worlds or NAMES, args.trials, args.sampler)
     cells = [Cell(world, trials, args.rounds, sampler, args.explain) for world, trials, sampler in grid]
-    known_keys = {judged.which(record) for record in judged.known()}
+    known_keys = {judged.record_key(record) for record in judged.load_records()}
     # seed by seed, so that all cells are about as full whenever it ends
     jobs = [
         (cell, seed)
         for seed in range(args.studies)
         for cell in cells
-        if judged.which({**dataclasses.asdict(cell), "seed": seed}) not in known_keys
+        if judged.record_key({**dataclasses.asdict(cell), "seed": seed}) not in known_keys
     ]
     # threads of a library for matrices this small only wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from tempopt.records.rows import PriorRuns
 from tempopt.records.tickets import oriented, usable
 
@@ -33,10 +33,10 @@ def world_of(task: str) -> World:
 
 
 @cache
-def kept(task: str, seed: int) -> PriorRuns:
+def prior_runs(task: str, seed: int) -> PriorRuns:
     """Return what an earlier study of a task has to say."""
     spec = with_study(world_of(task).spec, seed=_OTHER_SEEDS + seed, trials=_EARLIER)
-    study = Whole(world_of(task), spec)
+    study = StudySimulation(world_of(task), spec)
     for _ in study.searched():
         pass
     direction = spec.study.direction
@@ -48,7 +48,7 @@ def shares(task: str, seed: int, earlier: PriorRuns) -> Iterator[float]:
     """Yield the share of the best known gain that is named after some trials."""
     world = world_of(task)
     spec = with_study(world.spec, seed=seed, trials=max(_AT))
-    study = Whole(world, spec, earlier=earlier)
+    study = StudySimulation(world, spec, earlier=earlier)
     for row in study.searched():
         if row.number + 1 in _AT:
             sets = study.recommend(1)
@@ -69,7 +69,7 @@ def main() -> None:
         for source_task in (None, task, *(source for source in args.tasks if source != task)):
             table: Any = np.array(
                 [
-                    list(shares(task, seed, [] if source_task is None else kept(source_task, seed)))
+                    list(shares(task, seed, [] if source_task is None else prior_runs(source_task, seed)))
                     for seed in range(args.searches)
                 ]
             )

@@ -46,7 +46,10 @@ def main() -> None:
     print("\n| search with | forked, CPU s | cold, CPU s | forked, wall s | cold, wall s |")
     print("|---|---|---|---|---|")
     for count in arguments.workers:
-        (forked_time, wall), (cold, wall_cold) = begun(count, is_forked=True), begun(count, is_forked=False)
+        (forked_time, wall), (cold, wall_cold) = (
+            begin_search(count, is_forked=True),
+            begin_search(count, is_forked=False),
+        )
         print(
             f"| {count} workers | {forked_time:.1f} | {cold:.1f} | {wall:.1f} | {wall_cold:.1f} |", flush=True
         )
@@ -55,20 +58,20 @@ def main() -> None:
 def starts(repeat: int) -> dict[str, list[tuple[float, float]]]:
     """Return CPU and wall seconds of starts: the first forked one, later ones, and cold ones."""
     costs: dict[str, list[tuple[float, float]]] = {"first, forked": [], "later, forked": [], "cold": []}
-    first_worker = _Started()
+    first_worker = _WorkerStart()
     costs["first, forked"].append(first_worker.cost)
     for _ in range(repeat):
-        with _stopped(_Started()) as next_worker:
+        with _stop_worker(_WorkerStart()) as next_worker:
             costs["later, forked"].append(next_worker.cost)
     first_worker.worker.kill()
     with _cold():
         for _ in range(repeat):
-            with _stopped(_Started()) as next_worker:
+            with _stop_worker(_WorkerStart()) as next_worker:
                 costs["cold"].append(next_worker.cost)
     return costs
 
 
-class _Started:
+class _WorkerStart:
     """A worker that has been started, and what that took."""
 
     def __init__(self) -> None:
@@ -79,7 +82,7 @@ class _Started:
 
 
 @contextmanager
-def _stopped(worker_start: _Started) -> Iterator[_Started]:
+def _stop_worker(worker_start: _WorkerStart) -> Iterator[_WorkerStart]:
     try:
         yield worker_start
     finally:
@@ -95,7 +98,7 @@ def _cold() -> Iterator[None]:
         del os.environ[COLD]
 
 
-def begun(workers: int, *, is_forked: bool) -> tuple[float, float]:
+def begin_search(workers: int, *, is_forked: bool) -> tuple[float, float]:
     """Return CPU and wall seconds of a search until each of its workers has begun a training."""
     words = ["search", "max_retrieval", "--workers", str(workers), "--set", "trainer.max_steps=100000"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if is_forked else {COLD: "1"})}

@@ -25,7 +25,7 @@ Step = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignLoss:
     """One temperature of one class.
 
     Args:
@@ -77,12 +77,12 @@ class Foreign:
 def argument(name: str, inverse: bool = False, **options: Any) -> Callable[[float | None], dict[str, Any]]:
     """Return a maker of arguments, of which one is the temperature or its inverse."""
 
-    def given(temperature: float | None) -> dict[str, Any]:
+    def init_arguments(temperature: float | None) -> dict[str, Any]:
         if temperature is None:
             return options
         return {**options, name: 1 / temperature if inverse else temperature}
 
-    return given
+    return init_arguments
 
 
 def views(z_NE: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,7 +218,7 @@ def wav2vec2(temperature: float | None) -> dict[str, Any]:
 def open_clip(**options: Any) -> Callable[[float | None], dict[str, Any]]:
     """Return a maker of the arguments of a small CLIP of open_clip."""
 
-    def given(temperature: float | None) -> dict[str, Any]:
+    def init_arguments(temperature: float | None) -> dict[str, Any]:
         from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
         scale = {} if temperature is None else {"init_logit_scale": -math.log(temperature)}
@@ -230,18 +230,20 @@ def open_clip(**options: Any) -> Callable[[float | None], dict[str, Any]]:
             **scale,
         }
 
-    return given
+    return init_arguments
 
 
-def lightly(name: str, step: Step, default_tau: float, path: str = "temperature", **options: Any) -> Foreign:
+def lightly(
+    name: str, step: Step, default_tau: float, path: str = "temperature", **options: Any
+) -> ForeignLoss:
     message = options.pop("said", "")
     name_of = options.pop("argument", path)
-    return Foreign(
+    return ForeignLoss(
         "lightly", f"loss.{name}", path, default_tau, step, argument(name_of, **options), said=message
     )
 
 
-def metric(name: str, default_tau: float, path: str = "temperature", **options: Any) -> Foreign:
+def metric(name: str, default_tau: float, path: str = "temperature", **options: Any) -> ForeignLoss:
     inverse = path != "temperature"
     if name in ("ArcFaceLoss", "CosFaceLoss", "SubCenterArcFaceLoss", "LargeMarginSoftmaxLoss") or (
         name.startswith(("Proxy", "SoftTriple", "Normalized", "SphereFace"))
@@ -252,7 +254,7 @@ def metric(name: str, default_tau: float, path: str = "temperature", **options: 
         # the only one that is given as a temperature and kept as its inverse
         given_by = argument(path, **options)
     transform = "inverse" if inverse else "identity"
-    return Foreign(
+    return ForeignLoss(
         "pytorch_metric_learning",
         f"losses.{name}",
         path,
@@ -263,10 +265,10 @@ def metric(name: str, default_tau: float, path: str = "temperature", **options: 
     )
 
 
-def quantizer(path: str, default_tau: float, message: str, name: str, **options: Any) -> Foreign:
+def quantizer(path: str, default_tau: float, message: str, name: str, **options: Any) -> ForeignLoss:
     inverse = path == "codebook_diversity_temperature"
     all_options = {"dim": WIDTH, "codebook_size": 5, **options}
-    return Foreign(
+    return ForeignLoss(
         "vector_quantize_pytorch",
         "VectorQuantize",
         path,
@@ -278,7 +280,7 @@ def quantizer(path: str, default_tau: float, message: str, name: str, **options:
     )
 
 
-def quantizer_of_codes(**options: Any) -> Foreign:
+def quantizer_of_codes(**options: Any) -> ForeignLoss:
     """Return a quantizer whose temperature is that of the codes."""
     return quantizer(SAMPLED, 1.0, "codes", "sample_codebook_temp", **options)
 
@@ -325,7 +327,7 @@ FOREIGN = [
     metric("SoftTripleLoss", 0.05, "la"),
     metric("SoftTripleLoss", 0.1, "gamma"),
     metric("CircleLoss", 1 / 80, "gamma"),
-    Foreign("info_nce", "InfoNCE", "temperature", 0.1, of_views, argument("temperature")),
+    ForeignLoss("info_nce", "InfoNCE", "temperature", 0.1, of_views, argument("temperature")),
     quantizer(SAMPLED, 1.0, "Euclidean codes", "sample_codebook_temp", stochastic_sample_codes=True),
     quantizer(
         SAMPLED,
@@ -342,10 +344,10 @@ FOREIGN = [
         "codebook_diversity_temperature",
         codebook_diversity_loss_weight=0.1,
     ),
-    Foreign(
+    ForeignLoss(
         "open_clip", "model.CLIP", "logit_scale", 0.07, of_open_clip, open_clip(), transform="log_inverse"
     ),
-    Foreign(
+    ForeignLoss(
         "open_clip",
         "model.CLIP",
         "logit_scale",
@@ -355,8 +357,8 @@ FOREIGN = [
         transform="log_inverse",
         said="CLIP with the loss of SigLIP",
     ),
-    Foreign("transformers", "CLIPModel", "logit_scale", 0.07, of_pairs, clip, transform="log_inverse"),
-    Foreign(
+    ForeignLoss("transformers", "CLIPModel", "logit_scale", 0.07, of_pairs, clip, transform="log_inverse"),
+    ForeignLoss(
         "transformers",
         "SiglipModel",
         "logit_scale",
@@ -366,7 +368,7 @@ FOREIGN = [
         transform="log_inverse",
         by_hand=True,
     ),
-    Foreign(
+    ForeignLoss(
         "transformers",
         "Wav2Vec2ForPreTraining",
         "quantizer.temperature",
@@ -375,7 +377,7 @@ FOREIGN = [
         wav2vec2,
         by_hand=True,
     ),
-    Foreign(
+    ForeignLoss(
         "transformers",
         "Wav2Vec2ForPreTraining",
         "config.contrastive_logits_temperature",

@@ -53,16 +53,16 @@ def _run(command: list[str], folder: Path) -> str:
     return process.stdout
 
 
-def _normalised(value: Any) -> Any:
+def _normalise(value: Any) -> Any:
     """Return JSON data without what differs from one run to the next; not finite numbers as text."""
     if isinstance(value, dict):
         return {
-            name: _normalised(child)
+            name: _normalise(child)
             for name, child in value.items()
             if not any(part in name for part in _VOLATILE)
         }
     if isinstance(value, list | tuple):
-        return [_normalised(child) for child in value]
+        return [_normalise(child) for child in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -80,7 +80,7 @@ def _rows(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
             row["steps"] = None
     measurement_rows = sorted((names[row.ticket_id], row.name, row.step, row.value) for row in measurements)
     untimed = [row for row in measurement_rows if "time" not in row[1]]
-    return _normalised(rows), _normalised(untimed)
+    return _normalise(rows), _normalise(untimed)
 
 
 def _study(name: str, folder: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _study(name: str, folder: Path) -> dict[str, Any]:
     return {
         "tickets": tickets,
         "measurements": measurements,
-        "show": _normalised(json.loads(_run(["show", name, *run, "--json"], folder))),
+        "show": _normalise(json.loads(_run(["show", name, *run, "--json"], folder))),
         "yaml": _run(["export", name, *run], folder).splitlines(),
         "python": _run(["export", name, *run, "--format", "python"], folder).splitlines(),
     }

@@ -35,7 +35,7 @@ def row(ticket: NewTicket, id: int, **fields: Any) -> TicketRow:
     return TicketRow(**{**values, "id": id, **fields_of_ticket, **fields})
 
 
-class Simulated:
+class SimulatedStudy:
     """One study; its sampler draws at random, without regard to what it has seen."""
 
     def __init__(self, spec: StudySpec, worth: Worth) -> None:
@@ -58,7 +58,7 @@ class Simulated:
                 return batch
         return []
 
-    def run(self) -> Simulated:
+    def run(self) -> SimulatedStudy:
         """Train until the study is over."""
         if not self.rows:
             self.search()
@@ -66,7 +66,7 @@ class Simulated:
             pass
         return self
 
-    def more(self, trials: int) -> Simulated:
+    def more(self, trials: int) -> SimulatedStudy:
         """Add search trials and go on until the study is over again."""
         self.do(more_tickets(self.rows, self.spec, trials))
         return self.run()
@@ -129,7 +129,7 @@ class Simulated:
         return params | (ticket.sampled or {})
 
 
-class Modelled(Simulated):
+class ModelledStudy(SimulatedStudy):
     """One study with tempopt's sampler, which names what is confirmed."""
 
     def __init__(self, spec: StudySpec, worth: Worth) -> None:

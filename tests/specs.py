@@ -29,7 +29,7 @@ trainer:
 Write = Callable[[str], Path]
 
 
-def changed(**settings: Any) -> dict[str, Any]:
+def change_spec(**settings: Any) -> dict[str, Any]:
     """Return the base spec with ``section__key=value`` set; None takes it away."""
     data: dict[str, Any] = yaml.safe_load(BASE)
     for name, value in settings.items():
@@ -44,4 +44,4 @@ def changed(**settings: Any) -> dict[str, Any]:
 
 
 def make(**settings: Any) -> StudySpec:
-    return StudySpec.parse(changed(**settings), source="s.yaml")
+    return StudySpec.parse(change_spec(**settings), source="s.yaml")

@@ -17,7 +17,7 @@ from tempopt.results.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
 from tests import fake_worker
 from tests.specs import Write
-from tests.toy_study import Ended, undisturbed_study, work_in
+from tests.toy_study import EndedStudy, undisturbed_study, work_in
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
     Keyword arguments are arms, to what evaluations (by name) add; two that share a run add up.
     """
 
-    def measured(tickets: Sequence[TicketRow], **gains: dict[str, float]) -> list[Measurement]:
+    def add_measurements(tickets: Sequence[TicketRow], **gains: dict[str, float]) -> list[Measurement]:
         measurements = []
         winner = next(t.parameters for t in tickets if t.kind == "confirm" and "search" in arms_of(t))
         assert winner is not None
@@ -145,26 +145,28 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
                 )
         return measurements
 
-    return measured
+    return add_measurements
 
 
 @pytest.fixture(scope="session")
 def measure_baseline(measure: Measure) -> Measure:
     """Return a measurer of the confirming runs in which another temperature helps those at tau = 1."""
 
-    def measured(tickets: list[TicketRow], gains: dict[str, float] | None = None) -> list[Measurement]:
+    def add_measurements(
+        tickets: list[TicketRow], gains: dict[str, float] | None = None
+    ) -> list[Measurement]:
         return measure(
             tickets, baseline={"validate:winner": 0.03, "test:winner": 0.03} if gains is None else gains
         )
 
-    return measured
+    return add_measurements
 
 
 @pytest.fixture(scope="session")
 def result_of() -> Callable[..., StudyResult]:
     """Return what assembles a result of a spec, tickets and measurements."""
 
-    def assembled(
+    def make_result(
         spec: StudySpec,
         tickets: list[TicketRow],
         measurements: Sequence[Measurement] = (),
@@ -175,7 +177,7 @@ def result_of() -> Callable[..., StudyResult]:
         )
         return assemble(row, tickets, measurements)
 
-    return assembled
+    return make_result
 
 
 @pytest.fixture
@@ -191,7 +193,7 @@ def fake_workers(toy_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def undisturbed_fake(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def undisturbed_fake(tmp_path_factory: pytest.TempPathFactory) -> EndedStudy:
     """The toy study as workers that train nothing carry it out when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         fake_worker.install(patch)
@@ -199,6 +201,6 @@ def undisturbed_fake(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def undisturbed_run(tmp_path_factory: pytest.TempPathFactory) -> EndedStudy:
     """The toy study as one agent with one worker carries it out when nothing happens to it."""
     return undisturbed_study(tmp_path_factory.mktemp("undisturbed"))

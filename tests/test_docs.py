@@ -100,7 +100,7 @@ BLOCKS = {page: _blocks(page) for page in PAGES}
 ALL = [block for blocks in BLOCKS.values() for block in blocks]
 
 
-def _with(*languages: str) -> list[Any]:
+def _blocks_in(*languages: str) -> list[Any]:
     return [pytest.param(block, id=block.where) for block in ALL if block.language in languages]
 
 
@@ -158,7 +158,7 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
 # ---- specs
 
 
-@pytest.mark.parametrize("block", _with("yaml"))
+@pytest.mark.parametrize("block", _blocks_in("yaml"))
 def test_yaml_is_a_spec_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     spec_data = yaml_source.parse(block.text, source=block.where).data
     if not {"study", "model", "search"} <= set(spec_data):
@@ -204,7 +204,7 @@ def test_every_section_and_every_temperature_parameter_is_on_the_page() -> None:
     assert all(f"`{name}`" in SPECS for name in GOVERNED)
 
 
-def _told(default: object) -> str:
+def _default_text(default: object) -> str:
     if isinstance(default, bool):  # as in YAML
         return f"{str(default).lower()} |"
     return f"{default:g} |" if isinstance(default, float) else f"{default} |"
@@ -222,7 +222,7 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
     ):
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):
-                assert ROWS[f"{path}{name}"].startswith(_told(field.default)), name
+                assert ROWS[f"{path}{name}"].startswith(_default_text(field.default)), name
             if isinstance(field.default, settings.Strategy):
                 assert ROWS[f"{path}{name}"].startswith(f"{field.default.name} |"), name
 
@@ -310,7 +310,7 @@ def test_a_newcomer_who_follows_the_page_gets_through(name: str, tmp_path: Path)
 # ---- the site
 
 
-class _Outside(HTMLParser):
+class _ResourceParser(HTMLParser):
     """Collects what a page has the browser fetch from the network."""
 
     def __init__(self) -> None:
@@ -345,7 +345,7 @@ def test_the_site_builds_strictly_opens_offline_and_has_every_public_name(tmp_pa
 
 def _opens_offline_and_names_no_machine(pages: Mapping[str, str]) -> None:
     for name, text in pages.items():
-        parser = _Outside()
+        parser = _ResourceParser()
         parser.feed(text)
         assert not parser.found, name
         assert str(ROOT) not in text and str(Path.home()) not in text, name

@@ -24,7 +24,7 @@ MAX_FILE = 1000
 MAX_FUNCTION = 50
 
 
-def _kept() -> list[Path]:
+def _repository_files() -> list[Path]:
     """Return every file that is committed or would be, relative to the root."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     process = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -94,7 +94,7 @@ def test_every_module_begins_with_what_it_owns() -> None:
 
 
 def test_files_are_short_enough_to_read() -> None:
-    paths = [ROOT / path for path in _kept() if path.suffix == ".py"]
+    paths = [ROOT / path for path in _repository_files() if path.suffix == ".py"]
     long = {
         str(path): n for path in paths if (n := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE
     }
@@ -119,7 +119,7 @@ def test_functions_are_short_enough_to_read() -> None:
 def test_nothing_kept_names_somebodys_machine() -> None:
     machine_path = re.compile(r"(?<![\w.-])/(?:work|farm|root|opt|Users|tmp/venv)/")
     offending_lines = []
-    for path in _kept():
+    for path in _repository_files():
         if path.suffix not in (".md", ".py", ".toml", ".yaml", ".txt", ".mako", "") or path.name == "LICENSE":
             continue
         for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
@@ -145,7 +145,7 @@ def test_messages_and_documents_name_only_commands_that_there_are() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for path in [ROOT / path for path in _kept() if path.suffix == ".md"]:
+    for path in [ROOT / path for path in _repository_files() if path.suffix == ".md"]:
         # what looks like a link in code is none
         text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         links = re.findall(r"\]\(([^)#]+)\)", text)
@@ -171,7 +171,7 @@ def test_ci_runs_the_line_of_the_readme() -> None:
     assert process.stdout.splitlines() == _block("test-command")
 
 
-def _drawn() -> dict[Path, str]:
+def _drawn_tree() -> dict[Path, str]:
     """Return the tree in CONTRIBUTING: path and what is said of it."""
     comments: dict[Path, str] = {}
     ancestors: list[str] = []
@@ -184,10 +184,12 @@ def _drawn() -> dict[Path, str]:
 
 
 def test_the_tree_that_is_drawn_is_the_real_tree() -> None:
-    drawn_tree = _drawn()
+    drawn_tree = _drawn_tree()
     folders = {path.parent for path in drawn_tree}
     paths = [
-        path for path in _kept() if path.name not in ("__init__.py", "py.typed") and path.parts[0][0] != "."
+        path
+        for path in _repository_files()
+        if path.name not in ("__init__.py", "py.typed") and path.parts[0][0] != "."
     ]
     real = set()
     for path in paths:

@@ -22,7 +22,7 @@ from tests.foreign_losses import (
     DINO,
     FOREIGN,
     ITEMS,
-    Foreign,
+    ForeignLoss,
     argument,
     of_teacher,
     quantizer_of_codes,
@@ -43,10 +43,10 @@ STORED = {
 }
 
 
-class Wild(L.LightningModule):
+class LossModule(L.LightningModule):
     """An encoder, and on its embeddings a loss of somebody else's."""
 
-    def __init__(self, case: Foreign, temperature: float | None = None) -> None:
+    def __init__(self, case: ForeignLoss, temperature: float | None = None) -> None:
         super().__init__()
         self.case = case
         self.criterion = case.make(temperature)
@@ -76,7 +76,7 @@ class Wild(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def computed(model: Wild) -> list[Tensor]:
+def loss_and_gradients(model: LossModule) -> list[Tensor]:
     """Return the loss and all gradients but that of the temperature."""
     loss = model.loss()
     params = [param for name, param in model.named_parameters() if name != model.path]
@@ -84,7 +84,7 @@ def computed(model: Wild) -> list[Tensor]:
     return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
-def trained(model: Wild, **parameters: Any) -> Wild:
+def train_module(model: LossModule, **parameters: Any) -> LossModule:
     """Train by Lightning with a schedule as a study puts it on."""
     section = {"value": model.path, "transform": model.case.transform, "as_found": None}
     values = NamedValues(model, {"named": section}, parameters, validate_at="final")
@@ -103,36 +103,38 @@ def trained(model: Wild, **parameters: Any) -> Wild:
 
 
 @EACH
-def test_the_self_test_finds_the_temperature_and_it_is_what_the_class_has(case: Foreign) -> None:
-    model = Wild(case)
+def test_the_self_test_finds_the_temperature_and_it_is_what_the_class_has(case: ForeignLoss) -> None:
+    model = LossModule(case)
     attachment = attach_value(model, model.path, {}, transform=case.transform, loss=model.loss)
     assert attachment.found == pytest.approx(case.found, rel=1e-4)
 
 
 @EACH
 @pytest.mark.parametrize("factor", [0.5, 1.5, 16.0])
-def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(case: Foreign, factor: float) -> None:
-    model, plain = Wild(case), Wild(case)
+def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
+    case: ForeignLoss, factor: float
+) -> None:
+    model, plain = LossModule(case), LossModule(case)
     tau = factor * attach_value(plain, plain.path, {}, transform=case.transform).found
     attach_value(model, model.path, {"temperature_init": tau}, transform=case.transform)
-    results, expected = computed(model), computed(Wild(case, tau))
+    results, expected = loss_and_gradients(model), loss_and_gradients(LossModule(case, tau))
     for actual, reference in zip(results, expected, strict=True):
         torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-6)
     changes = (
         float((actual - reference).norm() / reference.norm())
-        for actual, reference in zip(results, computed(plain), strict=True)
+        for actual, reference in zip(results, loss_and_gradients(plain), strict=True)
         if float(reference.norm())
     )
     assert max(changes) > 1e-3
 
 
 @EACH
-def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: Foreign) -> None:
-    plain, as_found = trained_without(case), trained(Wild(case))
+def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: ForeignLoss) -> None:
+    plain, as_found = trained_without(case), train_module(LossModule(case))
     for plain_param, found_param in zip(plain.parameters(), as_found.parameters(), strict=True):
         assert torch.equal(plain_param, found_param)
     schedule = {"named.schedule": "exponential", "named.temperature_final": case.found / 4}
-    model = trained(Wild(case), **schedule)
+    model = train_module(LossModule(case), **schedule)
     expected = [case.found * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
     assert model.seen == pytest.approx([STORED[case.transform](tau) for tau in expected], rel=1e-3, abs=1e-6)
     param_pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
@@ -143,9 +145,9 @@ def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: Fore
     )
 
 
-def trained_without(case: Foreign) -> Wild:
+def trained_without(case: ForeignLoss) -> LossModule:
     """Train by Lightning as the class is."""
-    model = Wild(case)
+    model = LossModule(case)
     trainer = L.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -166,7 +168,9 @@ def test_the_warm_up_of_dino_is_refused_with_the_table_that_is_read() -> None:
         return loss
 
     make_arguments = argument("teacher_temp", **DINO | {"warmup_teacher_temp_epochs": 30})
-    model = Wild(Foreign("lightly", "loss.DINOLoss", "teacher_temp", 0.04, in_warm_up, make_arguments))
+    model = LossModule(
+        ForeignLoss("lightly", "loss.DINOLoss", "teacher_temp", 0.04, in_warm_up, make_arguments)
+    )
     with pytest.raises(AttachError) as error:
         attach_value(model, model.path, {}, loss=model.loss)
     assert str(error.value) == (
@@ -184,13 +188,15 @@ def test_the_warm_up_of_dino_is_refused_with_the_table_that_is_read() -> None:
         "its place, and give the path of that."
     )
     # after its warm-up, or without one
-    unread_loss = Foreign("lightly", "loss.DINOLoss", "teacher_temp", 0.04, of_teacher, argument("x", **DINO))
-    model = Wild(unread_loss)
+    unread_loss = ForeignLoss(
+        "lightly", "loss.DINOLoss", "teacher_temp", 0.04, of_teacher, argument("x", **DINO)
+    )
+    model = LossModule(unread_loss)
     attach_value(model, model.path, {}, loss=model.loss)
 
 
 def test_codes_that_are_not_sampled_read_their_temperature_by_rounding_alone() -> None:
-    model = Wild(quantizer_of_codes(straight_through=True, rotation_trick=False))
+    model = LossModule(quantizer_of_codes(straight_through=True, rotation_trick=False))
     with pytest.raises(AttachError, match='the same but for rounding at .*: nothing reads "criterion._code'):
         attach_value(model, model.path, {}, loss=model.loss)
 

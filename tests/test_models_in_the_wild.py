@@ -110,7 +110,7 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
 
 
-class Projected(nn.Module):
+class ProjectedAttention(nn.Module):
     """Three projections and scaled_dot_product_attention."""
 
     def __init__(self) -> None:
@@ -125,11 +125,11 @@ class Projected(nn.Module):
         return x + scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
-def projected() -> nn.Module:
-    return nn.Sequential(Projected(), Projected())
+def make_projected() -> nn.Module:
+    return nn.Sequential(ProjectedAttention(), ProjectedAttention())
 
 
-def drawn(*shape: int) -> Tensor:
+def draw_tensor(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -197,12 +197,12 @@ def read_pairs(model: nn.Module) -> Tensor:
 
 
 def read_image(model: nn.Module) -> Tensor:
-    output = model(drawn(2, 3, 12, 12))
+    output = model(draw_tensor(2, 3, 12, 12))
     return output if isinstance(output, Tensor) else output[0]
 
 
 def read_vectors(model: nn.Module) -> Tensor:
-    return model(drawn(2, TOKENS, WIDTH))
+    return model(draw_tensor(2, TOKENS, WIDTH))
 
 
 PACKED = halve_rows("in_proj_weight", "in_proj_bias")
@@ -227,7 +227,7 @@ CASES = {
     "timm-like": Case(timm_like, "query_rows", read_vectors, FUSED),
     "multihead": Case(multihead, "query_rows", read_vectors, PACKED),
     "encoder": Case(encoder, "query_rows", read_vectors, PACKED),
-    "projected": Case(projected, "auto", read_vectors, halve_rows("to_q.weight", "to_q.bias")),
+    "projected": Case(make_projected, "auto", read_vectors, halve_rows("to_q.weight", "to_q.bias")),
 }
 CAUSAL = ("gpt2", "llama", "gemma2", "gpt2 interface", "llama interface", "qwen3 auto", "gemma2 interface")
 
@@ -429,7 +429,7 @@ def test_a_softmax_written_by_hand_with_its_query_head_by_head_is_refused_with_a
         attach(model, HOT, way="attention_interface")
 
 
-class Written(nn.Module):
+class WrittenAttention(nn.Module):
     """Attention whose query is the input itself."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -438,7 +438,7 @@ class Written(nn.Module):
 
 def test_a_softmax_written_by_hand_without_a_projection_is_refused_with_a_recipe() -> None:
     with pytest.raises(AttachError, match=r"from tempopt\.attention import tempered_attention"):
-        attach(Written(), HOT)
+        attach(WrittenAttention(), HOT)
 
 
 def test_an_entropy_term_beside_a_position_bias_is_refused_by_its_name() -> None:

@@ -70,7 +70,7 @@ SMALL = {"trials": 2, "arms": {"baseline": 1, "constant": 1}, "seeds": {"choose"
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedStudy:
     """What a study came to."""
 
     folder: Path
@@ -79,8 +79,8 @@ class Ended:
     reports: list[Any]
 
 
-def ended(result: StudyResult, url: str = URL) -> Ended:
-    return Ended(Path.cwd(), result, facts(url), reports(url))
+def read_study(result: StudyResult, url: str = URL) -> EndedStudy:
+    return EndedStudy(Path.cwd(), result, facts(url), reports(url))
 
 
 def tickets(url: str = URL) -> list[TicketRow]:
@@ -110,11 +110,13 @@ def work_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("OMP_NUM_THREADS", "1")
 
 
-def undisturbed_study(folder: Path, spec: Callable[..., dict[str, Any]] = toy_spec, **changes: Any) -> Ended:
+def undisturbed_study(
+    folder: Path, spec: Callable[..., dict[str, Any]] = toy_spec, **changes: Any
+) -> EndedStudy:
     """Return the study as one agent with one worker carries it out when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
-        return ended(search(spec(**changes), storage=URL, workers=1))
+        return read_study(search(spec(**changes), storage=URL, workers=1))
 
 
 FAKED = "from tests import fake_worker\nfake_worker.install(pace=0.01)\n"
@@ -164,7 +166,7 @@ class Watcher(Unobserved):
         self.notes.append(text)
 
 
-def searched(count: int) -> Callable[[Any], bool]:
+def has_searched(count: int) -> Callable[[Any], bool]:
     return lambda snapshot: snapshot.done["search"] >= count
 
 
@@ -172,7 +174,7 @@ def training(snapshot: Any) -> bool:
     return any(view.kind == "search" and view.step for view in snapshot.workers)
 
 
-def same(study_run: Ended, other_run: Ended) -> bool:
+def is_same_study(study_run: EndedStudy, other_run: EndedStudy) -> bool:
     """Return whether studies are the same, but for the order in which their trials were begun."""
     facts_of = [[fact[:-1] for fact in run.facts] for run in (study_run, other_run)]
     numbers = [
@@ -181,7 +183,7 @@ def same(study_run: Ended, other_run: Ended) -> bool:
     return facts_of[0] == facts_of[1] and numbers[0] == numbers[1] and study_run.reports == other_run.reports
 
 
-def begun(
+def begin_study(
     spec: dict[str, Any], url: str = URL, condition: Callable[[Any], bool] = lambda snapshot: True
 ) -> None:
     """Leave the study as somebody leaves it who goes away at once."""

@@ -17,8 +17,8 @@ class Alternate(L.Callback):
         every: Optimizer steps between validations; divides the number of steps.
     """
 
-    def __init__(self, interval: int) -> None:
-        self.every = interval
+    def __init__(self, every: int) -> None:
+        self.every = every
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit":

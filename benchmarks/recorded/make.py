@@ -49,7 +49,7 @@ def lines_path(task: str) -> Path:
     return HERE / f"{task}.jsonl"
 
 
-def known(task: str) -> list[dict[str, Any]]:
+def recorded_rows(task: str) -> list[dict[str, Any]]:
     """Return all that was recorded of a task, a mapping for each training."""
     rows = pq.read_table(table_path(task)).to_pylist() if table_path(task).exists() else []
     if lines_path(task).exists():
@@ -57,10 +57,12 @@ def known(task: str) -> list[dict[str, Any]]:
     return rows
 
 
-def wanted(tasks: list[Task], num_configurations: int) -> Iterator[tuple[Task, int, int, dict[str, Any]]]:
+def planned_trainings(
+    tasks: list[Task], num_configurations: int
+) -> Iterator[tuple[Task, int, int, dict[str, Any]]]:
     """Yield what is to be trained: task, configuration, seed and parameters."""
     recorded_keys = {
-        task.name: {(row["configuration"], row["seed"]) for row in known(task.name)} for task in tasks
+        task.name: {(row["configuration"], row["seed"]) for row in recorded_rows(task.name)} for task in tasks
     }
     lists = {task.name: task.configurations(num_configurations) for task in tasks}
     for first in range(0, num_configurations, _BLOCK):
@@ -107,14 +109,14 @@ class Recorder:
 
     Args:
         tasks: What is recorded.
-        until: How many configurations of each.
+        num_configurations: How many configurations of each.
         workers: How many workers, each a process with one thread.
         minutes: Begin no training after so long.
     """
 
     def __init__(self, tasks: list[Task], *, num_configurations: int, workers: int, minutes: float) -> None:
         self._programs: dict[str, Program] = {task.name: task.spec.program() for task in tasks}
-        self._queue = list(enumerate(wanted(tasks, num_configurations)))[::-1]
+        self._queue = list(enumerate(planned_trainings(tasks, num_configurations)))[::-1]
         self._all = len(self._queue)
         self._asked: dict[int, tuple[Task, int, int, dict[str, Any]]] = {}
         self._end = time.monotonic() + 60 * minutes
@@ -172,7 +174,7 @@ class Recorder:
 
 def pack(task: Task) -> None:
     """Put all that was recorded of a task into its table, with what made it."""
-    rows = known(task.name)
+    rows = recorded_rows(task.name)
     if not rows:
         return
     frame = pd.DataFrame(rows).sort_values(["configuration", "seed"], ignore_index=True)

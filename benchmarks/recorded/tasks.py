@@ -61,7 +61,10 @@ class Task:
         # the balance of a power of two is not to be had by a list that can grow
         points = sobol.random(2 ** max(1, (count - 1).bit_length()))
         sets = (
-            {name: at(distribution, x) for (name, distribution), x in zip(space.items(), p, strict=True)}
+            {
+                name: value_at(distribution, x)
+                for (name, distribution), x in zip(space.items(), p, strict=True)
+            }
             for p in points
         )
         anchors = (
@@ -88,17 +91,17 @@ def _anchors(spec: StudySpec) -> list[tuple[str, dict[str, Any]]]:
     constants = spec.space("constant")["temperature_init"]
     places = [index / (_ANCHORS - 1) for index in range(_ANCHORS)]
     baseline = [
-        {name: at(distribution, position) for name, distribution in other_space.items()}
+        {name: value_at(distribution, position) for name, distribution in other_space.items()}
         for position in places
         if other_space
     ] or [{}]
-    middle = {name: at(distribution, 0.5) for name, distribution in other_space.items()}
-    temperatures = [at(constants, position) for position in places]
+    middle = {name: value_at(distribution, 0.5) for name, distribution in other_space.items()}
+    temperatures = [value_at(constants, position) for position in places]
     flat = [{"temperature_init": t, **middle} for t in temperatures if t != NEUTRAL["temperature_init"]]
     return [("baseline", params) for params in baseline] + [("constant", params) for params in flat]
 
 
-def at(distribution: BaseDistribution, position: float) -> Any:
+def value_at(distribution: BaseDistribution, position: float) -> Any:
     """Return the value at a place in [0, 1] of a distribution, places being equally likely."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[

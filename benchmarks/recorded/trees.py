@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-class OneByOne:
+class SingleSampleForest:
     """What a fitted forest of regression trees says of one sample, to the bit.
 
     Args:
@@ -24,14 +24,14 @@ class OneByOne:
         node_ids = [np.arange(tree.node_count) for tree in trees]
         leaf = [tree.children_left < 0 for tree in trees]
 
-        def joined(name: str) -> NDArray[np.int64]:
+        def join_trees(name: str) -> NDArray[np.int64]:
             # a leaf is its own child, so that all samples take as many steps
             parts = zip(trees, leaf, node_ids, self._roots, strict=True)
             return np.concatenate(
                 [np.where(end, node_id, getattr(t, name)) + root for t, end, node_id, root in parts]
             )
 
-        self._left, self._right = joined("children_left"), joined("children_right")
+        self._left, self._right = join_trees("children_left"), join_trees("children_right")
         self._feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
         self._threshold = np.concatenate([tree.threshold for tree in trees])
         self._value = np.concatenate([tree.value[:, :, 0] for tree in trees])

@@ -25,9 +25,9 @@ from scipy.special import expit, logit
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
-from benchmarks.recorded.make import known
-from benchmarks.recorded.tasks import TASKS, at
-from benchmarks.recorded.trees import OneByOne
+from benchmarks.recorded.make import recorded_rows
+from benchmarks.recorded.tasks import TASKS, value_at
+from benchmarks.recorded.trees import SingleSampleForest
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
     LEARNED,
@@ -96,7 +96,7 @@ class World:
 
     Args:
         task: Name of the task.
-        shuffled: Whether each training is any recorded one, whatever its configuration, so that none is
+        is_shuffled: Whether each training is any recorded one, whatever its configuration, so that none is
             better than another.
     """
 
@@ -105,7 +105,7 @@ class World:
         self._shuffled = is_shuffled
         self.spec = TASKS[task].spec
         self.total_steps = int(self.spec.trainer["max_steps"])
-        rows = [row for row in known(task) if row["outcome"] == "complete"]
+        rows = [row for row in recorded_rows(task) if row["outcome"] == "complete"]
         parameters = [json.loads(row["parameters"]) for row in rows]
         self._recorded = list(
             {row["parameters"]: params for row, params in zip(rows, parameters, strict=True)}.values()
@@ -143,8 +143,8 @@ class World:
         return self._new_forest().fit(self._features, self._scaled)
 
     @cached_property
-    def _one_by_one(self) -> OneByOne:
-        return OneByOne(self._forest)
+    def _one_by_one(self) -> SingleSampleForest:
+        return SingleSampleForest(self._forest)
 
     @staticmethod
     def _new_forest() -> ExtraTreesRegressor:
@@ -297,7 +297,7 @@ class World:
         rng = np.random.default_rng(seed)
         space = self.spec.space()
         samples = (
-            {name: at(distribution, rng.random()) for name, distribution in space.items()}
+            {name: value_at(distribution, rng.random()) for name, distribution in space.items()}
             for _ in range(_BETWEEN)
         )
         return [self.spec.parameters("search", params) for params in samples]

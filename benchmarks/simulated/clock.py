@@ -99,7 +99,7 @@ def simulate(
     trainings: dict[int, Training] = {}
     rungs = world.rungs
 
-    def ended(job: Job, value: float | None) -> None:
+    def end_job(job: Job, value: float | None) -> None:
         tuner.end(job, value)
         trace.ended_early[places[id(job)]] = value is None
         params = tuner.selected()
@@ -115,9 +115,9 @@ def simulate(
             if rung >= job.begun:
                 num_steps += rungs[rung] - (rungs[rung - 1] if rung else 0)
             if rung == len(rungs) - 1:
-                ended(job, float(training.final[-1]))
+                end_job(job, float(training.final[-1]))
             elif tuner.report(job, rungs[rung], float(curve[rung])) == "end":
-                ended(job, None)
+                end_job(job, None)
             else:
                 length = rungs[rung + 1] - rungs[rung] if rung + 1 >= job.begun else 0
                 heapq.heappush(queue, (time + length / speeds[worker], worker, job, rung + 1))

@@ -57,7 +57,7 @@ def _course(parameters: tuple[tuple[str, Any], ...], temperature: str) -> Course
     )
 
 
-def together(courses: Sequence[Course]) -> Course:
+def mean_course(courses: Sequence[Course]) -> Course:
     """Return the mean of several temperatures' courses."""
     return Course(
         mean=fmean(course.mean for course in courses),

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.simulated.drawn import world_for
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import Made
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import inference_plans
@@ -70,7 +70,7 @@ class Cell:
         """Run a study and return its record."""
         world, start_time = world_for(self.world, seed), time.process_time()
         settings = {"seed": seed, "trials": self.trials, "explain": self.explain} | sampled_by(self.sampler)
-        simulation = Whole(world, with_study(world.spec, **settings))
+        simulation = StudySimulation(world, with_study(world.spec, **settings))
         verdicts = []
         for number, verdict in enumerate(simulation.rounds(self.rounds, MORE)):
             round_rows = [row for row in simulation.rows if row.round == number]
@@ -109,10 +109,10 @@ def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[
     judged_rows.sort(key=lambda row: row.kind == "confirm")
     arms = {arm: row.parameters or {} for row in judged_rows for arm in row.arm.split("+")}
     answers = []
-    for name, answer, share in _all(verdict):
+    for name, answer, share in _all_answers(verdict):
         test = answer.paired
         numbers = (test.gain, test.ci_low, test.ci_high, test.p_value)
-        answers.append(_said(name, answer.significant, _truth(name, share, arms, world), *numbers))
+        answers.append(_answer_entry(name, answer.significant, _truth(name, share, arms, world), *numbers))
     answers += _of_inference(verdict, arms, world) if {"baseline", "search", "twin"} <= arms.keys() else []
     answers += _shares(verdict, arms, world)
     # what a verdict makes of its answers together
@@ -125,7 +125,7 @@ def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[
     return answers
 
 
-def _said(
+def _answer_entry(
     name: str, is_shown: bool, truth: float | None, gain: float, low: float, high: float, p: float = math.nan
 ) -> dict[str, Any]:
     numbers = {"gain": gain, "low": low, "high": high, "p": p}
@@ -144,7 +144,7 @@ def _of_inference(
         return []
     plans = {AS_TRAINED: None, **inference_plans(world.spec, arms["search"])}
 
-    def tuned(arm: str, plan: str) -> float:
+    def tuned_gain(arm: str, plan: str) -> float:
         return world.worth(arms[arm], plans[plan])
 
     for name, arm, inference_answer in (
@@ -154,18 +154,24 @@ def _of_inference(
         if inference_answer is not None:
             test, truth = (
                 inference_answer.answer.paired,
-                tuned(arm, inference_answer.plan) - world.worth(arms[arm]),
+                tuned_gain(arm, inference_answer.plan) - world.worth(arms[arm]),
             )
-            answers.append(_said(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high))
+            answers.append(
+                _answer_entry(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high)
+            )
     if inference.difference is not None and inference.winner is not None:
-        truth = tuned("search", inference.winner.plan) - tuned("baseline", inference.plan)
+        truth = tuned_gain("search", inference.winner.plan) - tuned_gain("baseline", inference.plan)
         test = inference.difference.paired
-        answers.append(_said("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high))
+        answers.append(
+            _answer_entry("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high)
+        )
     trained_gain = world.worth(arms["search"]) - world.worth(arms["twin"])
     if inference.share is not None and inference.twin is not None and trained_gain:
-        truth = (tuned("twin", inference.twin.plan) - world.worth(arms["twin"])) / trained_gain
+        truth = (tuned_gain("twin", inference.twin.plan) - world.worth(arms["twin"])) / trained_gain
         ratio = inference.share
-        answers.append(_said("share:inference_only", False, truth, ratio.ratio, ratio.low, ratio.high))
+        answers.append(
+            _answer_entry("share:inference_only", False, truth, ratio.ratio, ratio.low, ratio.high)
+        )
     return answers
 
 
@@ -176,23 +182,23 @@ def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
     if verdict.learned is not None and verdict.learned.share is not None and total_gain:
         ratio = verdict.learned.share
         truth = (world.worth(arms["learned"]) - world.worth(arms["baseline"])) / total_gain
-        answers.append(_said("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
+        answers.append(_answer_entry("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
     if verdict.simplest is not None:
         simple, kept_gain, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
         worths = (world.worth(params) for params in (simple.parameters, arms["search"], arms["baseline"]))
         plan, winner, baseline = worths
         truth = plan - share * winner - (1.0 - share) * baseline
         numbers = (kept_gain.gain, kept_gain.ci_low, kept_gain.ci_high, kept_gain.p_value)
-        answers.append(_said("simplest:kept", simple.holds, truth, *numbers))
+        answers.append(_answer_entry("simplest:kept", simple.holds, truth, *numbers))
     if verdict.failures is not None:
         for arm, rate in (("search", verdict.failures.arm), ("baseline", verdict.failures.reference)):
             truth = world.failure_rate(arms[arm])
             numbers = (rate.failed / rate.runs, rate.low, rate.high)
-            answers.append(_said(f"failures:{arm}", False, truth, *numbers))
+            answers.append(_answer_entry(f"failures:{arm}", False, truth, *numbers))
     return answers
 
 
-def _all(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
+def _all_answers(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
     """Yield name, comparison and, if it is one, share of every answer of a verdict."""
     for field in dataclasses.fields(verdict):
         value = getattr(verdict, field.name)
@@ -225,12 +231,12 @@ def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: 
     return world.worth(arms[better_arm]) - max(reference_values)
 
 
-def which(record: Mapping[str, Any]) -> tuple[Any, ...]:
+def record_key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells one study from another."""
     return tuple(record[name] for name in _WHICH)
 
 
-def known(lines: Path = LINES) -> list[dict[str, Any]]:
+def load_records(lines: Path = LINES) -> list[dict[str, Any]]:
     """Return the records that there are; of a study that was run again, the last one.
 
     Those of a version whose studies had other options are left out.
@@ -241,7 +247,7 @@ def known(lines: Path = LINES) -> list[dict[str, Any]]:
         # the last line of a script that was killed may be half a line
         complete_lines = (line for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n"))
         records += [json.loads(line) for line in complete_lines]
-    return list({which(record): record for record in records}.values())
+    return list({record_key(record): record for record in records}.values())
 
 
 def forget(lines: Path = LINES) -> None:
@@ -259,7 +265,7 @@ def keep(record: Mapping[str, Any], lines: Path = LINES) -> None:
 
 def pack(lines: Path = LINES) -> None:
     """Put what there is into the table of the repository."""
-    records = sorted(known(lines), key=which)
+    records = sorted(load_records(lines), key=record_key)
     pq.write_table(pa.Table.from_pylist(records), KEPT, compression="zstd", compression_level=19)
     lines.unlink(missing_ok=True)
     print(f"{KEPT.name}: {len(records)} studies, {KEPT.stat().st_size} bytes")

@@ -33,7 +33,7 @@ def tables(records: Iterable[Record]) -> Iterator[str]:
     cells = dict(sorted(cells.items(), key=lambda entry: dataclasses.astuple(entry[0])))
     yield from _false(cells)
     yield from _true(cells)
-    yield from _held(cells)
+    yield from _coverage_table(cells)
     yield from _cost(cells)
 
 
@@ -123,7 +123,7 @@ def _true(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
                 yield f"{_start(cell, records)}| {answer} {_shares(cell, records, answer, reads)}|"
 
 
-def _held(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
+def _coverage_table(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
     yield "\nIntervals that hold the truth:\n"
     yield (
         _HEAD + "| answer | true gain, mean | said, mean | the same where shown | interval holds it "
@@ -132,7 +132,7 @@ def _held(cells: Mapping[Cell, Sequence[Record]]) -> Iterator[str]:
     yield "|---" * 11 + "|"
     for cell, records in cells.items():
         for answer in names(records):
-            answer_lists = [_of(record, answer) for record in records]
+            answer_lists = [_entries_of(record, answer) for record in records]
             answer_lists = [answers for answers in answer_lists if answers]
             if not answer_lists:
                 continue
@@ -155,7 +155,7 @@ def _where_shown(answer_lists: Sequence[Sequence[Record]]) -> str:
     return f"{truth:+.4f}, {gain:+.4f}"
 
 
-def _of(record: Record, answer: str) -> list[Record]:
+def _entries_of(record: Record, answer: str) -> list[Record]:
     """Return what a study's verdicts say by an answer whose truth is known."""
     entries = (entry for verdict in record["verdicts"] for entry in verdict["answers"])
     return [entry for entry in entries if entry["name"] == answer and entry.get("held") is not None]

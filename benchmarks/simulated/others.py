@@ -71,7 +71,7 @@ class RayTune:
         self._seed = seed
         self._rungs = world.rungs
         self._sign = 1.0 if world.spec.study.direction == "maximize" else -1.0
-        self._space = _converted(world, "ray.tune")
+        self._space = _convert_space(world, "ray.tune")
         # what BasicVariantGenerator(random_state=seed) makes of its seed (tune/search/sample.py)
         self._rng = np.random.default_rng(seed)
         # The resource is steps; rungs come at the first validation and at 4, 16, … times as many.
@@ -212,7 +212,7 @@ class SyneTune:
         return max(trained_runs, key=lambda run: run.best).parameters if trained_runs else None
 
 
-def _converted(world: World, module: str) -> dict[str, Any]:
+def _convert_space(world: World, module: str) -> dict[str, Any]:
     """Return the search space in the domains of a module; both tools give them the same three names."""
     from importlib import import_module
 
@@ -228,14 +228,14 @@ def _converted(world: World, module: str) -> dict[str, Any]:
     return {name: domain(distribution) for name, distribution in world.spec.space().items()}
 
 
-def _current(name: str) -> Callable[[World, int], Tuner]:
+def _scheduler_maker(name: str) -> Callable[[World, int], Tuner]:
     """Return what makes a scheduler of Syne Tune 0.16 by its name among the baselines."""
 
     def scheduler(world: World, seed: int) -> Any:
         from syne_tune.optimizer import baselines
 
         return getattr(baselines, name)(
-            _converted(world, "syne_tune.config_space"),
+            _convert_space(world, "syne_tune.config_space"),
             metric=_METRIC,
             time_attr=_RESOURCE,
             max_t=len(world.rungs),
@@ -255,7 +255,7 @@ def _legacy(name: str) -> Callable[[World, int], Tuner]:
         except ImportError as error:
             raise ImportError(f"{name} needs syne-tune[gpsearchers]==0.14.2, the last with it") from error
         return getattr(legacy_baselines, name)(
-            _converted(world, "syne_tune.config_space"),
+            _convert_space(world, "syne_tune.config_space"),
             metric=_METRIC,
             resource_attr=_RESOURCE,
             max_t=len(world.rungs),
@@ -268,9 +268,9 @@ def _legacy(name: str) -> Callable[[World, int], Tuner]:
 
 OTHERS: dict[str, Callable[[World, int], Tuner]] = {
     "Ray Tune ASHA": RayTune,
-    "Syne Tune ASHA": _current("ASHA"),
-    "Syne Tune BOHB": _current("BOHB"),
-    "Syne Tune ASHACQR": _current("ASHACQR"),
+    "Syne Tune ASHA": _scheduler_maker("ASHA"),
+    "Syne Tune BOHB": _scheduler_maker("BOHB"),
+    "Syne Tune ASHACQR": _scheduler_maker("ASHACQR"),
     "Syne Tune MOBSTER": _legacy("MOBSTER"),
     "Syne Tune DyHPO": _legacy("DyHPO"),
 }

@@ -18,7 +18,7 @@ _BOOTSTRAPS = 500
 Array = NDArray[np.float64]
 
 
-def at(result: dict[str, Any], trainings: float) -> float:
+def share_at(result: dict[str, Any], trainings: float) -> float:
     """Return the share of the best known gain that the selection has after so many full trainings."""
     shares = [share for s, share in zip(result["steps"], result["share"], strict=True) if s <= trainings]
     return shares[-1] if shares else 0.0
@@ -27,7 +27,7 @@ def at(result: dict[str, Any], trainings: float) -> float:
 def curve(results: Sequence[dict[str, Any]], budget: int) -> Array:
     """Return the share that each search has selected, by trainings spent, shape (searches, times)."""
     shares: Array = np.array(
-        [[at(result, num_trainings) for num_trainings in _times(budget)] for result in results]
+        [[share_at(result, num_trainings) for num_trainings in _times(budget)] for result in results]
     )
     return shares
 
@@ -52,7 +52,7 @@ def interval(shares_RT: Array, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def decided(shares_RT: Array, gain: float, deviation: float) -> tuple[float, float]:
+def cost_of_verdict(shares_RT: Array, gain: float, deviation: float) -> tuple[float, float]:
     """Return trainings until the verdict's 95 % interval is narrower than half the gain, and when to confirm.
 
     What is selected after some trainings is confirmed on pairs of fresh seeds, of two trainings each, until
@@ -131,7 +131,8 @@ def _print_ratio(
         sum(bootstrap_ratios[task] for task in tasks) / len(tasks), [0.025, 0.975], method="nearest"
     )
     mean = np.mean([ratios[task] for task in tasks])
-    print(f"{title}: {_until(round(float(mean), 2))} ({_until(round(low, 2))} to {_until(round(high, 2))})")
+    cells = [_trainings_text(round(float(trainings), 2)) for trainings in (mean, low, high)]
+    print(f"{title}: {cells[0]} ({cells[1]} to {cells[2]})")
 
 
 def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str, Array]) -> None:
@@ -153,11 +154,12 @@ def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str
             num_trainings, bounds = crossing(shares, target), interval(shares, target)
             is_certain = {num_trainings, *bounds} == {float("inf")}
             cells.append(
-                _until(num_trainings) + ("" if is_certain else f" ({' to '.join(map(_until, bounds))})")
+                _trainings_text(num_trainings)
+                + ("" if is_certain else f" ({' to '.join(map(_trainings_text, bounds))})")
             )
         cells.append(f"{np.median(1 - np.searchsorted(space, shares[:, -1]) / len(space)):.1%}")
-        total, verdict_cost = decided(shares, abs(headroom), deviation) if gain else (0.0, 0.0)
-        cells.append(f"{_until(total)} ({verdict_cost:g})" if gain else "no gain to show")
+        total, verdict_cost = cost_of_verdict(shares, abs(headroom), deviation) if gain else (0.0, 0.0)
+        cells.append(f"{_trainings_text(total)} ({verdict_cost:g})" if gain else "no gain to show")
         num_good = sum(result["good"] for result in tuner_results)
         cells.append(
             f"{sum(result['good_ended'] for result in tuner_results) / num_good:.0%}"
@@ -172,5 +174,5 @@ def _mean_and_range(shares: Array) -> str:
     return f"{shares.mean():.2f} ({low:.2f} to {high:.2f})"
 
 
-def _until(trainings: float) -> str:
+def _trainings_text(trainings: float) -> str:
     return f"{trainings:g}" if np.isfinite(trainings) else "never"

@@ -105,7 +105,7 @@ KINDS = (
 """All classes."""
 
 
-class Unseen:
+class UnseenWorld:
     """One world.
 
     Args:
@@ -179,12 +179,12 @@ class Unseen:
             elif isinstance(distribution, CategoricalDistribution):
                 params[name] = distribution.choices[0]
             else:
-                params[name] = 1.0 if name in TEMPERATURE_PARAMETERS else _at(distribution, 0.5)
+                params[name] = 1.0 if name in TEMPERATURE_PARAMETERS else _value_at(distribution, 0.5)
         return self.spec.parameters("search", params)
 
     def _random(self, rng: np.random.Generator) -> dict[str, Any]:
         return self.spec.parameters(
-            "search", {n: _at(distribution, rng.random()) for n, distribution in self._space.items()}
+            "search", {n: _value_at(distribution, rng.random()) for n, distribution in self._space.items()}
         )
 
     def _described(self, parameters: Parameters) -> tuple[Array, dict[str, str]]:
@@ -194,7 +194,7 @@ class Unseen:
             plan = course(parameters)
             coordinates += [plan.mean / _SPAN, plan.last / _SPAN]
         coordinates += [
-            _place(distribution, parameters[name])
+            _position(distribution, parameters[name])
             for name, distribution in self._space.items()
             if name not in TEMPERATURE_PARAMETERS and name not in self._choices
         ]
@@ -260,7 +260,7 @@ class Unseen:
         return round(plan.mean, 9), round(plan.first, 9), round(plan.last, 9), json.dumps(other_params)
 
 
-def _at(distribution: Any, position: float) -> Any:
+def _value_at(distribution: Any, position: float) -> Any:
     """Return the value at a place from 0 to 1, all values of a grid and all choices being as likely."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[
@@ -272,7 +272,7 @@ def _at(distribution: Any, position: float) -> Any:
     return low * (high / low) ** position if distribution.log else low + position * (high - low)
 
 
-def _place(distribution: Any, value: float) -> float:
+def _position(distribution: Any, value: float) -> float:
     low, high = distribution.low, distribution.high
     if distribution.log:
         return math.log(value / low) / math.log(high / low)
@@ -283,8 +283,8 @@ def _number(*args: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(args).encode(), digest_size=6).digest(), "big")
 
 
-WORLDS: dict[str, Callable[[int], Unseen]] = {
-    kind.name: lambda draw, kind=kind: Unseen(kind, draw)  # type: ignore[misc]
+WORLDS: dict[str, Callable[[int], UnseenWorld]] = {
+    kind.name: lambda draw, kind=kind: UnseenWorld(kind, draw)  # type: ignore[misc]
     for kind in KINDS
 }
 """What makes a world of a class, by the name of the class."""

@@ -50,7 +50,7 @@ def row(ticket: NewTicket, id: int, **fields: Any) -> TicketRow:
                         **fields_of_ticket, **fields})  # fmt: skip
 
 
-class Whole:
+class StudySimulation:
     """One study.
 
     Args:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.courses import Course, course, together
+from benchmarks.simulated.courses import Course, course, mean_course
 from benchmarks.simulated.luck import OWN, PAIR, RUNGS, SHARED, Luck, Shape, luck, of_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
@@ -93,7 +93,7 @@ def bump(position: float, peak: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tied:
+class Coupling:
     """How temperature and the other parameters hang together, with the same best value for every τ.
 
     Args:
@@ -112,13 +112,17 @@ class Tied:
         shift = 0.0
         if self.how == "ridge":
             shift = -log_tau / math.log(_LR[1] / _LR[0])
-            return _squared(places[:1], shift) + _squared(places, 0.0) - _squared(places[:1], 0.0)
+            return (
+                _squared_distance(places[:1], shift)
+                + _squared_distance(places, 0.0)
+                - _squared_distance(places[:1], 0.0)
+            )
         if self.how == "moving":
             shift = -0.3 * math.tanh(log_tau)
-        return _squared(places, shift) * (math.exp(log_tau) if self.how == "flatter" else 1.0)
+        return _squared_distance(places, shift) * (math.exp(log_tau) if self.how == "flatter" else 1.0)
 
 
-def _squared(places: Sequence[float], shift: float) -> float:
+def _squared_distance(places: Sequence[float], shift: float) -> float:
     return sum((position - best - shift) ** 2 for position, best in zip(places, _BEST, strict=False))
 
 
@@ -194,7 +198,7 @@ class Made:
     others: int = 0
     curvature: float = 1.0
     gain: Gain | None = None
-    tied: Tied | None = None
+    tied: Coupling | None = None
     collapse: Collapse | None = None
     cost: Cost | None = None
     named: bool = False
@@ -276,7 +280,7 @@ class Made:
         return value
 
     def _course(self, parameters: Parameters) -> Course:
-        return together([course(parameters, name) for name in self.temperatures])
+        return mean_course([course(parameters, name) for name in self.temperatures])
 
     def failure_rate(self, parameters: Parameters) -> float:
         """Return how probable it is that a training comes to a bad end."""
@@ -286,7 +290,7 @@ class Made:
         """Return what a parameter set comes to where nothing collapses."""
         plan = self._course(parameters)
         places = [place(name, float(parameters[name])) for name in self.other_names]
-        loss = _squared(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
+        loss = _squared_distance(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
         return _LEVEL - self.curvature * loss + self._gained(parameters, evaluated_params)
 
     def _gained(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
@@ -406,17 +410,17 @@ _TWO_LEVELS = {"total": True, "learned": True, "against_constant": False, "sched
 _SIZE = 2.0
 
 
-def _all(size: float) -> list[Made]:
+def _all_worlds(size: float) -> list[Made]:
     """Return the worlds, with gains of a size."""
     level, schedule = Gain(of="level", size=size), Gain(of="schedule", size=size)
     length, rescued_collapse = Gain(of="length", size=size), Collapse(at_one=0.25, at_best=0.05)
     return [
         *(Made(name=f"null-{k}", others=k, claims=_NOTHING) for k in (0, 1, 3, 6)),
         *(Made(name=f"weak-{k}", others=k, curvature=1 / 6, claims=_NOTHING) for k in (1, 3, 6)),
-        Made(name="ridge", others=1, tied=Tied(how="ridge"), claims=_NOTHING),
-        Made(name="ridge-last", others=3, tied=Tied(how="ridge", by="last"), claims=_NOTHING),
-        Made(name="moving", others=3, tied=Tied(how="moving"), claims=_NOTHING),
-        Made(name="flatter", others=3, tied=Tied(how="flatter"), claims=_NOTHING),
+        Made(name="ridge", others=1, tied=Coupling(how="ridge"), claims=_NOTHING),
+        Made(name="ridge-last", others=3, tied=Coupling(how="ridge", by="last"), claims=_NOTHING),
+        Made(name="moving", others=3, tied=Coupling(how="moving"), claims=_NOTHING),
+        Made(name="flatter", others=3, tied=Coupling(how="flatter"), claims=_NOTHING),
         *(Made(name=f"level-{k}", others=k, gain=level, claims=_TRAINED) for k in (0, 3)),
         *(Made(name=f"schedule-{k}", others=k, gain=schedule, claims=_SCHEDULES) for k in (0, 3)),
         *(Made(name=f"length-{k}", others=k, gain=length, claims=_SCHEDULES) for k in (0, 3)),
@@ -437,7 +441,12 @@ def _all(size: float) -> list[Made]:
         Made(name="two-read", others=3, named=True, attends=False, read=True, claims=_NOTHING),
         Made(name="three-3", others=3, named=True, claims=_NOTHING),
         Made(
-            name="two-moving", others=3, named=True, attends=False, tied=Tied(how="moving"), claims=_NOTHING
+            name="two-moving",
+            others=3,
+            named=True,
+            attends=False,
+            tied=Coupling(how="moving"),
+            claims=_NOTHING,
         ),
         Made(name="three-heavy", others=3, named=True, noise="heavy", claims=_NOTHING),
         Made(name="three-uneven", others=3, named=True, uneven=True, claims=_NOTHING),
@@ -462,12 +471,12 @@ def _all(size: float) -> list[Made]:
     ]
 
 
-NAMES = tuple(world.name for world in _all(_SIZE))
+NAMES = tuple(world.name for world in _all_worlds(_SIZE))
 
 
 @cache
 def world_of(name: str) -> Made:
     """Return the world of a name; ``level-3@1.5`` is ``level-3`` with a gain of 1.5 for 2 (``PAIR``)."""
     bare, _, size = name.partition("@")
-    world = next(world for world in _all(float(size) if size else _SIZE) if world.name == bare)
+    world = next(world for world in _all_worlds(float(size) if size else _SIZE) if world.name == bare)
     return world

@@ -10,7 +10,7 @@ import torch
 from toy_modules import Toy
 
 
-class Hungry(Toy):
+class HungryModule(Toy):
     """Fails in its third step, in as many runs as ``failures`` says; ``folder`` outlives its processes."""
 
     def __init__(self, folder: str = ".", failures: int = 0, **kwargs: Any) -> None:

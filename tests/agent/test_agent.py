@@ -24,8 +24,8 @@ from tests.servers import worker_pids
 from tests.toy_study import (
     SMALL,
     URL,
-    Ended,
-    ended,
+    EndedStudy,
+    read_study,
     start,
     tickets,
     toy_spec,
@@ -37,18 +37,18 @@ pytestmark = pytest.mark.usefixtures("toy_folder")
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 
 
-def test_a_study_is_the_same_with_however_many_workers_it_is_run(undisturbed: Ended) -> None:
-    second_run = ended(search(toy_spec(), storage=URL, workers=2))
-    assert (second_run.facts, second_run.reports) == (undisturbed.facts, undisturbed.reports)
-    assert second_run.result.winner == undisturbed.result.winner
-    assert second_run.result.verdict == undisturbed.result.verdict is not None
+def test_a_study_is_the_same_with_however_many_workers_it_is_run(undisturbed_run: EndedStudy) -> None:
+    second_run = read_study(search(toy_spec(), storage=URL, workers=2))
+    assert (second_run.facts, second_run.reports) == (undisturbed_run.facts, undisturbed_run.reports)
+    assert second_run.result.winner == undisturbed_run.result.winner
+    assert second_run.result.verdict == undisturbed_run.result.verdict is not None
 
 
 def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_search_ticket(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
-    result = undisturbed.result
+    monkeypatch.chdir(undisturbed_run.folder)
+    result = undisturbed_run.result
     counts = {kind: count.done for kind, count in result.tickets.items()}
     # two candidates on two seeds, and two pairs of the winner and τ = 1, which show no gain
     proved = {"choose": 4, "confirm": 4, "ablation": 0}
@@ -68,10 +68,10 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
 
 
 def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_trained(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
-    baseline = undisturbed.result.baseline
+    monkeypatch.chdir(undisturbed_run.folder)
+    baseline = undisturbed_run.result.baseline
     assert baseline is not None
     rows = tickets()
     assert {(t.machine, t.device) for t in rows} == {(socket.gethostname(), "cpu")}
@@ -89,9 +89,9 @@ def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_tra
 
 
 def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
+    monkeypatch.chdir(undisturbed_run.folder)
     rows = tickets()
     stages = [
         {t.seed for t in rows if t.kind in kinds}
@@ -108,9 +108,9 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
 
 
 def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_training(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
+    monkeypatch.chdir(undisturbed_run.folder)
     with Store.open(URL, create=False) as store:
         measurements = store.measurements(store.load_study("toy").id, names=["entropy/0/0"])
     by_ticket: dict[int, list[tuple[int, float]]] = {}
@@ -126,7 +126,7 @@ def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_t
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
-    undisturbed_fake: Ended, tmp_path: Path, blow: signal.Signals
+    undisturbed_fake: EndedStudy, tmp_path: Path, blow: signal.Signals
 ) -> None:
     process = start(toy_spec(), tmp_path, fake=True)
     wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
@@ -137,12 +137,12 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     if blow != signal.SIGKILL:
         assert not any(t.state == "running" for t in interrupted_rows)
         assert load_study(URL, "toy").state == "waiting"
-    resumed_run = ended(resume("toy", storage=URL, workers=1))
+    resumed_run = read_study(resume("toy", storage=URL, workers=1))
     assert (resumed_run.facts, resumed_run.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
     assert resumed_run.result.verdict == undisturbed_fake.result.verdict
 
 
-class Died(BaseException):
+class AgentDied(BaseException):
     """The agent's process ends here."""
 
 
@@ -162,7 +162,7 @@ class Died(BaseException):
 )
 @pytest.mark.usefixtures("fake_workers")
 def test_an_agent_may_die_between_any_two_writes(
-    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch, method: str, fatal: int, is_after: bool
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch, method: str, fatal: int, is_after: bool
 ) -> None:
     calls = 0
     work = getattr(Store, method)
@@ -171,10 +171,10 @@ def test_an_agent_may_die_between_any_two_writes(
         nonlocal calls
         calls += 1
         if calls == fatal and not is_after:
-            raise Died
+            raise AgentDied
         result = work(*args, **kwargs)
         if calls == fatal:
-            raise Died
+            raise AgentDied
         return result
 
     with monkeypatch.context() as patch:
@@ -182,10 +182,10 @@ def test_an_agent_may_die_between_any_two_writes(
         # a process that dies gives nothing back
         dead_agents: set[str] = set()
         patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
-        with pytest.raises(Died):
+        with pytest.raises(AgentDied):
             search(toy_spec(), storage=URL, workers=1)
     monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
-    resumed_run = ended(resume("toy", storage=URL, workers=1))
+    resumed_run = read_study(resume("toy", storage=URL, workers=1))
     assert (resumed_run.facts, resumed_run.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
     assert resumed_run.result.verdict == undisturbed_fake.result.verdict
     study = optuna.load_study(study_name="toy", storage=URL)

@@ -14,7 +14,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.study.api import resume, search
 from tempopt.workers.messages import Failed, NotKept, RunRequest
 from tests.fake_worker import FakeWorker
-from tests.toy_study import URL, Ended, Watcher, ended, same, tickets, toy_spec
+from tests.toy_study import URL, EndedStudy, Watcher, is_same_study, read_study, tickets, toy_spec
 
 FULL = "OSError: [Errno 28] No space left on device"
 
@@ -73,30 +73,30 @@ def refusals(fake_workers: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
 
 
 def test_runs_that_a_full_disk_has_ended_are_trained_when_there_is_room_and_none_counts_as_failed(
-    undisturbed_fake: Ended, refusals: Callable[[Callable[..., bool]], None]
+    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:
     # more often than study.max_attempts allows
     refusals(lambda request: request.attempt <= 4 and request.ticket % 4 == 0)
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
-    assert same(ended(result), undisturbed_fake)
+    assert is_same_study(read_study(result), undisturbed_fake)
     assert {t.failures for t in tickets()} == {0}
     assert sum("Checkpoints cannot be written" in note for note in watcher.notes) < len(tickets())
 
 
 def test_one_full_disk_is_told_once(
-    undisturbed_fake: Ended, refusals: Callable[[Callable[..., bool]], None]
+    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:
     refused_tickets: list[int] = []
 
-    def refuses(request: RunRequest) -> bool:
+    def should_refuse(request: RunRequest) -> bool:
         refused_tickets.append(request.ticket)
         return 4 <= len(refused_tickets) <= 9
 
-    refusals(refuses)
+    refusals(should_refuse)
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=1, observer=watcher)
-    assert same(ended(result), undisturbed_fake)
+    assert is_same_study(read_study(result), undisturbed_fake)
     assert sum("the training could not write" in note for note in watcher.notes) == 1
     assert sum("the training could write again" in note for note in watcher.notes) == 1
     assert sum("Checkpoints cannot be written" in note for note in watcher.notes) == 1
@@ -104,7 +104,7 @@ def test_one_full_disk_is_told_once(
 
 
 def test_code_that_may_never_write_ends_the_search_which_can_be_resumed(
-    undisturbed_fake: Ended, refusals: Callable[[Callable[..., bool]], None]
+    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:
     is_blocked = True
     refusals(lambda request: is_blocked and request.seed % 2 == 0)
@@ -113,4 +113,4 @@ def test_code_that_may_never_write_ends_the_search_which_can_be_resumed(
     assert {t.failures for t in tickets()} == {0}
     assert {t.state for t in tickets()} <= {"waiting", "done"}
     is_blocked = False
-    assert same(ended(resume("toy", storage=URL, workers=1)), undisturbed_fake)
+    assert is_same_study(read_study(resume("toy", storage=URL, workers=1)), undisturbed_fake)

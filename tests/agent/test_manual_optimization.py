@@ -14,7 +14,7 @@ from tests.servers import descendants, strike, worker_pids
 from tests.toy_study import (
     URL,
     Watcher,
-    ended,
+    read_study,
     start,
     tickets,
     toy_spec,
@@ -47,7 +47,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_nothing(
     changes = {"trainer": trainer}
     whole_run = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
     killer = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGKILL))
-    killed_run = ended(search(adversarial(**changes), storage=URL, workers=1, observer=killer))
+    killed_run = read_study(search(adversarial(**changes), storage=URL, workers=1, observer=killer))
     assert any("SIGKILL" in note for note in killer.notes)
     assert 2 in {ticket.attempt for ticket in tickets()}
     assert (killed_run.facts, killed_run.reports) == (whole_run.facts, whole_run.reports)
@@ -75,7 +75,7 @@ def test_a_search_that_is_killed_with_all_its_processes_ends_the_same_when_it_is
         process.wait()
     open_rows = [row for row in tickets() if row.state not in ("done", "failed")]
     assert open_rows
-    resumed_run = ended(resume("toy", storage=URL, workers=1))
+    resumed_run = read_study(resume("toy", storage=URL, workers=1))
     facts = [
         sorted((fact[:-1] for fact in study_run.facts), key=repr) for study_run in (whole_run, resumed_run)
     ]

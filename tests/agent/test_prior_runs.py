@@ -21,10 +21,10 @@ from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tempopt.study.api import join, load_study, search
 from tests.agent.test_many_agents import Watcher
-from tests.sampling.test_knowledge_gradient import SPACE, describe, start, trained, truth
-from tests.store.scenes import TRIAL, taken
-from tests.store.scenes import ended as end_of
-from tests.toy_study import URL, ended, tickets, toy_spec
+from tests.sampling.test_knowledge_gradient import SPACE, describe, make_trial, start, truth
+from tests.store.scenes import TRIAL, take_next
+from tests.store.scenes import make_end as end_of
+from tests.toy_study import URL, read_study, tickets, toy_spec
 
 SPECS = Callable[..., StudySpec]
 
@@ -78,7 +78,7 @@ def test_an_answer_that_holds_is_found_sooner_and_one_that_does_not_is_unlearnt(
     for number in range(3, 24):
         params = sampler.ask(trials, [], number=number, seed=number, fixed={})
         assert params is not None
-        trials.append(trained(number, params))
+        trials.append(make_trial(number, params))
         if soon and number == 6:
             assert truth(sampler.recommend(trials, count=1, seed=0)[0]) > -0.05
     assert truth(sampler.recommend(trials, count=1, seed=0)[0]) > -0.05
@@ -100,7 +100,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
+def write_finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
     """Return what writes a study of runs that came to these values."""
 
     def write(name: str, values: list[float | None], **study: Any) -> None:
@@ -112,7 +112,7 @@ def finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
             [NewTicket(kind="search", arm="search", number=n, seed=n) for n in range(len(values) + 1)],
         )
         for number, value in enumerate(values):
-            ticket = taken(store, row)
+            ticket = take_next(store, row)
             parameters = {"temperature_init": 0.5 + number / 1000}
             store.begin(ticket.id, ticket.attempt, parameters, {"x": 0.5}, TRIAL)
             outcome: Any = "diverged" if value is None else "complete"
@@ -124,10 +124,10 @@ def finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
 
 @pytest.mark.long
 def test_complete_runs_are_kept_and_more_is_better(
-    store: Store, make_spec: SPECS, finished: Callable[..., None]
+    store: Store, make_spec: SPECS, write_finished: Callable[..., None]
 ) -> None:
-    finished("losses", [0.5, None, 0.25, None, 0.75], direction="minimize")
-    finished("many", [n / 300 for n in range(300)], direction="maximize")
+    write_finished("losses", [0.5, None, 0.25, None, 0.75], direction="minimize")
+    write_finished("many", [n / 300 for n in range(300)], direction="maximize")
     first, many_runs = load_prior_runs(store, make_spec(warm_start=["losses", "many"]))
     assert (first["name"], many_runs["name"]) == ("losses", "many")
     assert first["runs"] == [
@@ -138,9 +138,9 @@ def test_complete_runs_are_kept_and_more_is_better(
 
 
 def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
-    store: Store, make_spec: SPECS, finished: Callable[..., None]
+    store: Store, make_spec: SPECS, write_finished: Callable[..., None]
 ) -> None:
-    finished("short", [0.5, 0.6])
+    write_finished("short", [0.5, 0.6])
     with pytest.raises(SpecError, match=r'study.warm_start: there is no study "shrot"'):
         load_prior_runs(store, make_spec(warm_start=["shrot"]))
     with pytest.raises(SpecError, match=r'of the study "short" 2 runs are complete .* it takes 3'):
@@ -168,7 +168,7 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     search({**toy_spec(name="first", pruner="none")}, storage=URL, workers=1)
     spec = toy_spec(warm_start=["first"], trials=10)
     watcher = Watcher()
-    undisturbed = ended(search(spec, storage=URL, workers=1, observer=watcher))
+    undisturbed = read_study(search(spec, storage=URL, workers=1, observer=watcher))
     (note,) = (note for note in watcher.notes if "have shown" in note)
     assert note == "Begins with what 13 runs of first have shown."
     cold = toy_spec(trials=10)
@@ -184,7 +184,7 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     deleting_watcher = Watcher(lambda snapshot: snapshot.done["search"] >= 2, delete)
     assert search(spec, storage=URL, workers=1, observer=deleting_watcher).state == "paused"
     result = search(spec, storage=URL, workers=2)
-    assert (ended(result).facts, ended(result).reports) == (undisturbed.facts, undisturbed.reports)
+    assert (read_study(result).facts, read_study(result).reports) == (undisturbed.facts, undisturbed.reports)
     warm = [t.parameters for t in tickets() if t.kind == "search"]
     with Store.open(URL) as store:
         store.delete_study("toy")

@@ -12,7 +12,7 @@ import pytest
 
 from tempopt.study.api import check, search
 from tests.servers import worker_pids
-from tests.toy_study import SMALL, URL, Ended, ended, facts, reports, tickets, toy_spec, work_in
+from tests.toy_study import SMALL, URL, EndedStudy, facts, read_study, reports, tickets, toy_spec, work_in
 
 pytestmark = pytest.mark.long
 
@@ -34,16 +34,18 @@ def lines(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndedStudy]:
     """The study on two ranks, undisturbed."""
     folder = tmp_path_factory.mktemp("two")
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
-        yield ended(search(spec(folder, devices=2), storage=URL, workers=1))
+        yield read_study(search(spec(folder, devices=2), storage=URL, workers=1))
         assert worker_pids(os.getpid()) == []
 
 
-def test_all_ranks_have_the_same_parameters_and_temperature_at_every_step_of_a_search(on_two: Ended) -> None:
+def test_all_ranks_have_the_same_parameters_and_temperature_at_every_step_of_a_search(
+    on_two: EndedStudy,
+) -> None:
     search_facts = [fact for fact in on_two.facts if fact[0] == "search"]
     assert len(search_facts) == 8
     outcomes = [fact[5] for fact in search_facts]
@@ -55,10 +57,10 @@ def test_all_ranks_have_the_same_parameters_and_temperature_at_every_step_of_a_s
 
 
 @pytest.mark.usefixtures("toy_folder")
-def test_one_device_makes_the_same_decisions(on_two: Ended, tmp_path: Path) -> None:
-    single_run = ended(search(spec(tmp_path, devices=1), storage=URL, workers=1))
+def test_one_device_makes_the_same_decisions(on_two: EndedStudy, tmp_path: Path) -> None:
+    single_run = read_study(search(spec(tmp_path, devices=1), storage=URL, workers=1))
 
-    def decisions(study: Ended) -> list[tuple[Any, ...]]:
+    def decisions(study: EndedStudy) -> list[tuple[Any, ...]]:
         # kind, arm, number, seed, parameters, outcome: all but the numbers
         return [fact[:6] for fact in study.facts]
 
@@ -75,7 +77,7 @@ def test_one_device_makes_the_same_decisions(on_two: Ended, tmp_path: Path) -> N
 @pytest.mark.usefixtures("toy_folder")
 @pytest.mark.parametrize("raises", [False, True], ids=["killed", "raises"])
 def test_a_rank_that_is_lost_costs_one_attempt_and_changes_nothing(
-    on_two: Ended, tmp_path: Path, raises: bool
+    on_two: EndedStudy, tmp_path: Path, raises: bool
 ) -> None:
     marker = tmp_path / "struck"
     init_args = {"marker": str(marker), "step": 10, "raises": raises}

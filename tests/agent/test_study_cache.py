@@ -59,7 +59,7 @@ def end(store: Store, ticket: TicketRow, value: float, guards: dict[str, float] 
     assert not store.write(1, changes, agent=ticket.agent, lease=60.0).refused
 
 
-def ended(ticket: TicketRow, value: float) -> TicketRow:
+def end_row(ticket: TicketRow, value: float) -> TicketRow:
     return dataclasses.replace(ticket, state="done", outcome="complete", value=value, seconds=2.0)
 
 
@@ -67,7 +67,7 @@ def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: St
     assert cache.limits() == {"baseline": 1, "constant": 1}
     first = take(store, cache, "me")
     cache.take_in(first, {})
-    cache.take_in(ended(first, 0.5), {4: 0.5})
+    cache.take_in(end_row(first, 0.5), {4: 0.5})
     # the only baseline ticket is over; constants wait for their own past
     assert cache.limits() == {"constant": 1}
 
@@ -132,7 +132,7 @@ def test_a_run_that_another_has_ended_already_ends_here_without_a_word(
     assert (other_ticket.id, other_ticket.attempt) == (own_ticket.id, 2)
     end(store, other_ticket, 0.7)
     cache.refresh()
-    cache.take_in(ended(own_ticket, 0.1), {4: 0.1})
+    cache.take_in(end_row(own_ticket, 0.1), {4: 0.1})
     assert cache.tickets[own_ticket.id].value == 0.7 and cache.done["baseline"] == 1
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, 
     cache.take_in(own_ticket, {})
     other_ticket = take(store, cache, "another")
     cache.refresh()
-    cache.take_in(ended(own_ticket, 0.1), {4: 0.1})
+    cache.take_in(end_row(own_ticket, 0.1), {4: 0.1})
     assert cache.tickets[own_ticket.id].state == "running" and cache.tickets[own_ticket.id].agent == "another"
     end(store, other_ticket, 0.7)
     cache.refresh()

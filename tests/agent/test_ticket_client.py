@@ -91,11 +91,11 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
     take_times: list[float] = []
     take = Store.take_ticket
 
-    def counted(self: Store, *args: Any, **kwargs: Any) -> TicketRow | None:
+    def count_call(self: Store, *args: Any, **kwargs: Any) -> TicketRow | None:
         take_times.append(clock.now)
         return take(self, *args, **kwargs)
 
-    monkeypatch.setattr(Store, "take_ticket", counted)
+    monkeypatch.setattr(Store, "take_ticket", count_call)
     spec = StudySpec.parse(
         toy_spec(parallel=1, trials=1, arms={"baseline": 2, "constant": 1}), source="the test"
     )
@@ -141,11 +141,11 @@ def test_what_others_were_given_is_read_and_not_drawn_again(
         sampled_numbers: list[int] = []
         draw = Arms._sampled
 
-        def counted(self: Arms, arm: Any, number: int) -> dict[str, Any]:
+        def count_call(self: Arms, arm: Any, number: int) -> dict[str, Any]:
             sampled_numbers.append(number)
             return draw(self, arm, number)
 
-        monkeypatch.setattr(Arms, "_sampled", counted)
+        monkeypatch.setattr(Arms, "_sampled", count_call)
         ticket = second_client.next_ticket([])
         assert ticket is not None and ticket.number == 3
         assert sampled_numbers == [3]
@@ -176,7 +176,7 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
         assert not folder.exists() or not list(folder.iterdir())
 
 
-def _written(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow, Path]:
+def _write_checkpoint(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow, Path]:
     """Take a search ticket whose run then writes a checkpoint."""
     ticket = client.next_ticket([])
     assert ticket is not None and (ticket.kind, ticket.number) == ("search", number)
@@ -187,7 +187,7 @@ def _written(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow
 
 
 @pytest.fixture
-def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def search_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A study of search tickets alone."""
     work_in(tmp_path, monkeypatch)
     spec = StudySpec.parse(toy_spec(trials=4), source="the test")
@@ -198,11 +198,11 @@ def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield spec, study, store
 
 
-def test_who_lost_a_run_deletes_nothing_that_it_has_written(searching: Any, tmp_path: Path) -> None:
-    spec, study, store = searching
+def test_who_lost_a_run_deletes_nothing_that_it_has_written(search_study: Any, tmp_path: Path) -> None:
+    spec, study, store = search_study
     abandoned_ids: list[int] = []
     client = _client(spec, study, store, tmp_path, abandoned_ids.extend)
-    ticket, path = _written(client, tmp_path, 0)
+    ticket, path = _write_checkpoint(client, tmp_path, 0)
     client._deliver()
     # frozen now, past the lease: another takes the run over
     store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
@@ -219,10 +219,10 @@ def test_who_lost_a_run_deletes_nothing_that_it_has_written(searching: Any, tmp_
     assert [checkpoint.url for checkpoint in store.tickets(study.id)[0].checkpoints] == [str(path)]
 
 
-def test_what_a_run_that_failed_for_good_has_written_is_deleted(searching: Any, tmp_path: Path) -> None:
-    spec, study, store = searching
+def test_what_a_run_that_failed_for_good_has_written_is_deleted(search_study: Any, tmp_path: Path) -> None:
+    spec, study, store = search_study
     client = _client(spec, study, store, tmp_path)
-    ticket, path = _written(client, tmp_path, 0)
+    ticket, path = _write_checkpoint(client, tmp_path, 0)
     client._deliver()
     worker: Any = SimpleNamespace(place=Placement())
     work = WorkerSlot(worker=worker, ticket=ticket, folder=tmp_path)
@@ -250,11 +250,11 @@ def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_no
     ask_times: list[float] = []
     news = Store.news
 
-    def counted(self: Store, *args: Any, **kwargs: Any) -> Any:
+    def count_call(self: Store, *args: Any, **kwargs: Any) -> Any:
         ask_times.append(clock.now)
         return news(self, *args, **kwargs)
 
-    monkeypatch.setattr(Store, "news", counted)
+    monkeypatch.setattr(Store, "news", count_call)
     spec = StudySpec.parse(toy_spec(), source="the test")
     with Store.open(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
@@ -295,10 +295,10 @@ def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_no
         clock.now = 200.0
         assert watched_client.others() == [worker_view]
         watched_client.speak()
-        monkeypatch.setattr(Store, "news", _away)
+        monkeypatch.setattr(Store, "news", _raise_unreachable)
         assert watched_client.others() == [worker_view]
         assert ask_times == [100.0, 105.0]
 
 
-def _away(*arguments: object) -> None:
+def _raise_unreachable(*arguments: object) -> None:
     raise StoreUnreachable("The database failed: refused.")

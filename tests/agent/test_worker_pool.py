@@ -172,7 +172,7 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
     """Return what writes a study of so many runs and returns what makes agents for it."""
     folder: Path = tmp_path_factory.mktemp("runs")
 
-    def begun(world: World, **study: Any) -> Any:
+    def begin_agent(world: World, **study: Any) -> Any:
         options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
         spec = make_spec(**options)
         row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
@@ -204,20 +204,20 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
 
         return agent, lambda: store.tickets(row.id)
 
-    return begun
+    return begin_agent
 
 
 @pytest.fixture(autouse=True)
-def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+def restart_workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     """Have workers that are started anew be of a world's."""
 
-    def of(world: World) -> None:
+    def use_world(world: World) -> None:
         monkeypatch.setattr(worker_pool, "WorkerProcess", world.start)
 
-    return of
+    return use_world
 
 
-def packed(cards: int, parts: int) -> list[Placement]:
+def pack_placements(cards: int, parts: int) -> list[Placement]:
     return [Placement(gpus=(f"GPU-{card}",), share=1 / parts) for card in range(cards) for _ in range(parts)]
 
 
@@ -233,12 +233,12 @@ TRIALS = st.builds(Trial, st.sampled_from([0.1, 0.2, 0.4, 0.9, 1.5]), st.integer
 @given(trials=st.lists(TRIALS, min_size=1, max_size=8), cards=st.integers(1, 2), parts=st.integers(1, 4))
 @pytest.mark.long
 def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
-    begin: Any, started: Any, trials: list[Trial], cards: int, parts: int
+    begin: Any, restart_workers: Any, trials: list[Trial], cards: int, parts: int
 ) -> None:
     world = World(trials)
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world, max_attempts=50)
-    agent(packed(cards, parts)).run()
+    agent(pack_placements(cards, parts)).run()
     for ticket, trial in zip(rows(), trials, strict=True):
         needs_card = trial.memory > 1 / parts
         assert ticket.alone == (needs_card or trial.memory > 1)
@@ -253,13 +253,13 @@ def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
 
 
 def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
-    begin: Any, started: Any
+    begin: Any, restart_workers: Any
 ) -> None:
     trials = [Trial(memory=0.9, length=2), Trial(length=50), *[Trial(length=5)] * 4]
     world = World(trials)
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world)
-    working = agent(packed(1, 2))
+    working = agent(pack_placements(1, 2))
     working.run()
     order = [number for number, _, _ in world.runs]
     # nobody begins while the long one is waited for, and then the run that waited is the first
@@ -272,21 +272,21 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
 
 
-def test_other_cards_go_on_meanwhile(begin: Any, started: Any) -> None:
+def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
     world = World([Trial(memory=0.9, length=2), *[Trial(length=20)] * 9])
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world)
-    agent(packed(2, 2)).run()
+    agent(pack_placements(2, 2)).run()
     assert all(ticket.outcome == "complete" for ticket in rows())
     killed_gpus = {worker.place.gpus for worker in world.workers if not worker.alive}
     assert killed_gpus == {("GPU-0",)}
 
 
 def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(
-    begin: Any, started: Any
+    begin: Any, restart_workers: Any
 ) -> None:
     world = World([Trial(memory=1.5), Trial()])
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world, max_attempts=9)
     agent([Placement(gpus=("GPU-0",))]).run()
     first, second = rows()
@@ -297,15 +297,15 @@ def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process
     assert len(used_workers) == 3
 
 
-class Died(BaseException):
+class AgentDied(BaseException):
     """The agent's process ends here."""
 
 
 def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
-    begin: Any, started: Any, monkeypatch: pytest.MonkeyPatch
+    begin: Any, restart_workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World([Trial(memory=0.9, length=2), Trial(length=9)])
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world)
     dead_agents: set[str] = set()
     with monkeypatch.context() as patch:
@@ -315,35 +315,37 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
 
         def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
             if ticket.alone:
-                raise Died
+                raise AgentDied
             return request(self, ticket, share)
 
         patch.setattr(Requests, "of", dying)
-        with pytest.raises(Died):
-            agent(packed(1, 2)).run()
+        with pytest.raises(AgentDied):
+            agent(pack_placements(1, 2)).run()
     row_before = rows()[0]
     assert (row_before.state, row_before.alone, row_before.attempt) == ("running", True, 2)
     for worker in world.workers:
         worker.alive = False
     monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda name: name in dead_agents)
-    agent(packed(1, 2)).run()
+    agent(pack_placements(1, 2)).run()
     row_after = rows()[0]
     assert (row_after.outcome, row_after.attempt, row_after.failures) == ("complete", 3, 2)
     assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
 
 
-def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(begin: Any, started: Any) -> None:
+def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(
+    begin: Any, restart_workers: Any
+) -> None:
     world = World([Trial(memory=1.5)] * 9)
-    started(world)
+    restart_workers(world)
     agent, _ = begin(world)
     with pytest.raises(StudyFailed, match="CUDA out of memory"):
         agent([Placement(gpus=("GPU-0",))]).run()
 
 
 def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_leave(
-    begin: Any, started: Any
+    begin: Any, restart_workers: Any
 ) -> None:
-    class Leaving(World):
+    class LeavingWorld(World):
         def note(self, text: str) -> None:
             super().note(text)
             self.leaving = "tried once more" in text
@@ -354,10 +356,10 @@ def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_lea
                 raise KeyboardInterrupt
             super().update(snapshot)
 
-    world = Leaving([Trial(memory=0.9, length=2), Trial(length=99)])
-    started(world)
+    world = LeavingWorld([Trial(memory=0.9, length=2), Trial(length=99)])
+    restart_workers(world)
     agent, rows = begin(world, lease=30)
-    working = agent(packed(1, 2))
+    working = agent(pack_placements(1, 2))
     # what the neighbour trains is given back when the grace is over
     working._spec = working._spec.with_overrides(["resources.grace=0"])
     with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from benchmarks.recorded.world import Training
 from benchmarks.simulated.clock import Job, simulate
 
 
-class Made:
+class FakeWorld:
     """A world of three rungs in which a training's value is its parameter, whatever the seed."""
 
     rungs = (10, 30, 60)
@@ -61,7 +61,7 @@ def test_a_search_pays_for_the_steps_that_it_trains(workers: int) -> None:
         strategies.append(Halving(resumes=False))
         return strategies[-1]
 
-    trace = simulate(Made(), make, budget=600, workers=workers, seed=0)  # type: ignore[arg-type]
+    trace = simulate(FakeWorld(), make, budget=600, workers=workers, seed=0)  # type: ignore[arg-type]
     ends = strategies[0].ends
     assert all(value == (None if number % 2 else number) for number, value in ends.items())
     num_steps = sum(30 if number % 2 else 60 for number in ends)
@@ -73,7 +73,7 @@ def test_a_search_pays_for_the_steps_that_it_trains(workers: int) -> None:
 
 def test_what_was_trained_before_is_paid_for_once() -> None:
     tuner = Halving(resumes=True)
-    trace = simulate(Made(), lambda: tuner, budget=600, workers=1, seed=0)  # type: ignore[arg-type]
+    trace = simulate(FakeWorld(), lambda: tuner, budget=600, workers=1, seed=0)  # type: ignore[arg-type]
     complete = [number for number, value in tuner.ends.items() if value is not None]
     # one at a time: each is trained to its end before the next one is begun
     assert complete == list(range(1, len(complete) + 1))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sklearn.ensemble import ExtraTreesRegressor
 
-from benchmarks.recorded.make import known, table_path
+from benchmarks.recorded.make import recorded_rows, table_path
 from benchmarks.recorded.tasks import SEEDS, TASKS
-from benchmarks.recorded.trees import OneByOne
+from benchmarks.recorded.trees import SingleSampleForest
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -35,7 +35,7 @@ def test_validations_divide_a_training(task: str) -> None:
 def test_a_table_holds_what_its_design_asks_for(task: str) -> None:
     if not table_path(task).exists():
         pytest.skip(f"NOT TESTED: nothing was recorded of {task} yet.")
-    rows = known(task)
+    rows = recorded_rows(task)
     design = TASKS[task].configurations(1 + max(row["configuration"] for row in rows))
     assert len({(row["configuration"], row["seed"]) for row in rows}) == len(rows)
     for row in rows:
@@ -62,6 +62,6 @@ def test_one_sample_goes_through_a_forest_as_many_do() -> None:
     rng = np.random.default_rng(0)
     features, outputs = rng.random((200, 3)), rng.standard_normal((200, 4))
     forest = ExtraTreesRegressor(20, min_samples_leaf=4, random_state=0).fit(features, outputs)
-    single_forest = OneByOne(forest)
+    single_forest = SingleSampleForest(forest)
     queries = rng.random((50, 3)) * 1.5 - 0.25
     np.testing.assert_array_equal([single_forest(query) for query in queries], forest.predict(queries))

@@ -9,15 +9,15 @@ import pytest
 from scipy.stats import kurtosis
 
 from benchmarks.simulated.clock import Job
-from benchmarks.simulated.unseen import KINDS, WORLDS, Unseen, half
-from benchmarks.unseen_worlds import AtTheEnd, difference
+from benchmarks.simulated.unseen import KINDS, WORLDS, UnseenWorld, half
+from benchmarks.unseen_worlds import EndTuner, difference
 from tempopt.sampling.unit_cube import at_place, count_values
 
 _SEEDS = 1500
 _QUIET = [kind.name for kind in KINDS if not kind.heavy]
 
 
-def drawn(world: Unseen, count: int) -> list[dict[str, object]]:
+def draw_params(world: UnseenWorld, count: int) -> list[dict[str, object]]:
     rng, space = np.random.default_rng(5), world.spec.space()
     values = (
         {name: at_place(distribution, rng.random()) for name, distribution in space.items()}
@@ -32,13 +32,13 @@ def test_1_is_the_best_set_0_is_the_first_one_and_nothing_is_better(name: str) -
         world = WORLDS[name](draw)
         assert world.worth(world.best_set) == pytest.approx(1.0)
         assert world.worth(world.first) == pytest.approx(0.0)
-        assert world.truth(drawn(world, 200)).max() <= 1.0 + 1e-9
+        assert world.truth(draw_params(world, 200)).max() <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize("name", _QUIET)
 def test_the_truth_is_the_mean_over_seeds(name: str) -> None:
     world = WORLDS[name](0)
-    params = drawn(world, 1)[0]
+    params = draw_params(world, 1)[0]
     ends = [world.train(params, seed).final[-1] for seed in range(_SEEDS)]
     error = np.std(ends, ddof=1) / math.sqrt(_SEEDS)
     assert abs(np.mean(ends) - world.worth(params)) < 4 * error
@@ -46,7 +46,7 @@ def test_the_truth_is_the_mean_over_seeds(name: str) -> None:
 
 def test_noise_is_as_wide_as_it_is_said_to_be() -> None:
     world = WORLDS["noise 1"](0)
-    params, other_params = drawn(world, 2)
+    params, other_params = draw_params(world, 2)
     ends = np.array(
         [[world.train(e, seed).final[-1] for e in (params, other_params)] for seed in range(_SEEDS)]
     )
@@ -59,14 +59,14 @@ def test_heavy_tails_are_heavier_than_normal_ones() -> None:
     excess = {}
     for name in ("heavy tails", "noise 1"):
         world = WORLDS[name](0)
-        params = drawn(world, 1)[0]
+        params = draw_params(world, 1)[0]
         excess[name] = kurtosis([world.train(params, seed).final[-1] for seed in range(_SEEDS)])
     assert abs(excess["noise 1"]) < 0.6 < 2.0 < excess["heavy tails"]
 
 
 def test_draws_are_different_worlds_and_the_same_whoever_makes_them() -> None:
     make = WORLDS["noise 0.3"]
-    sets = drawn(make(0), 5)
+    sets = draw_params(make(0), 5)
     np.testing.assert_array_equal(make(0).truth(sets), make(0).truth(sets))
     np.testing.assert_array_equal(make(0).train(sets[0], 3).final, make(0).train(sets[0], 3).final)
     assert (make(0).truth(sets) != make(1).truth(sets)).all()
@@ -95,7 +95,7 @@ def test_beyond_the_cliff_and_beyond_the_best_temperature_it_is_worse_by_what_is
     for name, min_drop in (("a cliff, little noise", 1.0), ("collapses", 0.3)):
         worlds = (WORLDS[name](draw) for draw in range(8))
         world, lower = next(
-            (w, params) for w in worlds for params in drawn(w, 200) if w._beyond(params) > 0.2
+            (w, params) for w in worlds for params in draw_params(w, 200) if w._beyond(params) > 0.2
         )
         assert world.worth(lower) < 1.0 - min_drop
         if name == "collapses":
@@ -110,11 +110,11 @@ def test_a_difference_is_paired_by_draw_and_averaged_over_classes() -> None:
 
 
 def test_no_more_trainings_are_begun_than_allowed() -> None:
-    class Endless:
+    class EndlessTuner:
         def ask(self) -> Job:
             return Job(0, {}, seed=0)
 
         report = end = None
 
-    tuner = AtTheEnd(Endless(), 3)
+    tuner = EndTuner(EndlessTuner(), 3)
     assert [tuner.ask() is None for _ in range(5)] == [False, False, False, True, True]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from scipy.stats import binomtest
 
-from benchmarks.false_positives import CLAIMS, claimed, with_named
+from benchmarks.false_positives import CLAIMS, list_claims, with_named
 from benchmarks.recorded.world import World
 from benchmarks.simulated import judged, judgement
 from benchmarks.simulated.judged import Cell
 from benchmarks.simulated.luck import PAIR
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import world_of
 from benchmarks.verdict_runs import STUDIES, table_cells
 from tempopt.confirmation.evaluations import evaluations
@@ -34,7 +34,7 @@ def record() -> dict[str, object]:
 
 def test_a_study_of_two_rounds_has_two_verdicts_on_fresh_seeds() -> None:
     world = world_of("level-3")
-    study = Whole(world, with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none"))
+    study = StudySimulation(world, with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none"))
     verdicts = list(study.rounds(2, 4))
     assert [verdict and verdict.round for verdict in verdicts] == [0, 1]
     assert sum(row.kind == "search" for row in study.rows) == 10
@@ -45,7 +45,7 @@ def test_a_study_of_two_rounds_has_two_verdicts_on_fresh_seeds() -> None:
 def test_everything_that_a_verdict_asks_to_measure_is_measured() -> None:
     world = world_of("inference-80")
     spec = with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none")
-    study = Whole(world, spec)
+    study = StudySimulation(world, spec)
     verdict = study.run()
     assert verdict is not None and verdict.inference_only is not None
     winner = winner_of(study.rows, spec) or {}
@@ -62,7 +62,7 @@ def test_everything_that_a_verdict_asks_to_measure_is_measured() -> None:
 def test_what_is_enqueued_is_tried_first() -> None:
     world = world_of("null-1")
     enqueued_params = {"temperature_init": 0.5, "schedule": "constant", "lr": 0.003}
-    study = Whole(
+    study = StudySimulation(
         world, with_study(world.spec, trials=4, enqueue=[enqueued_params], sampler="random", pruner="none")
     )
     first = next(study.searched())
@@ -97,7 +97,9 @@ def test_records_outlive_the_script_and_a_line_that_was_cut_off(record: dict, tm
     judged.keep(record, lines)
     with lines.open("a") as file:
         file.write('{"world": "null-3", "tri')
-    assert judged.which(record) in {judged.which(stored_record) for stored_record in judged.known(lines)}
+    assert judged.record_key(record) in {
+        judged.record_key(stored_record) for stored_record in judged.load_records(lines)
+    }
 
 
 def test_what_learned_temperatures_gain_and_what_is_recommended_is_recorded() -> None:
@@ -123,7 +125,7 @@ def test_learned_temperatures_change_no_other_answer(name: str) -> None:
             "learned": is_learned,
             **sampled_by("random"),
         }
-        study = Whole(world, with_study(world.spec, **study_settings))
+        study = StudySimulation(world, with_study(world.spec, **study_settings))
         verdict = study.run()
         assert verdict is not None and (verdict.learned is not None) == is_learned
         verdict_parts.append((str(dataclasses.replace(verdict, learned=None, parts=())), verdict.parts))
@@ -149,7 +151,7 @@ def test_recorded_trainings_with_named_temperatures_make_a_study_without_differe
     assert spec.temperatures.keys() == {"contrast", "teacher"}
     counts = Counter[str]()
     for seed in range(6):
-        counts.update(claimed(world, with_study(spec, seed=seed, trials=6, **sampled_by("random"))))
+        counts.update(list_claims(world, with_study(spec, seed=seed, trials=6, **sampled_by("random"))))
     assert set(counts) <= set(CLAIMS)
     assert sum(counts.values()) < 4
     # what is learned is another training, and so is another temperature
@@ -173,7 +175,7 @@ def test_readme_counts_the_runs_of_every_bundled_study() -> None:
         assert cells_by_study[name] == table_cells(load_spec(name))
 
 
-def _made(seed: int, *is_shown: bool) -> dict:
+def _make_record(seed: int, *is_shown: bool) -> dict:
     answers = [{"name": "total", "shown": is_claimed} for is_claimed in is_shown]
     verdicts = [{"answers": [answer], "runs": [{"kind": "search", "runs": 20}]} for answer in answers]
     cell = {"world": "null-0", "trials": 20, "rounds": 5, "sampler": "random", "explain": False}
@@ -181,9 +183,9 @@ def _made(seed: int, *is_shown: bool) -> dict:
 
 
 def test_a_claim_counts_from_the_verdict_on_that_made_it() -> None:
-    quiet = [_made(seed, *[False] * 5) for seed in range(97)]
-    loud = [_made(100, True, *[False] * 4), _made(101, False, False, True, False, False)]
-    records = [*quiet, *loud, _made(102, False, True, False, False, True)]
+    quiet = [_make_record(seed, *[False] * 5) for seed in range(97)]
+    loud = [_make_record(100, True, *[False] * 4), _make_record(101, False, False, True, False, False)]
+    records = [*quiet, *loud, _make_record(102, False, True, False, False, True)]
     assert [judgement.by_then(records, "total", num_verdicts) for num_verdicts in (1, 2, 5)] == [1, 2, 3]
     line = next(line for line in judgement.tables(records) if line.startswith("| null-0"))
     p = binomtest(3, 100, 0.025, alternative="greater").pvalue

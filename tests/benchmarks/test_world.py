@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.recorded.make import known, table_path
+from benchmarks.recorded.make import recorded_rows, table_path
 from benchmarks.recorded.tasks import SEEDS, TASKS
 from benchmarks.recorded.world import World
 
@@ -53,7 +53,9 @@ def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: Worl
     simulated_values = np.array(
         [[world.train(params, seed).test for seed in range(k, k + SEEDS)] for k, params in enumerate(sets)]
     )
-    rows = sorted((row for row in known(world.task) if row["outcome"] == "complete"), key=_configuration)
+    rows = sorted(
+        (row for row in recorded_rows(world.task) if row["outcome"] == "complete"), key=_configuration
+    )
     runs = [[row["test"] for row in group] for _, group in itertools.groupby(rows, _configuration)]
     recorded_values = np.array([run_values for run_values in runs if len(run_values) == SEEDS])
     for low, high in ((0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1)):

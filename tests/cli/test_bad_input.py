@@ -98,7 +98,7 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Told:
+def run_failing(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Told:
     """Return a runner that gives what a command said on stderr, and sees that it was one message."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{TOYS}")
@@ -119,11 +119,11 @@ def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
 
 
 @pytest.fixture
-def refused(told: Told, folder: Path) -> Told:
-    """Return a runner as ``told``, which sees that no study was begun as well."""
+def run_refused(run_failing: Told, folder: Path) -> Told:
+    """Return a runner as ``run_failing``, which sees that no study was begun as well."""
 
     def run(*words: str, **environment: str) -> str:
-        message = told(*words, **environment)
+        message = run_failing(*words, **environment)
         if (folder / "tempopt.db").exists():
             with Store.open(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
                 assert store.list_studies() == []
@@ -134,7 +134,7 @@ def refused(told: Told, folder: Path) -> Told:
 
 
 @pytest.fixture
-def begun(folder: Path) -> Path:
+def begun_database(folder: Path) -> Path:
     """The database of a study that was begun and has finished nothing."""
     path = folder / "tempopt.db"
     spec = load_spec(folder / "toy.yaml")
@@ -144,9 +144,11 @@ def begun(folder: Path) -> Path:
     return path
 
 
-def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused: Told, folder: Path) -> None:
+def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
+    run_refused: Told, folder: Path
+) -> None:
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
-    message = refused("search", "wrong.yaml")
+    message = run_refused("search", "wrong.yaml")
     for fragment in (
         "This study spec has 8 faults:",
         'wrong.yaml:4: study.direction: given the text "minimise". Give maximize or minimize.',
@@ -164,10 +166,10 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
 @pytest.mark.parametrize("checkpoint_args", [(), ("--checkpoints", "deep/runs")])
 @pytest.mark.long
 def test_a_comparison_that_is_refused_leaves_no_folder(
-    refused: Told, folder: Path, checkpoint_args: tuple[str, ...]
+    run_refused: Told, folder: Path, checkpoint_args: tuple[str, ...]
 ) -> None:
     folders_before = {path for path in folder.iterdir() if path.is_dir()}
-    message = refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *checkpoint_args)
+    message = run_refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *checkpoint_args)
     assert "compare.temprature_init: Unknown argument of" in message
     assert {path for path in folder.iterdir() if path.is_dir()} <= {*folders_before, folder / "__pycache__"}
 
@@ -182,10 +184,12 @@ def test_a_comparison_that_is_refused_leaves_no_folder(
         (None, "There is no file given.yaml in "),
     ],
 )
-def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | None, fragment: str) -> None:
+def test_a_spec_that_is_no_spec(
+    run_refused: Told, folder: Path, content: bytes | None, fragment: str
+) -> None:
     if content is not None:
         (folder / "given.yaml").write_bytes(content)
-    assert fragment in refused("search", "given.yaml")
+    assert fragment in run_refused("search", "given.yaml")
 
 
 @pytest.mark.parametrize(
@@ -199,15 +203,15 @@ def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | No
         ("trainer.limit_val_batches=0", "trainer.limit_val_batches: given 0, but a run has to train and to"),
     ],
 )
-def test_a_setting_that_does_not_fit(refused: Told, setting: str, fragment: str) -> None:
-    assert fragment in refused("search", "toy.yaml", "--set", setting)
+def test_a_setting_that_does_not_fit(run_refused: Told, setting: str, fragment: str) -> None:
+    assert fragment in run_refused("search", "toy.yaml", "--set", setting)
 
 
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
-    refused: Told, folder: Path
+    run_refused: Told, folder: Path
 ) -> None:
     (folder / "mine.py").write_text("from toy_modules import Toy\n\n\nclass Mine(Toy):\n    pass\n")
-    message = refused(
+    message = run_refused(
         "check",
         "toy.yaml",
         *_set("model.class_path=mine.Mine", "model.lr=fast", "model.logz=x"),
@@ -222,12 +226,12 @@ def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
         assert fragment in message
 
 
-def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: Told, folder: Path) -> None:
+def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(run_refused: Told, folder: Path) -> None:
     hides, needy = folder / "lightning_modules", folder / "needy.py"
     hides.mkdir()
     (hides / "__init__.py").touch()
     needy.write_text("import lightning\nimport no_such_dependency\n", encoding="utf-8")
-    message = refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
+    message = run_refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
     for fragment in (
         'Unknown class in "lightning_modules" "DigitsViT". Known: none.',
         f"but {hides} hides it. Rename that, or run tempopt in another folder.",
@@ -238,8 +242,8 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: To
 
 
 @pytest.mark.long
-def test_init_of_a_module_that_there_is_not_writes_nothing(told: Told, folder: Path) -> None:
-    message = told("init", "not.a:Class", "-o", "new.yaml")
+def test_init_of_a_module_that_there_is_not_writes_nothing(run_failing: Told, folder: Path) -> None:
+    message = run_failing("init", "not.a:Class", "-o", "new.yaml")
     assert 'init: There is no module "not". ' in message
     assert not (folder / "new.yaml").exists()
 
@@ -272,10 +276,10 @@ class Plain(toy_modules.Stock):
     ],
 )
 def test_what_can_only_be_seen_by_running(
-    refused: Told, folder: Path, settings: list[str], fragment: str
+    run_refused: Told, folder: Path, settings: list[str], fragment: str
 ) -> None:
     (folder / "plain.py").write_text(PLAIN, encoding="utf-8")
-    assert fragment in refused("search", "toy.yaml", *_set(*settings))
+    assert fragment in run_refused("search", "toy.yaml", *_set(*settings))
 
 
 @pytest.fixture
@@ -288,16 +292,18 @@ def closed_port() -> Iterator[int]:
 
 @pytest.mark.service
 @pytest.mark.parametrize(("scheme", "driver"), [("postgresql", "psycopg"), ("mysql", "pymysql")])
-def test_a_database_that_cannot_be_reached(told: Told, closed_port: int, scheme: str, driver: str) -> None:
+def test_a_database_that_cannot_be_reached(
+    run_failing: Told, closed_port: int, scheme: str, driver: str
+) -> None:
     pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing. pip install tempopt[{scheme}]")
     url = f"{scheme}://me:{WRITTEN}@127.0.0.1:{closed_port}/studies"
-    message = told("search", "toy.yaml", "--storage", url)
+    message = run_failing("search", "toy.yaml", "--storage", url)
     assert f"The database {scheme}://me:***@127.0.0.1:{closed_port}/studies failed: " in message
     assert "See that the server is running and can be reached from this machine, then try again." in message
     holds_no_password(message)
 
 
-def _connected(driver: str, server: str, **settings: Any) -> Any:
+def _connect(driver: str, server: str, **settings: Any) -> Any:
     """Return a connection to a server, or skip the test where none can be had."""
     module = pytest.importorskip(driver, reason=f"NOT TESTED on {server}: {driver} is missing.")
     try:
@@ -307,10 +313,10 @@ def _connected(driver: str, server: str, **settings: Any) -> Any:
 
 
 @pytest.mark.service
-def test_a_wrong_password(told: Told) -> None:
+def test_a_wrong_password(run_failing: Told) -> None:
     host, _, port = MARIADB.partition(":")
-    _connected("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
-    message = told("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
+    _connect("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
+    message = run_failing("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
     assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
     assert "Check the user name and the password in the URL; in them, @ is written %40" in message
     holds_no_password(message)
@@ -329,26 +335,26 @@ def test_a_wrong_password(told: Told) -> None:
         ("toy.yaml", "The database sqlite:///toy.yaml failed: file is not a database. The file is some"),
     ],
 )
-def test_a_storage_that_is_none(told: Told, folder: Path, url: str, fragment: str) -> None:
+def test_a_storage_that_is_none(run_failing: Told, folder: Path, url: str, fragment: str) -> None:
     (folder / "here").mkdir()
     bytes_before = (folder / "toy.yaml").read_bytes()
-    assert fragment in told("search", "toy.yaml", "--storage", url)
+    assert fragment in run_failing("search", "toy.yaml", "--storage", url)
     assert (folder / "toy.yaml").read_bytes() == bytes_before
 
 
-def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> None:
-    with sqlite3.connect(begun) as connection:
+def test_a_database_that_is_newer_than_the_program(run_failing: Told, begun_database: Path) -> None:
+    with sqlite3.connect(begun_database) as connection:
         connection.execute("UPDATE tempopt_alembic_version SET version_num = '9999'")
     connection.close()
     for words in (["search", "toy.yaml"], ["resume", "toy"], ["show", "toy"]):
-        message = told(*words)
+        message = run_failing(*words)
         assert "was written by a newer tempopt (tables 9999, this program knows up to " in message
         assert "Install that version: pip install --upgrade tempopt" in message
 
 
-def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path) -> None:
+def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Told, begun_database: Path) -> None:
     overrides = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
-    message = told("search", "toy.yaml", *overrides)
+    message = run_failing("search", "toy.yaml", *overrides)
     for fragment in (
         'The store has a study "toy" that was begun with another spec:',
         "search.temperature_init.high: was 4.0, now 8.0",
@@ -356,10 +362,10 @@ def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path)
         "Give this one another name (--name), or continue that one: tempopt resume toy",
     ):
         assert fragment in message
-    message = told("search", "toy.yaml", "--trials", "7")
+    message = run_failing("search", "toy.yaml", "--trials", "7")
     assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
     assert "to add 5 search tickets: tempopt resume toy --trials +5." in message
-    with Store.open(f"sqlite:///{begun}", create=False) as store:
+    with Store.open(f"sqlite:///{begun_database}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}
 
@@ -371,10 +377,10 @@ def server() -> Iterator[tuple[str, Any]]:
     host, _, port = address.partition(":")
     settings = {"host": host, "port": int(port), "user": user, "autocommit": True}
     name = f"tempopt_test_bad_input_{os.getpid()}"
-    with _connected("psycopg", f"postgresql at {POSTGRESQL}", dbname="postgres", **settings) as admin:
+    with _connect("psycopg", f"postgresql at {POSTGRESQL}", dbname="postgres", **settings) as admin:
         admin.execute(f"CREATE DATABASE {name}")
         try:
-            with _connected("psycopg", POSTGRESQL, dbname=name, **settings) as connection:
+            with _connect("psycopg", POSTGRESQL, dbname=name, **settings) as connection:
                 yield f"postgresql://{user}:{WRITTEN}@{address}/{name}", connection
         finally:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -76,12 +76,12 @@ def test_check_prints_what_it_is_told(
 ) -> None:
     arguments: dict[str, Any] = {}
 
-    def checked(spec: Any, *, dry_run: bool, told: Callable[[str], None]) -> list[str]:
+    def fake_check(spec: Any, *, dry_run: bool, told: Callable[[str], None]) -> list[str]:
         told("a part of it")
         arguments.update(trials=spec.study.trials, dry_run=dry_run)
         return ["one thing", "another"]
 
-    monkeypatch.setattr(api, "check", checked)
+    monkeypatch.setattr(api, "check", fake_check)
     (folder / "pairs.yaml").write_text(
         "study: {name: pairs, metric: val_accuracy, direction: maximize}\n"
         "search: {temperature_init: {low: 0.25, high: 4.0}}\n"

@@ -159,7 +159,7 @@ def test_a_comparison_has_no_search_to_stop(
     folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        api.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupting(2))
+        api.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
     assert cli.main(["stop", "toy"]) == 0
     assert "there is no search to stop" in capsys.readouterr().out
     assert cli.main(["list"]) == 0 and cli.main(["show", "toy"]) == 0
@@ -228,7 +228,7 @@ SPEC_DATA: dict[str, Any] = {
 }
 
 
-def interrupting(num_done: int) -> Unobserved:
+def interrupt_after(num_done: int) -> Unobserved:
     def leave() -> None:
         raise KeyboardInterrupt
 
@@ -249,7 +249,7 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
 ) -> None:
     sets = [{}, {"temperature_init": 4.0}, {"lr": 0.1}]
     with pytest.raises(KeyboardInterrupt):
-        api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupting(3))
+        api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupt_after(3))
     result = api.resume("toy", storage=URL, workers=1)
     assert result.state == "done" and result.comparison is not None
     facts_resumed, comparison = facts(), result.comparison

@@ -98,7 +98,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     words = ["search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "50"]
     command = _tempopt(*words, **{PACE: "1"})
     give_up = time.monotonic() + PATIENCE
-    while not (Path("tempopt.db").exists() and _running()):
+    while not (Path("tempopt.db").exists() and _has_agents()):
         assert command.poll() is None and time.monotonic() < give_up
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
@@ -108,7 +108,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     assert {row.state for row in _tickets()} <= {"waiting", "done"}
 
 
-def _running() -> bool:
+def _has_agents() -> bool:
     with contextlib.suppress(StorageError), Store.open(URL, create=False) as store:
         return any(study.agents for study in store.list_studies())
     return False

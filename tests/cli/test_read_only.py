@@ -20,7 +20,7 @@ from tests.toy_study import SMALL, toy_spec
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of a study that has ended."""
     from tests import fake_worker
 
@@ -33,7 +33,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def restricted_folder() -> Iterator[Path]:
     """A folder whose rights are changed."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
@@ -59,14 +59,14 @@ def as_somebody() -> Iterator[None]:
 
 
 @pytest.fixture(params=["file", "folder", "both"])
-def url(request: pytest.FixtureRequest, done: Path, place: Path) -> Iterator[str]:
-    path = place / "a % #b.db"
-    shutil.copy(done, path)
+def url(request: pytest.FixtureRequest, finished_database: Path, restricted_folder: Path) -> Iterator[str]:
+    path = restricted_folder / "a % #b.db"
+    shutil.copy(finished_database, path)
     path.chmod(0o666 if request.param == "folder" else 0o444)
-    place.chmod(0o777 if request.param == "file" else 0o555)
+    restricted_folder.chmod(0o777 if request.param == "file" else 0o555)
     with as_somebody():
         yield f"sqlite:///{path}"
-    place.chmod(0o755)
+    restricted_folder.chmod(0o755)
 
 
 def test_it_can_be_looked_at(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,25 +93,27 @@ def test_what_would_write_says_why_it_cannot(
     assert "SQLite needs a folder that exists and in which files can be written" in capsys.readouterr().err
 
 
-def test_what_is_in_the_write_ahead_log_is_seen(done: Path, place: Path) -> None:
-    path = place / "a.db"
-    shutil.copy(done, path)
+def test_what_is_in_the_write_ahead_log_is_seen(finished_database: Path, restricted_folder: Path) -> None:
+    path = restricted_folder / "a.db"
+    shutil.copy(finished_database, path)
     with closing(sqlite3.connect(path)) as at_work:
         at_work.execute("UPDATE tempopt_study SET state = 'paused'")
         at_work.commit()
-        for file in place.iterdir():
+        for file in restricted_folder.iterdir():
             file.chmod(0o444)
-        place.chmod(0o555)
+        restricted_folder.chmod(0o555)
         try:
             with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
                 assert store.load_study("toy").state == "paused"
         finally:
-            place.chmod(0o755)
+            restricted_folder.chmod(0o755)
 
 
-def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(done: Path, place: Path) -> None:
-    path = place / "a.db"
-    shutil.copy(done, path)
+def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(
+    finished_database: Path, restricted_folder: Path
+) -> None:
+    path = restricted_folder / "a.db"
+    shutil.copy(finished_database, path)
     path.chmod(0o444)
     with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
         assert store.load_study("toy").state == "done"

@@ -233,7 +233,7 @@ def test_the_hints_lead_to_the_same_store_without_its_password(
 
 
 @pytest.fixture
-def interrupted(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+def interrupt_search(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Make the search end by Ctrl-C, after it has written its study or before."""
 
     def arrange(is_begun: bool) -> None:
@@ -249,9 +249,9 @@ def interrupted(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def test_an_interrupted_search_says_how_to_go_on(
-    interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+    interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupted(True)
+    interrupt_search(True)
     words = [
         "search",
         "a.yaml",
@@ -270,8 +270,8 @@ def test_an_interrupted_search_says_how_to_go_on(
 
 
 def test_a_search_that_was_interrupted_before_it_began_does_not_offer_to_resume(
-    interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+    interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupted(False)
+    interrupt_search(False)
     assert cli.main(["search", "a.yaml"]) == 130
     assert "nothing was written" in capsys.readouterr().out

@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def begun() -> Iterator[None]:
+def begun_studies() -> Iterator[None]:
     """Write a study with two runs of τ = 1 and one of three search tickets done."""
     spec = StudySpec.parse(SPEC, source="the test")
     with Store.open(URL, create=True) as store:
@@ -76,7 +76,7 @@ def _begin(*agents: str, lease: float = 60.0) -> None:
             _take(store, store.load_study("pairs").id, "search", agent, lease)
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     head, line = capsys.readouterr().out.splitlines()
@@ -84,7 +84,7 @@ def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> N
     assert line.split()[:6] == ["pairs", "waiting", "0", "val_accuracy", "maximize", "3/5"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     name = "a-study-of-" + "a-very-long-name-" * 5
     with Store.open(URL) as store:
@@ -93,7 +93,7 @@ def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]) == 1
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture[str]) -> None:
     _begin("far:1:2:3", lease=-1.0)
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
@@ -107,7 +107,7 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
     assert out.splitlines()[1].split()[:4] == ["pairs", "running", "2", "val_accuracy"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     dead_agent = f"near:{os.getpid()}:{machine()}:no such start"
     _begin(dead_agent)
@@ -118,7 +118,7 @@ def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.Captur
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "running", "1"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_what_was_withdrawn_is_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stop", "pairs"]) == cli.main(["show", "pairs"]) == 0
     rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
@@ -126,7 +126,7 @@ def test_what_was_withdrawn_is_counted_apart(capsys: pytest.CaptureFixture[str])
     assert rows["search"] == ["search", "3", "1", "0", "0", "0", "2"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "--json"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
@@ -165,7 +165,7 @@ def test_a_store_that_is_not_there_is_told_and_not_made(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_show_tells_how_far_a_study_is_and_claims_nothing_yet(capsys: pytest.CaptureFixture[str]) -> None:
     outs = []
     for words in ([], ["--full"]):
@@ -197,7 +197,7 @@ def test_show_has_the_decision_and_in_full_all_findings_and_the_runs(
     assert "tickets" in full and "tickets" not in short
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -269,7 +269,7 @@ def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture
     assert set(verdict["failures"]["arm"]) == {"failed", "runs", "low", "high"}
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 @pytest.mark.parametrize("command", ASKING)
 def test_a_name_that_is_not_in_the_store_is_told_the_nearest(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -278,7 +278,7 @@ def test_a_name_that_is_not_in_the_store_is_told_the_nearest(
     assert 'Unknown study "pears". Did you mean "pairs"?' in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_export_writes_a_file_or_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", "pairs"]) == 0
     output = capsys.readouterr().out
@@ -308,7 +308,7 @@ LIGHT = [
 ]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
     runner = [sys.executable, "-c", _RUN_AND_LIST, *LIGHT]
     process = subprocess.run(runner, capture_output=True, text=True, check=True)
@@ -334,7 +334,7 @@ class Mine(Launcher):
 
 
 @pytest.fixture
-def submitted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def submitted_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the jobs of a study, of a launcher that is there and of one that is not."""
     (folder / "launchers_of_mine.py").write_text(STANDING)
     with Store.open(URL, create=True) as store:
@@ -350,7 +350,7 @@ jobs: no_such_launcher:Mine 1 whose state is not known here (3)
 OWN = ["--launcher", "launchers_of_mine:Mine"]
 
 
-@pytest.mark.usefixtures("begun", "submitted")
+@pytest.mark.usefixtures("begun_studies", "submitted_jobs")
 def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "pairs", *OWN]) == 0
     assert JOBS in capsys.readouterr().out
@@ -365,7 +365,7 @@ def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[
     assert (jobs[3]["state"], "only if you name it" in jobs[3]["message"]) == ("unknown", True)
 
 
-@pytest.mark.usefixtures("submitted")
+@pytest.mark.usefixtures("submitted_jobs")
 def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -376,7 +376,7 @@ def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
     assert (report["study"], report["state"], len(report["jobs"])) == ("pairs", None, 4)
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -387,7 +387,7 @@ def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out).keys() == report.keys()
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -431,7 +431,7 @@ def _finish(finish_event: threading.Event) -> None:
     finish_event.set()
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,7 +452,7 @@ def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     assert lines == ["", *capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,7 +466,7 @@ def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_a
         if step == "pause":
             with Store.open(URL) as store:
                 store.set_state(store.load_study("pairs").id, "paused")
-        monkeypatch.setattr(Store, "news", _away if step == "away" else news)
+        monkeypatch.setattr(Store, "news", _raise_unreachable if step == "away" else news)
 
     monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
     assert cli.main(["show", "pairs", "--watch"]) == 130
@@ -478,11 +478,11 @@ def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_a
     ]
 
 
-def _away(*arguments: object) -> None:
+def _raise_unreachable(*arguments: object) -> None:
     raise StoreUnreachable("The database failed: refused.")
 
 
-@pytest.mark.usefixtures("submitted")
+@pytest.mark.usefixtures("submitted_jobs")
 def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,7 +496,7 @@ def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_
     assert 'Unknown study "pears"' in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -270,7 +270,7 @@ def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, Privat
     with contextlib.ExitStack() as stack:
         host = {}
         if not network.why_not():
-            net = stack.enter_context(network.networked())
+            net = stack.enter_context(network.make_network())
             host = {"host": net.address}
             # not the first: it begins the study
             agent_machines[1::_ABROAD] = [net.machine() for _ in agent_machines[1::_ABROAD]]
@@ -379,7 +379,7 @@ def main() -> int:
         folder = (args.folder or Path(temporary)).absolute()
         print("The study in peace ...", flush=True)
         (folder / "undisturbed").mkdir(parents=True)
-        undisturbed = studies.undisturbed(folder / "undisturbed", size.spec())
+        undisturbed = studies.run_undisturbed(folder / "undisturbed", size.spec())
         for backend in backends:
             print(f"\n{backend}", flush=True)
             attack(backend, folder / backend, size, undisturbed, lambda text: print(text, flush=True))

@@ -16,7 +16,7 @@ from tests.servers import PrivateServer, start_private, why_not
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
+def undisturbed_record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
     """Return what gives the record of a study of so many search tickets that nobody disturbs."""
     shared_folder = tmp_path_factory.getbasetemp()
     shared_folder = shared_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else shared_folder
@@ -26,7 +26,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Rec
         with record_file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not record_file.exists():
-                undisturbed_record = studies.undisturbed(
+                undisturbed_record = studies.run_undisturbed(
                     tmp_path_factory.mktemp("undisturbed"), studies.spec(tickets)
                 )
                 record_file.write_text(json.dumps(dataclasses.asdict(undisturbed_record)))
@@ -46,7 +46,7 @@ def machines(machines_can_be_made: str) -> Iterator[network.Network]:
     """A network of machines of the test's own."""
     if machines_can_be_made:
         pytest.skip(machines_can_be_made)
-    with network.networked() as machine_network:
+    with network.make_network() as machine_network:
         yield machine_network
 
 

@@ -14,7 +14,7 @@ from tempopt.errors import StorageError
 from tempopt.records.rows import TicketRow
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.network import Machine
-from tests.cluster.studies import NAME, environment, seen, state, tempopt, written
+from tests.cluster.studies import NAME, environment, read_tickets, state, tempopt, write_spec
 from tests.servers import strike, worker_pids
 
 # Only against hanging for ever: nothing is done for so long on no machine, however slow and busy.
@@ -91,16 +91,16 @@ class Crew:
             for machine in self.places:
                 self._start(machine)
             return
-        self._start(self.places[0], tempopt("search", written(self.folder, spec)))
+        self._start(self.places[0], tempopt("search", write_spec(self.folder, spec)))
         first = self.agents[0]
-        wait_until(lambda: not first.alive or bool(seen(self.url)), "the study's tickets")
+        wait_until(lambda: not first.alive or bool(read_tickets(self.url)), "the study's tickets")
         assert first.alive, first.told()
         for machine in self.places[1:]:
             self._start(machine)
 
     def _submit(self, http: HttpServers, spec: dict[str, object]) -> None:
         """Have a person begin the study over HTTP, who then leaves it to the agents."""
-        command = tempopt("search", written(self.folder, spec), "--storage", http.url, "--no-report")
+        command = tempopt("search", write_spec(self.folder, spec), "--storage", http.url, "--no-report")
         person = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -109,7 +109,7 @@ class Crew:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        wait_until(lambda: person.poll() is not None or bool(seen(self.url)), "the study's tickets")
+        wait_until(lambda: person.poll() is not None or bool(read_tickets(self.url)), "the study's tickets")
         person.send_signal(signal.SIGINT)
         output = person.communicate()[0].decode()
         assert person.returncode == INTERRUPTED, output
@@ -135,7 +135,7 @@ class Crew:
 
     def look(self) -> list[TicketRow]:
         """Return the tickets, none if the database is away; the agents seen to hold one are marked."""
-        rows = seen(self.url)
+        rows = read_tickets(self.url)
         holders = {int(row.agent.split(":")[1]) for row in rows if row.state == "running" and row.agent}
         for agent in self.agents:
             agent.worked = agent.worked or agent.process.pid in holders

@@ -122,15 +122,15 @@ class Case:
     backends: tuple[str, ...] = BACKENDS
 
 
-def _done(site: Place) -> int:
-    return sum(row.state == "done" for row in studies.seen(site.url))
+def _count_done(site: Place) -> int:
+    return sum(row.state == "done" for row in studies.read_tickets(site.url))
 
 
 def _goes_on(site: Place, message: str) -> None:
     """Wait until a trouble was told and felt by more than one run."""
-    num_done = _done(site)
+    num_done = _count_done(site)
     site.set_pace(0.03)
-    wait_until(lambda: _is_over(site) or _done(site) >= num_done + 2, "two more runs")
+    wait_until(lambda: _is_over(site) or _count_done(site) >= num_done + 2, "two more runs")
     wait_until(lambda: _is_over(site) or message in site.said(), f"the words {message!r}")
 
 
@@ -139,7 +139,7 @@ def _is_over(site: Place) -> bool:
 
 
 @contextlib.contextmanager
-def _filled(scene: Scene, *names: str) -> Iterator[None]:
+def _fill_disks(scene: Scene, *names: str) -> Iterator[None]:
     for name in names:
         scene.disks[name].fill()
     try:
@@ -155,12 +155,12 @@ def _checkpoints_on_a_disk(scene: Scene, site: Place) -> None:
 
 @contextlib.contextmanager
 def _runs_full(scene: Scene, site: Place) -> Iterator[None]:
-    with _filled(scene, "runs-disk"):
+    with _fill_disks(scene, "runs-disk"):
         _goes_on(site, CASES["checkpoints"].told)
         yield
 
 
-def _nothing(scene: Scene, site: Place) -> None:
+def _do_nothing(scene: Scene, site: Place) -> None:
     pass
 
 
@@ -174,7 +174,7 @@ def _logs_on_a_disk(scene: Scene, site: Place) -> None:
 
 @contextlib.contextmanager
 def _logs_full(scene: Scene, site: Place) -> Iterator[None]:
-    with _filled(scene, "log-disk"):
+    with _fill_disks(scene, "log-disk"):
         _goes_on(site, CASES["logs"].told)
         yield
 
@@ -191,7 +191,7 @@ def _is_told(site: Place, message: str) -> None:
 
 @contextlib.contextmanager
 def _database_full(scene: Scene, site: Place) -> Iterator[None]:
-    with _filled(scene, "db-disk"):
+    with _fill_disks(scene, "db-disk"):
         _is_told(site, CASES["database"].told)
         yield
 
@@ -205,7 +205,7 @@ def _both_on_disks(scene: Scene, site: Place) -> None:
 @contextlib.contextmanager
 def _store_away(scene: Scene) -> Iterator[None]:
     if scene.server is None:
-        with _filled(scene, "db-disk"):
+        with _fill_disks(scene, "db-disk"):
             yield
         return
     scene.server.kill()
@@ -215,7 +215,7 @@ def _store_away(scene: Scene) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _outbox_full(scene: Scene, site: Place) -> Iterator[None]:
-    with _filled(scene, "runs-disk"), _store_away(scene):
+    with _fill_disks(scene, "runs-disk"), _store_away(scene):
         _is_told(site, CASES["outbox"].told)
         # the half of a line that was written before must not spoil those that are written now
         scene.disks["runs-disk"].free()
@@ -240,7 +240,7 @@ def _server_on_a_disk(scene: Scene, site: Place) -> None:
 
 @contextlib.contextmanager
 def _server_full(scene: Scene, site: Place) -> Iterator[None]:
-    with _filled(scene, "server-disk"):
+    with _fill_disks(scene, "server-disk"):
         _is_told(site, _SERVER_FULL)
         yield
 
@@ -248,7 +248,7 @@ def _server_full(scene: Scene, site: Place) -> Iterator[None]:
 @contextlib.contextmanager
 def _server_log_full(scene: Scene, site: Place) -> Iterator[None]:
     assert scene.server is not None
-    with _filled(scene, "server-disk"):
+    with _fill_disks(scene, "server-disk"):
         # a segment of the write-ahead log that cannot be made ends every process of the server
         while _STORE_AWAY not in site.said() and not _is_over(site):
             with contextlib.suppress(OperationalError):
@@ -267,7 +267,7 @@ def _all_on_a_disk(scene: Scene, site: Place) -> None:
 
 @contextlib.contextmanager
 def _all_full(scene: Scene, site: Place) -> Iterator[None]:
-    with _filled(scene, "disk"):
+    with _fill_disks(scene, "disk"):
         _is_told(site, CASES["all in one folder"].told)
         yield
 
@@ -279,7 +279,7 @@ def _scratch_on_a_disk(scene: Scene, site: Place) -> None:
 @contextlib.contextmanager
 def _scratch_full(scene: Scene, site: Place) -> Iterator[None]:
     # the last block of the module's own file has room for some lines more
-    with _filled(scene, "scratch"):
+    with _fill_disks(scene, "scratch"):
         with (site.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
             while trace.write(b"\n" * 512):
                 pass
@@ -301,7 +301,7 @@ def _read_only(scene: Scene, site: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _closed(scene: Scene, site: Place) -> Iterator[None]:
+def _close_folder(scene: Scene, site: Place) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
         _goes_on(site, CASES["checkpoints without permission"].told)
@@ -322,13 +322,13 @@ CASES = {
         _server_on_a_disk, _server_log_full, _STORE_AWAY, backends=("postgresql",)
     ),
     "the module's own files": Case(_scratch_on_a_disk, _scratch_full, "No space left on device"),
-    "checkpoints read-only": Case(_nothing, _read_only, "Read-only file system"),
-    "checkpoints without permission": Case(_nothing, _closed, "Permission denied", _CLOSED_TO_ROOT),
+    "checkpoints read-only": Case(_do_nothing, _read_only, "Read-only file system"),
+    "checkpoints without permission": Case(_do_nothing, _close_folder, "Permission denied", _CLOSED_TO_ROOT),
 }
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """What became of a study.
 
     Args:
@@ -356,7 +356,7 @@ BEGINNINGS: dict[str, tuple[Callable[[Scene, Place], None], str, tuple[str, ...]
 }
 
 
-def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
+def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Begin a search on a full disk and again once there is space; return how that ended, and what was left.
 
     The exit code and what was said are those of the first search.
@@ -368,14 +368,14 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
         lay_out(scene, site)
         scene.start()
         site.url = scene.url
-        with _filled(scene, disk):
+        with _fill_disks(scene, disk):
             code = site.end(_search(site, scene))
             output = site.said()
         if scene.server is not None:
             # one that a full disk ended does not come back of itself
             scene.server.restart()
         site.end(_search(site, scene))
-        return _found(site, undisturbed, code=code, output=output)
+        return _outcome(site, undisturbed, code=code, output=output)
     finally:
         site.close()
         scene.close()
@@ -383,16 +383,18 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
 
 def _search(site: Place, scene: Scene) -> subprocess.Popen[bytes]:
     spec = studies.spec(TICKETS, lease=60, max_attempts=3)
-    return site.start("search", studies.written(scene.folder, spec), "--checkpoints", str(scene.runs))
+    return site.start("search", studies.write_spec(scene.folder, spec), "--checkpoints", str(scene.runs))
 
 
-def _found(site: Place, undisturbed: Record, *, code: int, output: str, is_resumed: bool = False) -> Found:
+def _outcome(
+    site: Place, undisturbed: Record, *, code: int, output: str, is_resumed: bool = False
+) -> Outcome:
     rows = studies.tickets(site.url)
     try:
         differences = studies.read(site.url, TICKETS).differences(undisturbed)
     except AssertionError as error:
         differences = [str(error).partition("\n")[0]]
-    return Found(
+    return Outcome(
         code=code,
         resumed=is_resumed,
         done=f"{sum(row.state == 'done' for row in rows)}/{len(rows)}",
@@ -402,7 +404,7 @@ def _found(site: Place, undisturbed: Record, *, code: int, output: str, is_resum
     )
 
 
-def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
+def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
     case, scene = CASES[name], Scene(folder, backend)
     site = Place(folder / "here", "", case.prefix)
@@ -418,7 +420,7 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Fou
         code = site.end(agent)
         if is_resumed := code != 0:
             site.end(site.start("resume", NAME, "--checkpoints", str(scene.runs)))
-        return _found(site, undisturbed, code=code, output=site.said(), is_resumed=is_resumed)
+        return _outcome(site, undisturbed, code=code, output=site.said(), is_resumed=is_resumed)
     finally:
         site.close()
         scene.close()
@@ -433,7 +435,7 @@ def main(words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         peace = Path(folder, "peace")
         peace.mkdir()
-        undisturbed = studies.undisturbed(peace, studies.spec(TICKETS), workers=1)
+        undisturbed = studies.run_undisturbed(peace, studies.spec(TICKETS), workers=1)
         print("| database | trouble | exit code | tickets done | failures | equal to undisturbed |")
         print("|---|---|---|---|---|---|")
         for backend in backends:
@@ -448,7 +450,7 @@ def main(words: list[str]) -> None:
                 _print(backend, f"{name}, from the beginning", outcome)
 
 
-def _print(backend: str, name: str, outcome: Found) -> None:
+def _print(backend: str, name: str, outcome: Outcome) -> None:
     code = f"{outcome.code}, resumed" if outcome.resumed else str(outcome.code)
     equal = "no" if outcome.differences else "yes"
     print(f"| {backend} | {name} | {code} | {outcome.done} | {outcome.failures} | {equal} |", flush=True)

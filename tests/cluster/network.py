@@ -119,7 +119,7 @@ def why_not() -> str:
         reason = f"{', '.join(missing)} is not installed (on Debian: apt-get install iproute2 util-linux)"
     else:
         try:
-            with networked() as network:
+            with make_network() as network:
                 network.machine()
             return ""
         except subprocess.CalledProcessError as error:
@@ -128,7 +128,7 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def networked() -> Iterator[Network]:
+def make_network() -> Iterator[Network]:
     """Make a network and take it away again."""
     network = Network()
     atexit.register(network.remove)

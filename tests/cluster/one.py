@@ -52,7 +52,7 @@ class Place:
     def search(self, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Begin a study, at a pace that leaves time to look at it."""
         self.set_pace(0.03)
-        return self.start("search", studies.written(self.folder, spec))
+        return self.start("search", studies.write_spec(self.folder, spec))
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer than it does."""
@@ -88,7 +88,7 @@ class Place:
 
     def _search(self) -> list[TicketRow]:
         assert any(process.poll() is None for process in self.processes), self.said()
-        return [row for row in studies.seen(self.url) if row.kind == "search"]
+        return [row for row in studies.read_tickets(self.url) if row.kind == "search"]
 
     def steps(self, ticket: TicketRow) -> list[int]:
         """Return the steps that were trained here for a ticket, in their order."""

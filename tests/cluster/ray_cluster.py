@@ -233,7 +233,7 @@ def _patiently() -> Iterator[None]:
         yield
 
 
-def _made(*, with_clients: bool) -> RayCluster:
+def _start_cluster(*, with_clients: bool) -> RayCluster:
     """Start a cluster, again if a node does not come up."""
     pids_before = descendants(os.getpid())
     for num_left in reversed(range(_TRIES)):
@@ -250,7 +250,7 @@ def _made(*, with_clients: bool) -> RayCluster:
 
 
 @contextlib.contextmanager
-def running(*, token_file: Path | None = None, with_clients: bool = False) -> Iterator[RayCluster]:
+def run_cluster(*, token_file: Path | None = None, with_clients: bool = False) -> Iterator[RayCluster]:
     """Run a cluster, the only one of this machine's tests at a time.
 
     Args:
@@ -264,7 +264,7 @@ def running(*, token_file: Path | None = None, with_clients: bool = False) -> It
         ray_cluster = None
         try:
             with _asking_for(token_file):
-                ray_cluster = _made(with_clients=with_clients)
+                ray_cluster = _start_cluster(with_clients=with_clients)
             yield ray_cluster
         finally:
             if ray_cluster is not None:

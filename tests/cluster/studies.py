@@ -56,7 +56,7 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
             "schedule": ["constant", "linear", "cosine"],
             "lr": {"low": 0.0001, "high": 0.1, "log": True},
         },
-        "model": {"class_path": "paced_modules.Paced"},
+        "model": {"class_path": "paced_modules.PacedModule"},
         "data": {"class_path": "toy_modules.ToyData"},
         "trainer": {
             "max_steps": steps,
@@ -68,7 +68,7 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
     }
 
 
-def stored(study: dict[str, Any]) -> dict[str, Any]:
+def stored_spec(study: dict[str, Any]) -> dict[str, Any]:
     """Return a spec as the store holds it and a launcher's task is given it, with every default."""
     return StudySpec.parse(study, source="the tests of a study").to_json()
 
@@ -85,7 +85,7 @@ def tempopt(*words: str) -> list[str]:
     return [sys.executable, "-m", "tempopt", *words]
 
 
-def written(folder: Path, study: dict[str, Any]) -> str:
+def write_spec(folder: Path, study: dict[str, Any]) -> str:
     """Write a spec to a file in a folder and return its path (JSON is YAML)."""
     path = folder / "spec.yaml"
     path.write_text(json.dumps(study))
@@ -129,7 +129,7 @@ def tickets(url: str, name: str = NAME) -> list[TicketRow]:
         return store.tickets(store.load_study(name).id)
 
 
-def seen(url: str, name: str = NAME) -> list[TicketRow]:
+def read_tickets(url: str, name: str = NAME) -> list[TicketRow]:
     """Return a study's tickets, none if it has not begun or the database is away."""
     with contextlib.suppress(StorageError):
         return tickets(url, name)
@@ -152,7 +152,7 @@ def _trials(url: str, name: str) -> list[optuna.trial.FrozenTrial]:
         storage.engine.dispose()
 
 
-def _joined(rows: list[TicketRow], trials: list[optuna.trial.FrozenTrial]) -> dict[int, TicketRow]:
+def _join_trials(rows: list[TicketRow], trials: list[optuna.trial.FrozenTrial]) -> dict[int, TicketRow]:
     """Return the search ticket of each trial; each has exactly one, as each ticket has."""
     search = {row.id: row for row in rows if row.kind == "search"}
     assert [trial.number for trial in trials] == list(range(len(search)))
@@ -180,7 +180,7 @@ def read(url: str, count: int, name: str = NAME) -> Record:
     assert [row.number for row in rows if row.kind == "search"] == list(range(count))
     result = load_study(url, name)
     trials = _trials(url, name)
-    owners = _joined(rows, trials)
+    owners = _join_trials(rows, trials)
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}
     key = {row.id: f"{row.kind} {row.number:04d}" for row in rows}
     numbers: dict[str, list[tuple[str, int, float]]] = {name: [] for name in key.values()}
@@ -202,10 +202,10 @@ def read(url: str, count: int, name: str = NAME) -> Record:
     )
 
 
-def undisturbed(folder: Path, study: dict[str, Any], workers: int = 2) -> Record:
+def run_undisturbed(folder: Path, study: dict[str, Any], workers: int = 2) -> Record:
     """Carry out a study with one agent in peace, in an empty folder, and return its record."""
     url = f"sqlite:///{folder / 'tempopt.db'}"
-    command = tempopt("search", written(folder, study), "--storage", url, "--workers", str(workers))
+    command = tempopt("search", write_spec(folder, study), "--storage", url, "--workers", str(workers))
     process = subprocess.run(
         command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )

@@ -29,7 +29,11 @@ def _at_work(url: str) -> int:
     ("agents", "disk_is_lost"), [(1, True), (3, False)], ids=["one agent, its disk lost", "three agents"]
 )
 def test_a_study_begun_on_a_machine_that_dies_ends_on_another_as_it_would_have(
-    machines: Network, tmp_path: Path, undisturbed: Callable[[int], Record], agents: int, disk_is_lost: bool
+    machines: Network,
+    tmp_path: Path,
+    undisturbed_record: Callable[[int], Record],
+    agents: int,
+    disk_is_lost: bool,
 ) -> None:
     if reason := why_not("postgresql"):
         pytest.skip(reason)
@@ -53,7 +57,7 @@ def test_a_study_begun_on_a_machine_that_dies_ends_on_another_as_it_would_have(
         first = taken_up.start("resume", NAME)
         other_agents = [taken_up.start("agent", NAME) for _ in range(agents - 1)]
         assert [taken_up.end(process) for process in (first, *other_agents)] == [0] * agents, taken_up.said()
-        assert not studies.read(url, TICKETS).differences(undisturbed(TICKETS))
+        assert not studies.read(url, TICKETS).differences(undisturbed_record(TICKETS))
         assert (0 in taken_up.steps(running_ticket)) is disk_is_lost
     finally:
         first_site.close()

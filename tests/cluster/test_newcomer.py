@@ -81,17 +81,17 @@ def _stop(server: Seat, process: subprocess.Popen[bytes]) -> None:
     assert server.end(process) == 0, server.said()
 
 
-def _stored(server: Seat) -> set[str]:
+def _checkpoint_roots(server: Seat) -> set[str]:
     """Return the folders and buckets under which the study's checkpoints lie."""
-    rows = studies.seen(f"sqlite:///{server.folder / 'tempopt.db'}")
+    rows = studies.read_tickets(f"sqlite:///{server.folder / 'tempopt.db'}")
     return {checkpoint.url.partition(f"/{NAME}/")[0] for row in rows for checkpoint in row.checkpoints}
 
 
 @pytest.mark.parametrize("checkpoint_store", [pytest.param("folder", marks=pytest.mark.nightly), "s3"])
 def test_a_newcomer_gets_from_three_machines_to_a_verdict(
-    machines: Network, tmp_path: Path, undisturbed: Callable[[int], Record], checkpoint_store: str
+    machines: Network, tmp_path: Path, undisturbed_record: Callable[[int], Record], checkpoint_store: str
 ) -> None:
-    expected = undisturbed(TICKETS)
+    expected = undisturbed_record(TICKETS)
     with contextlib.ExitStack() as stack:
         kept_in, ports, keys = str(tmp_path / "server" / "kept"), [], {}
         if checkpoint_store == "s3":
@@ -132,9 +132,9 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         login_output = person.output(tempopt("login", url, "--token-file", str(user_token_file)))
         assert "Logged in" in login_output and tokens["ada"] not in login_output
         user_token_file.unlink()
-        searching = person.start("search", studies.written(person.folder, studies.spec(TICKETS)))
+        searching = person.start("search", studies.write_spec(person.folder, studies.spec(TICKETS)))
         database = f"sqlite:///{server.folder / 'tempopt.db'}"
-        wait_until(lambda: searching.poll() is not None or bool(studies.seen(database)), "the study")
+        wait_until(lambda: searching.poll() is not None or bool(studies.read_tickets(database)), "the study")
         assert searching.poll() is None, person.said()
         # at the second one
         cluster_token_file = private(cluster.folder / "token", tokens["cluster"])
@@ -143,11 +143,11 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         )
         places: set[str] = set()
         while searching.poll() is None and agent.poll() is None:
-            places |= _stored(server)
+            places |= _checkpoint_roots(server)
             time.sleep(0.2)
         assert [cluster.end(agent), person.end(searching)] == [0, 0], cluster.said() + person.said()
         seconds = time.monotonic() - start_time
-        places |= _stored(server)
+        places |= _checkpoint_roots(server)
 
         assert not studies.read(database, TICKETS).differences(expected)
         assert places == {kept_in}

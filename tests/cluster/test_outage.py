@@ -36,7 +36,7 @@ def place_for(tmp_path: Path) -> Iterator[Callable[[str], Place]]:
 
 
 def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_once(
-    server: PrivateServer, place_for: Callable[[str], Place], undisturbed: Callable[[int], Record]
+    server: PrivateServer, place_for: Callable[[str], Place], undisturbed_record: Callable[[int], Record]
 ) -> None:
     site = place_for(server.create_database("outage"))
     agent = site.search(studies.spec(TICKETS, lease=300, store_timeout=3600))
@@ -49,13 +49,13 @@ def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_onc
     assert agent.poll() is None, site.said()
     server.start()
     assert site.end(agent) == 0, site.said()
-    assert not studies.read(site.url, TICKETS).differences(undisturbed(TICKETS))
+    assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
     # nothing was trained twice: not one attempt was thrown away
     assert {row.attempt for row in studies.tickets(site.url)} == {1}
 
 
 def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_checkpoint(
-    server: PrivateServer, place_for: Callable[[str], Place], undisturbed: Callable[[int], Record]
+    server: PrivateServer, place_for: Callable[[str], Place], undisturbed_record: Callable[[int], Record]
 ) -> None:
     site = place_for(server.create_database("outage"))
     agent = site.search(studies.spec(TICKETS, lease=5, store_timeout=1))
@@ -67,7 +67,7 @@ def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_ch
     site.set_pace(0)
     num_before = len(site.steps(running_ticket))
     assert site.end(site.start("resume", NAME)) == 0, site.said()
-    assert not studies.read(site.url, TICKETS).differences(undisturbed(TICKETS))
+    assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
     later_steps = site.steps(running_ticket)[num_before:]
     assert later_steps and 0 not in later_steps, "the run began again from nothing"
 
@@ -76,7 +76,7 @@ def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_ch
 def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_checkpoint(
     tmp_path: Path,
     place_for: Callable[[str], Place],
-    undisturbed: Callable[[int], Record],
+    undisturbed_record: Callable[[int], Record],
     blow: signal.Signals,
 ) -> None:
     site = place_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
@@ -91,6 +91,6 @@ def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_che
     num_trained = len(site.steps(given_back))
     site.set_pace(0)
     assert site.end(site.start("resume", NAME)) == 0, site.said()
-    assert not studies.read(site.url, TICKETS).differences(undisturbed(TICKETS))
+    assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
     later_steps = site.steps(given_back)[num_trained:]
     assert later_steps and 0 not in later_steps, "the run began again from nothing"

@@ -24,14 +24,14 @@ from tempopt.results import comparison_text
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
-from tests.specs import changed
+from tests.specs import change_spec
 
 Worth = Callable[[NewTicket], float | None]
 
 
-def comparing(*sets: Any, pairs: Any = 6, **settings: Any) -> StudySpec:
+def make_comparison(*sets: Any, pairs: Any = 6, **settings: Any) -> StudySpec:
     compared_sets = sets or ({}, {"lr": 0.1})
-    return comparison_spec(changed(study__seeds={"confirm": pairs}, **settings), compared_sets)
+    return comparison_spec(change_spec(study__seeds={"confirm": pairs}, **settings), compared_sets)
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +54,7 @@ def carry_out(run_ticket: Any) -> Any:
     return run
 
 
-def noisy(**gains: float) -> Worth:
+def noisy_worth(**gains: float) -> Worth:
     """Return values with noise of a seed's and of a run's own, and what each set gains."""
 
     def worth(ticket: NewTicket) -> float:
@@ -75,7 +75,7 @@ def found_in(rows: list[TicketRow], spec: StudySpec) -> Comparison:
 
 
 def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
-    spec = comparing({}, "hot={temperature_init: 2}", {"lr": 0.1}, pairs=3)
+    spec = make_comparison({}, "hot={temperature_init: 2}", {"lr": 0.1}, pairs=3)
     tickets = first_tickets(spec)
     assert [(t.kind, t.arm, t.pair, t.number) for t in tickets] == [
         ("confirm", arm, pair, 3 * pair + index)
@@ -87,7 +87,7 @@ def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
     assert all(t.seed == tickets[3 * t.pair].seed for t in tickets if t.pair is not None)
     # the runs are measured on what they are compared on, and under no other temperature
     assert {plan.on for plan in evaluations("confirm", ("A",), spec, {}, {})} == {"test"}
-    named_spec = comparing("search={}", "baseline={lr: 1}", study__confirm_on="validate")
+    named_spec = make_comparison("search={}", "baseline={lr: 1}", study__confirm_on="validate")
     plans = evaluations("confirm", ("baseline",), named_spec, {}, {"lr": 1})
     assert [plan.name for plan in plans] == ["validate", "validate_current"]
 
@@ -96,15 +96,15 @@ def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
     seed_sets = [
         {t.seed for t in first_tickets(spec)}
         for spec in (
-            comparing(),
-            comparing({}, {"lr": 0.2}),
-            comparing({}, {"lr": 0.1}, {"lr": 0.2}),
-            comparing(study__seed=1),
+            make_comparison(),
+            make_comparison({}, {"lr": 0.2}),
+            make_comparison({}, {"lr": 0.1}, {"lr": 0.2}),
+            make_comparison(study__seed=1),
         )
     ]
     assert len(set.union(*seed_sets)) == sum(map(len, seed_sets))
     # what the sets are called changes nothing
-    assert {t.seed for t in first_tickets(comparing("old={}", "new={lr: 0.1}"))} == seed_sets[0]
+    assert {t.seed for t in first_tickets(make_comparison("old={}", "new={lr: 0.1}"))} == seed_sets[0]
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
@@ -112,8 +112,8 @@ def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
 def test_the_verdict_is_scipys_paired_t_test_at_five_percent(
     carry_out: Any, direction: str, gain: float
 ) -> None:
-    spec = comparing(pairs=8, study__direction=direction)
-    rows = carry_out(spec, noisy(B=gain))
+    spec = make_comparison(pairs=8, study__direction=direction)
+    rows = carry_out(spec, noisy_worth(B=gain))
     comparison = found_in(rows, spec)
     (variant,) = comparison.variants
     test = stats.ttest_rel(values(rows, "B"), values(rows, "A"))
@@ -137,8 +137,8 @@ def test_the_verdict_is_scipys_paired_t_test_at_five_percent(
 
 
 def test_several_variants_share_the_level(carry_out: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, {"lr": 3}, pairs=10)
-    rows = carry_out(spec, noisy(B=2.5, D=-4.0))
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, {"lr": 3}, pairs=10)
+    rows = carry_out(spec, noisy_worth(B=2.5, D=-4.0))
     comparison = found_in(rows, spec)
     for variant in comparison.variants:
         test = stats.ttest_rel(values(rows, variant.name), values(rows, "A"))
@@ -155,14 +155,14 @@ def test_several_variants_share_the_level(carry_out: Any) -> None:
 
 
 def test_the_best_of_several_that_are_better_is_that_with_the_largest_gain(carry_out: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=8)
-    comparison = found_in(carry_out(spec, noisy(B=5.0, C=9.0)), spec)
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=8)
+    comparison = found_in(carry_out(spec, noisy_worth(B=5.0, C=9.0)), spec)
     assert [variant.better for variant in comparison.variants] == [True, True]
     assert comparison.best is not None and comparison.best.name == "C"
 
 
 def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -> None:
-    spec = comparing(pairs=4)
+    spec = make_comparison(pairs=4)
     rows = [run_ticket(t, 0.5, id=t.number) for t in first_tickets(spec)[:-1]]
     waiting = run_ticket(first_tickets(spec)[-1], None, id=9, state="waiting")
     assert compared([], spec) is None and compared([*rows, waiting], spec) is None
@@ -171,7 +171,7 @@ def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -
 
 
 def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: Any) -> None:
-    spec = comparing(pairs=6)
+    spec = make_comparison(pairs=6)
 
     def worth(ticket: NewTicket) -> Any:
         if ticket.arm == "B" and ticket.pair in (0, 1):
@@ -183,7 +183,7 @@ def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: A
     assert (variant.answer.dropped, variant.answer.diverged, variant.answer.paired.n_pairs) == (1, 1, 5)
     # a gain does not count where the variant diverges more often
     assert not variant.better
-    spec = comparing(pairs=6)
+    spec = make_comparison(pairs=6)
     rows = carry_out(spec, lambda ticket: "lost" if ticket.arm == "B" else 1.0)
     assert found_in(rows, spec).variants[0].answer is None
     assert found_in(rows, spec).outcome == "not_shown"
@@ -196,11 +196,11 @@ LOOKS = {"min": 4, "max": 16}
 
 
 def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_behind(carry_out: Any) -> None:
-    spec = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
+    spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
 
     def worth(ticket: NewTicket) -> float:
         gains = {"good": 50.0, "bad": -50.0, "same": -0.3}
-        return noisy(**gains)(ticket)
+        return noisy_worth(**gains)(ticket)
 
     rows = carry_out(spec, worth)
     comparison = found_in(rows, spec)
@@ -214,23 +214,23 @@ def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_be
     first_rows = [row for row in rows if row.pair is not None and row.pair < 4]
     assert to_come(first_rows, spec) == 2 * 12
     good_rows = [row for row in rows if row.arm in ("A", "good")]
-    single_spec = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
+    single_spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
     assert set_gains(good_rows, single_spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
 
 
 def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
-    spec = comparing(pairs={"min": 2, "max": 8})
+    spec = make_comparison(pairs={"min": 2, "max": 8})
     tickets = first_tickets(spec)
     assert len(tickets) == 4
     waiting_rows = [run_ticket(t, None, id=t.number, state="waiting") for t in tickets]
     assert to_come(waiting_rows, spec) == 2 * 6
-    rows = carry_out(spec, noisy())
+    rows = carry_out(spec, noisy_worth())
     assert len(rows) <= 16 and to_come(rows, spec) == 0
 
 
 def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_ticket: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=6)
-    worth = noisy(B=2.0)
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=6)
+    worth = noisy_worth(B=2.0)
     rows = carry_out(spec, worth)
     extra_tickets = more_compare_pairs(rows, spec, 4)
     assert [t.arm for t in extra_tickets[:3]] == ["A", "B", "C"] and len(extra_tickets) == 12
@@ -271,28 +271,30 @@ def test_a_variant_that_trains_the_same_as_the_reference_is_refused(
     sets: list[Any], settings: dict[str, Any]
 ) -> None:
     with pytest.raises(SpecError, match="B trains the same as A, so there is nothing to compare"):
-        check_comparison(comparing(*sets, **settings))
+        check_comparison(make_comparison(*sets, **settings))
 
 
 def test_variants_that_train_the_same_are_refused_and_others_are_not() -> None:
     with pytest.raises(SpecError, match="D trains the same as B"):
-        check_comparison(comparing({}, {"lr": 1}, {"lr": 2}, {"lr": 1.0}))
+        check_comparison(make_comparison({}, {"lr": 1}, {"lr": 2}, {"lr": 1.0}))
     # true is not 1, and text is no number
-    check_comparison(comparing({}, {"x": 1}, {"x": True}, {"x": "1"}, {"x": None}, {"x": [1, 2]}, {"x": [2]}))
-    check_comparison(comparing({}, {"temperature_final": 3.0, "schedule": "linear"}))
+    check_comparison(
+        make_comparison({}, {"x": 1}, {"x": True}, {"x": "1"}, {"x": None}, {"x": [1, 2]}, {"x": [2]})
+    )
+    check_comparison(make_comparison({}, {"temperature_final": 3.0, "schedule": "linear"}))
 
 
 def test_a_hard_limit_on_runs_is_refused_before_anything_with_what_fits() -> None:
-    check_comparison(comparing(pairs=8), max_runs=16)
+    check_comparison(make_comparison(pairs=8), max_runs=16)
     with pytest.raises(UsageError, match=r"takes 2 sets × 8 pairs = 16 runs. 7 pairs fit: --pairs 7."):
-        check_comparison(comparing(pairs=8), max_runs=15)
+        check_comparison(make_comparison(pairs=8), max_runs=15)
     with pytest.raises(UsageError, match="takes up to 2 sets × 16 pairs = 32 runs"):
-        check_comparison(comparing(pairs=LOOKS), max_runs=31)
+        check_comparison(make_comparison(pairs=LOOKS), max_runs=31)
     with pytest.raises(
         UsageError, match="Fewer than 2 pairs can show nothing with test: t: allow at least 4"
     ):
-        check_comparison(comparing(pairs=8), max_runs=3)
-    signs = comparing({}, {"lr": 1}, {"lr": 2}, pairs=9, study__test="sign_flip")
+        check_comparison(make_comparison(pairs=8), max_runs=3)
+    signs = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=9, study__test="sign_flip")
     with pytest.raises(UsageError, match="Fewer than 7 pairs can show nothing with test: sign_flip"):
         check_comparison(signs, max_runs=20)
 
@@ -300,9 +302,9 @@ def test_a_hard_limit_on_runs_is_refused_before_anything_with_what_fits() -> Non
 # ---- sets that fail, and guards
 
 
-def failing(outcome: Any, pairs: set[int], arm: str) -> Any:
+def failing_worth(outcome: Any, pairs: set[int], arm: str) -> Any:
     """Return values by which B gains 5, and a set fails on some pairs."""
-    worth = noisy(B=5.0)
+    worth = noisy_worth(B=5.0)
     return lambda t: outcome if t.arm == arm and t.pair in pairs else worth(t)
 
 
@@ -310,8 +312,8 @@ def failing(outcome: Any, pairs: set[int], arm: str) -> Any:
 def test_a_variant_that_diverges_more_often_is_not_better_and_worse_only_by_a_test(
     num_diverged: int, carry_out: Any
 ) -> None:
-    spec = comparing(pairs=8)
-    comparison = found_in(carry_out(spec, failing(None, set(range(num_diverged)), "B")), spec)
+    spec = make_comparison(pairs=8)
+    comparison = found_in(carry_out(spec, failing_worth(None, set(range(num_diverged)), "B")), spec)
     (variant,) = comparison.variants
     assert (variant.failed, variant.reference_failed, variant.runs) == (num_diverged, 0, 8)
     assert variant.failures is not None
@@ -326,16 +328,16 @@ def test_a_variant_that_diverges_more_often_is_not_better_and_worse_only_by_a_te
 
 
 def test_divergences_of_several_variants_share_the_level(carry_out: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=8)
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=8)
     assert 0.05 / 2 < stats.binomtest(0, 6).pvalue < 0.05
-    comparison = found_in(carry_out(spec, failing(None, set(range(6)), "B")), spec)
+    comparison = found_in(carry_out(spec, failing_worth(None, set(range(6)), "B")), spec)
     assert comparison.variants[0].failed == 6 and not comparison.variants[0].fails_more
 
 
 def test_divergences_are_tested_on_all_pairs_alone(carry_out: Any) -> None:
     # a gain where it does not diverge: behind at the first look, and decided by nothing
-    spec = comparing(pairs={"min": 4, "max": 8})
-    rows = carry_out(spec, failing(None, {0, 1, 2, 3, 4, 5}, "B"))
+    spec = make_comparison(pairs={"min": 4, "max": 8})
+    rows = carry_out(spec, failing_worth(None, {0, 1, 2, 3, 4, 5}, "B"))
     comparison = found_in(rows, spec)
     assert comparison.variants[0].runs == 8 and comparison.variants[0].fails_more
     cut_short = [row for row in rows if row.pair is not None and row.pair < 4]
@@ -344,8 +346,8 @@ def test_divergences_are_tested_on_all_pairs_alone(carry_out: Any) -> None:
 
 @pytest.mark.parametrize("pairs", [{0}, {0, 1}, set(range(6))])
 def test_lost_runs_do_not_count_as_failures(pairs: set[int], carry_out: Any) -> None:
-    spec = comparing(pairs=8)
-    comparison = found_in(carry_out(spec, failing("lost", pairs, "B")), spec)
+    spec = make_comparison(pairs=8)
+    comparison = found_in(carry_out(spec, failing_worth("lost", pairs, "B")), spec)
     (variant,) = comparison.variants
     assert (variant.failed, variant.reference_failed, variant.failures) == (0, 0, None)
     assert not variant.fails_more and not variant.worse
@@ -357,8 +359,8 @@ def test_lost_runs_do_not_count_as_failures(pairs: set[int], carry_out: Any) -> 
 def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(
     outcome: Any, num_failed: int, carry_out: Any
 ) -> None:
-    spec = comparing()
-    comparison = found_in(carry_out(spec, failing(outcome, {0}, "A")), spec)
+    spec = make_comparison()
+    comparison = found_in(carry_out(spec, failing_worth(outcome, {0}, "A")), spec)
     assert (comparison.variants[0].failed, comparison.variants[0].reference_failed) == (0, num_failed)
     assert comparison.outcome == "better"
 
@@ -370,8 +372,8 @@ def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(
 def test_a_variant_is_tested_on_the_guards_against_the_reference(
     loss: float, outcome: str, state: str, carry_out: Any
 ) -> None:
-    spec = comparing(study__guards={"val_loss": "<= +5%"})
-    rows = carry_out(spec, noisy(B=5.0))
+    spec = make_comparison(study__guards={"val_loss": "<= +5%"})
+    rows = carry_out(spec, noisy_worth(B=5.0))
     noise = [0.01, -0.01, 0.02, 0.0, -0.02, 0.0]
     measurements = [
         Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=mean + sign * noise[t.pair])
@@ -394,13 +396,13 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
 def in_pairs(*sets: Any, pairs: Any = 8, **settings: Any) -> StudySpec:
     compared_sets = sets or [{"lr": 0.1 * number} for number in range(1, 5)]
     return comparison_spec(
-        changed(study__seeds={"confirm": pairs}, **settings), compared_sets, all_pairs=True
+        change_spec(study__seeds={"confirm": pairs}, **settings), compared_sets, all_pairs=True
     )
 
 
 def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: Any) -> None:
     spec = in_pairs()
-    rows = carry_out(spec, noisy(B=3.0, D=6.0))
+    rows = carry_out(spec, noisy_worth(B=3.0, D=6.0))
     comparison = found_in(rows, spec)
     assert len(comparison.pairs) == 6
     for pair in comparison.pairs:
@@ -422,18 +424,18 @@ def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: An
 
 def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_loss(carry_out: Any) -> None:
     spec = in_pairs()
-    comparison = found_in(carry_out(spec, noisy(A=-9.0)), spec)
+    comparison = found_in(carry_out(spec, noisy_worth(A=-9.0)), spec)
     assert comparison.unbeaten == ["B", "C", "D"] and comparison.taken == "B"
     bounds = [pair.upper_gain_over("B") for pair in comparison.pairs if "B" in (pair.name, pair.reference)]
     assert comparison.max_loss == max(bounds) > 0
     alike = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, study__seed=3)
-    null_comparison = found_in(carry_out(alike, noisy()), alike)
+    null_comparison = found_in(carry_out(alike, noisy_worth()), alike)
     assert null_comparison.outcome == "not_shown" and null_comparison.taken == "A"
 
 
 def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
     spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3})
-    worth = noisy()
+    worth = noisy_worth()
     rows = carry_out(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
     comparison = found_in(rows, spec)
     assert "A" in comparison.unbeaten and comparison.taken == "B"
@@ -441,9 +443,9 @@ def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
 
 def test_all_sets_get_pairs_until_each_comparison_is_decided(carry_out: Any) -> None:
     spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, pairs=LOOKS)
-    decided_rows = carry_out(spec, noisy(B=60.0, C=120.0))
+    decided_rows = carry_out(spec, noisy_worth(B=60.0, C=120.0))
     assert len(decided_rows) == 3 * 4 and to_come(decided_rows, spec) == 0
-    undecided_rows = carry_out(spec, noisy(C=120.0))
+    undecided_rows = carry_out(spec, noisy_worth(C=120.0))
     assert len(undecided_rows) == 3 * 16
     extra_tickets = more_compare_pairs(undecided_rows, spec, 3)
     assert len(extra_tickets) == 9
@@ -463,4 +465,4 @@ def test_what_pairs_cannot_be_compared_with_is_refused(settings: Any, message: s
 
 def test_all_pairs_without_sets_is_refused() -> None:
     with pytest.raises(SpecError, match="study.all_pairs: given true without parameter sets"):
-        StudySpec.from_json(changed(study__all_pairs=True))
+        StudySpec.from_json(change_spec(study__all_pairs=True))

@@ -48,7 +48,7 @@ def test_the_more_cautious_claims_what_each_claims_and_no_more(
 
 
 @pytest.fixture(scope="module")
-def confirmed(make_ticket: Any) -> Any:
+def make_confirm_rows(make_ticket: Any) -> Any:
     """Return a maker of confirm runs: arm to value by pair; None diverged, "lost" was lost."""
 
     def make(**arms: list[Any]) -> list[TicketRow]:
@@ -73,10 +73,10 @@ LOOKS = {"confirm": {"min": 2, "max": 8}}
 
 @given(st.lists(st.integers(-50, 50).map(float) | st.just("lost"), min_size=8, max_size=8))
 def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_planned(
-    make_spec: Any, confirmed: Any, values: list[Any]
+    make_spec: Any, make_confirm_rows: Any, values: list[Any]
 ) -> None:
     spec = make_spec(seeds=LOOKS)
-    tickets = confirmed(baseline_and_twin=[0.0] * 8, search=values)
+    tickets = make_confirm_rows(baseline_and_twin=[0.0] * 8, search=values)
     measured_gain = gain(Evidence(tickets, spec, 0))
     usable_values = [value for value in values if value != "lost"]
     if not usable_values:
@@ -108,25 +108,29 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
     ],
 )
 def test_a_confirmation_is_decided_by_a_gain_by_being_behind_or_by_its_last_pair(
-    make_spec: Any, confirmed: Any, values: list[Any], is_over: bool
+    make_spec: Any, make_confirm_rows: Any, values: list[Any], is_over: bool
 ) -> None:
     spec = make_spec(seeds=LOOKS)
-    tickets = confirmed(baseline_and_twin=[0.0] * len(values), search=values)
+    tickets = make_confirm_rows(baseline_and_twin=[0.0] * len(values), search=values)
     assert is_decided(tickets, spec, 0) == is_over
     round_tickets = [dataclasses.replace(t, round=1) for t in tickets]
     assert is_decided(round_tickets, spec, 1)
 
 
-def test_a_look_has_to_beat_both_references_to_end_with_a_gain(make_spec: Any, confirmed: Any) -> None:
+def test_a_look_has_to_beat_both_references_to_end_with_a_gain(
+    make_spec: Any, make_confirm_rows: Any
+) -> None:
     spec = make_spec(seeds=LOOKS)
     clear_gains, open_yet = [1.0, 1.0005], [0.99, 0.5]
-    assert is_decided(confirmed(baseline_and_twin=[0.0, 0.0], search=clear_gains), spec, 0)
-    assert not is_decided(confirmed(baseline=[0.0, 0.0], twin=open_yet, search=clear_gains), spec, 0)
-    assert not is_decided(confirmed(baseline=open_yet, twin=[0.0, 0.0], search=clear_gains), spec, 0)
+    assert is_decided(make_confirm_rows(baseline_and_twin=[0.0, 0.0], search=clear_gains), spec, 0)
+    assert not is_decided(make_confirm_rows(baseline=[0.0, 0.0], twin=open_yet, search=clear_gains), spec, 0)
+    assert not is_decided(make_confirm_rows(baseline=open_yet, twin=[0.0, 0.0], search=clear_gains), spec, 0)
 
 
-def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(baseline=[0.5, 0.4, "lost", None], twin=[0.2] * 4, search=[0.9, None, 0.8, 0.7])
+def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, make_confirm_rows: Any) -> None:
+    tickets = make_confirm_rows(
+        baseline=[0.5, 0.4, "lost", None], twin=[0.2] * 4, search=[0.9, None, 0.8, 0.7]
+    )
     gains = gains_by_pair(tickets, make_spec(), 0)
     # who diverged has the worst value that any of the two arms reached
     assert gains == {0: pytest.approx(0.4), 1: pytest.approx(0.0), 3: pytest.approx(0.3)}
@@ -134,7 +138,7 @@ def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, confirmed: An
     assert falling == {0: pytest.approx(-0.4), 1: pytest.approx(-0.5), 3: pytest.approx(0.2)}
 
 
-def test_what_was_lost_is_neither_a_value_nor_a_divergence(confirmed: Any) -> None:
-    runs = Runs.of(confirmed(search=[0.5, None, "lost", 0.7]))
+def test_what_was_lost_is_neither_a_value_nor_a_divergence(make_confirm_rows: Any) -> None:
+    runs = Runs.of(make_confirm_rows(search=[0.5, None, "lost", 0.7]))
     assert (runs.values, runs.diverged) == ({0: 0.5, 3: 0.7}, {1})
     assert runs.pairs == {0, 1, 3}

@@ -17,7 +17,7 @@ from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import Arm, arms_of
 from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, neutral, training_key
-from tests.simulated import SPACE, Simulated
+from tests.simulated import SPACE, SimulatedStudy
 
 ALPHA = 0.05
 WINNER = {
@@ -55,8 +55,12 @@ def worth_by_part(**parts: float) -> Callable[[TicketRow], float]:
     return worth
 
 
-def over(fixed_spec: Any, worth: Any, space: Any = SPACE, **study: Any) -> tuple[Simulated, Verdict]:
-    simulation = Simulated(fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth).run()
+def run_study(
+    fixed_spec: Any, worth: Any, space: Any = SPACE, **study: Any
+) -> tuple[SimulatedStudy, Verdict]:
+    simulation = SimulatedStudy(
+        fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth
+    ).run()
     verdict = conclude(simulation.rows, [], simulation.spec)
     assert verdict is not None
     return simulation, verdict
@@ -139,7 +143,7 @@ def test_a_winner_of_one_part_has_no_simpler_plan() -> None:
 def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of_choosing(
     fixed_spec: Any,
 ) -> None:
-    study, _ = over(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
+    study, _ = run_study(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
     confirm = {t.pair: t.seed for t in study.of("confirm")}
     parts = study.of("ablation")
     assert {t.pair for t in parts} == set(range(8))
@@ -161,7 +165,7 @@ def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of
 def test_parts_that_come_to_the_same_plan_share_a_run(fixed_spec: Any) -> None:
     # of two parts to be without one is to have the other alone: the simplest plan has runs already
     space = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
-    study, verdict = over(fixed_spec, worth_by_part(level=0.1, length_scaling=1.0), space)
+    study, verdict = run_study(fixed_spec, worth_by_part(level=0.1, length_scaling=1.0), space)
     assert {t.arm for t in study.of("ablation")} == {
         "without_level+simplest",
         "without_length_scaling",
@@ -173,7 +177,7 @@ def test_parts_that_come_to_the_same_plan_share_a_run(fixed_spec: Any) -> None:
 
 
 def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(fixed_spec: Any) -> None:
-    study, first_verdict = over(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
+    study, first_verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
     extra_rows = study.do(more_pairs(study.rows, study.spec, 4))
     assert {arm for t in extra_rows for arm in arms_of(t)} == {"search", "baseline", "twin"}
     # a gain is shown with them, too, so that the constants follow on the same pairs, and nothing else
@@ -190,7 +194,7 @@ def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(fixe
 
 
 def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spec: Any) -> None:
-    study, _ = over(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
+    study, _ = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
     study.do(more_pairs(study.rows, study.spec, 4))
     study.run()
     assert study.of("ablation") == []
@@ -207,10 +211,10 @@ def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spe
 @pytest.mark.parametrize("gain", [1.0, 0.0])
 def test_a_winner_is_explained_only_where_that_is_asked(fixed_spec: Any, gain: float) -> None:
     worth = worth_by_part(schedule=gain, length_scaling=gain)
-    plain, verdict = over(fixed_spec, worth, explain=False)
+    plain, verdict = run_study(fixed_spec, worth, explain=False)
     assert plain.of("ablation") == [] and verdict.parts == () and verdict.learned is None
     assert "simpler" not in {t.arm for t in plain.of("choose")}
-    explained_study, explained_verdict = over(fixed_spec, worth)
+    explained_study, explained_verdict = run_study(fixed_spec, worth)
     assert explained_study.of("ablation") and explained_verdict.parts
     # the confirmation and its answer do not depend on it
     assert [t.seed for t in explained_study.of("confirm")] == [t.seed for t in plain.of("confirm")]
@@ -219,8 +223,8 @@ def test_a_winner_is_explained_only_where_that_is_asked(fixed_spec: Any, gain: f
 
 def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fixed_spec: Any) -> None:
     worth = worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0)
-    at_once, by_spec = over(fixed_spec, worth)
-    study, _ = over(fixed_spec, worth, explain=False)
+    at_once, by_spec = run_study(fixed_spec, worth)
+    study, _ = run_study(fixed_spec, worth, explain=False)
     assert explanation_tickets(study.rows, study.spec) == []
     assert study.do(explanation_tickets(study.rows, study.spec, is_requested=True))
     # what has begun goes on without another request, until nothing follows
@@ -238,7 +242,7 @@ def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fix
 
 
 def test_an_explanation_orders_first_and_confirms_then(fixed_spec: Any) -> None:
-    study, _ = over(fixed_spec, worth_by_part(length_scaling=1.0), explain=False)
+    study, _ = run_study(fixed_spec, worth_by_part(length_scaling=1.0), explain=False)
     kinds = []
     while new_tickets := explanation_tickets(study.rows, study.spec, is_requested=True):
         kinds.append({(t.kind, t.arm.partition("_")[0]) for t in study.do(new_tickets)})
@@ -247,12 +251,12 @@ def test_an_explanation_orders_first_and_confirms_then(fixed_spec: Any) -> None:
 
 
 def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any) -> None:
-    study = Simulated(fixed_spec({"search": SPACE}, trials=6), worth_by_part(length_scaling=1.0))
+    study = SimulatedStudy(fixed_spec({"search": SPACE}, trials=6), worth_by_part(length_scaling=1.0))
     study.search()
     while not study.of("confirm"):
         assert explanation_tickets(study.rows, study.spec, is_requested=True) == []
         assert study.step()
-    open_yet = Simulated(
+    open_yet = SimulatedStudy(
         fixed_spec({"search": SPACE}, trials=6, seeds={"confirm": {"min": 2, "max": 16}}),
         worth_by_part(length_scaling=0.005),
     )
@@ -274,7 +278,7 @@ def test_learned_temperatures_are_part_of_an_explanation(fixed_spec: Any, is_lea
         assert t.parameters is not None
         return worth_by_part(length_scaling=1.0)(t) + 0.3 * (LEARNED in t.parameters)
 
-    study, verdict = over(fixed_spec, worth, learned=is_learned)
+    study, verdict = run_study(fixed_spec, worth, learned=is_learned)
     assert {t.kind for t in study.rows if LEARNED in (t.parameters or {})} == (
         {"choose", "ablation"} if is_learned else set()
     )
@@ -292,7 +296,7 @@ def test_learned_temperatures_are_part_of_an_explanation(fixed_spec: Any, is_lea
 
 
 def test_a_winner_at_one_is_never_taken_apart(fixed_spec: Any) -> None:
-    study, verdict = over(fixed_spec, lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]})
+    study, verdict = run_study(fixed_spec, lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]})
     assert verdict.at_one and study.of("ablation") == [] and verdict.parts == ()
 
 
@@ -300,7 +304,7 @@ def test_a_winner_at_one_is_never_taken_apart(fixed_spec: Any) -> None:
 
 
 def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixed_spec: Any) -> None:
-    study, verdict = over(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
+    study, verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
     losses = {part.name: part.answer.paired.gain for part in verdict.parts}
     assert losses == {
         "schedule": pytest.approx(0.3, abs=0.03),
@@ -330,7 +334,7 @@ def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixe
 def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
     fixed_spec: Any, parts: dict[str, float], parts_kept: tuple[str, ...]
 ) -> None:
-    study, verdict = over(fixed_spec, worth_by_part(**parts))
+    study, verdict = run_study(fixed_spec, worth_by_part(**parts))
     assert verdict.simplest is not None
     assert verdict.simplest.parts == parts_kept and verdict.simplest.holds
     arm = "simplest" if study.of("ablation", "simplest") else None
@@ -348,7 +352,7 @@ def test_how_much_a_simpler_plan_has_to_keep_is_the_specs_to_say(fixed_spec: Any
     # the length scaling alone keeps seven tenths
     parts = {"length_scaling": 0.7, "schedule": 0.3}
     for share, parts_kept in ((0.3, ("length_scaling",)), (0.9, ("schedule", "length_scaling"))):
-        _, verdict = over(fixed_spec, worth_by_part(**parts), keep_share=share)
+        _, verdict = run_study(fixed_spec, worth_by_part(**parts), keep_share=share)
         assert verdict.simplest is not None and verdict.simplest.parts == parts_kept
 
 
@@ -358,14 +362,14 @@ def test_where_no_simpler_plan_seems_to_do_none_is_trained(fixed_spec: Any) -> N
         is_whole = len(active_groups(t.parameters)) == 3
         return float(is_whole + np.random.default_rng(t.seed % 2**32).normal(0, 0.01))
 
-    study, verdict = over(fixed_spec, worth)
+    study, verdict = run_study(fixed_spec, worth)
     assert study.of("choose", "simpler") and study.of("ablation")
     assert "simplest" not in {arm for t in study.of("ablation") for arm in arms_of(t)}
     assert verdict.simplest is None and len(verdict.parts) == 3
 
 
 def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any) -> None:
-    study = Simulated(
+    study = SimulatedStudy(
         fixed_spec({"search": SPACE}, trials=6, explain=True), worth_by_part(length_scaling=1.0)
     )
     study.search()
@@ -389,7 +393,7 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any)
 
 
 def test_there_are_no_parts_before_all_of_their_runs_are_over(fixed_spec: Any) -> None:
-    study, verdict = over(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
+    study, verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
     assert verdict.parts
     last = study.of("ablation")[-1]
     rows = [
@@ -404,7 +408,7 @@ def test_there_are_no_parts_before_all_of_their_runs_are_over(fixed_spec: Any) -
 def test_a_simpler_plan_that_diverges_is_not_recommended_for_the_seeds_on_which_it_does_not(
     fixed_spec: Any,
 ) -> None:
-    study, verdict = over(fixed_spec, worth_by_part(length_scaling=1.0, level=0.05, schedule=0.05))
+    study, verdict = run_study(fixed_spec, worth_by_part(length_scaling=1.0, level=0.05, schedule=0.05))
     assert verdict.simplest is not None and verdict.simplest.holds
     rows = [
         dataclasses.replace(t, outcome="diverged", value=None)

@@ -27,7 +27,7 @@ Plans = Mapping[str, tuple[Any, Any]]
 
 
 @pytest.fixture(scope="module")
-def confirmed(make_ticket: Any) -> Callable[..., list[TicketRow]]:
+def make_confirm_rows(make_ticket: Any) -> Callable[..., list[TicketRow]]:
     """Return a maker of confirm runs: arm to value by pair, nan where it diverged."""
 
     def make(**arms: Any) -> list[TicketRow]:
@@ -45,7 +45,7 @@ def confirmed(make_ticket: Any) -> Callable[..., list[TicketRow]]:
     return make
 
 
-def measured(tickets: list[TicketRow], **arms: Plans) -> list[Measurement]:
+def plan_measurements(tickets: list[TicketRow], **arms: Plans) -> list[Measurement]:
     """Return measurements of runs: what they are worth as trained on both, and what plans add to it."""
     measurements = []
     for t in tickets:
@@ -62,7 +62,7 @@ def measured(tickets: list[TicketRow], **arms: Plans) -> list[Measurement]:
     return measurements
 
 
-def inferred(
+def inference_of(
     fixed_spec: Any, tickets: list[TicketRow], measurements: list[Measurement], **study: Any
 ) -> InferenceOnly:
     verdict = conclude(tickets, measurements, fixed_spec(**study))
@@ -71,16 +71,16 @@ def inferred(
 
 
 def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
-    fixed_spec: Any, confirmed: Any
+    fixed_spec: Any, make_confirm_rows: Any
 ) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     # 0.5 is the best on the validation data, so it counts although others are better on the test data
     plans = {
         "constant=0.5": (0.2, 0.06 + JITTER),
         "constant=2": (0.1, 0.09 + JITTER),
         "winner": (0.15, 0.2 + JITTER),
     }
-    answer = inferred(fixed_spec, tickets, measured(tickets, baseline=plans))
+    answer = inference_of(fixed_spec, tickets, plan_measurements(tickets, baseline=plans))
     assert answer.plan == "constant=0.5"
     expected = stats.ttest_1samp(0.06 + JITTER, 0)
     interval = expected.confidence_interval(1 - ALPHA)
@@ -96,19 +96,23 @@ def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
     }
 
 
-def test_of_a_loss_the_lowest_is_picked(fixed_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE + GAINS, search=BASELINE)
+def test_of_a_loss_the_lowest_is_picked(fixed_spec: Any, make_confirm_rows: Any) -> None:
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE + GAINS, search=BASELINE)
     plans = {"constant=0.5": (-0.02, -0.03 + JITTER), "constant=2": (0.2, -0.3)}
-    answer = inferred(fixed_spec, tickets, measured(tickets, baseline=plans), direction="minimize")
+    answer = inference_of(
+        fixed_spec, tickets, plan_measurements(tickets, baseline=plans), direction="minimize"
+    )
     assert answer.plan == "constant=0.5"
     assert answer.answer.paired.gain == pytest.approx(0.03) and answer.answer.significant
 
 
 def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(
-    fixed_spec: Any, confirmed: Any
+    fixed_spec: Any, make_confirm_rows: Any
 ) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
-    answer = inferred(fixed_spec, tickets, measured(tickets, baseline={"constant=2": (0.0, 0.3)}))
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    answer = inference_of(
+        fixed_spec, tickets, plan_measurements(tickets, baseline={"constant=2": (0.0, 0.3)})
+    )
     assert answer.plan == AS_TRAINED
     test = answer.answer.paired
     assert (test.gain, test.ci_low, test.ci_high, test.p_value) == (0, -np.inf, np.inf, 1)
@@ -120,15 +124,15 @@ def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(
     st.sampled_from(["maximize", "minimize"]),
 )
 def test_without_test_data_the_plan_is_picked_on_every_other_seed_and_counted_on_the_rest(
-    fixed_spec: Any, confirmed: Any, table: list[list[int]], direction: str
+    fixed_spec: Any, make_confirm_rows: Any, table: list[list[int]], direction: str
 ) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
     table_PS = np.vstack([np.zeros(8), np.array(table)]) / 100
     plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(table_PS[1:])}
-    answer = inferred(
+    answer = inference_of(
         fixed_spec,
         tickets,
-        measured(tickets, baseline=plans),
+        plan_measurements(tickets, baseline=plans),
         confirm_on="validate",
         direction=direction,
     )
@@ -141,39 +145,47 @@ def test_without_test_data_the_plan_is_picked_on_every_other_seed_and_counted_on
     assert answer.answer.dropped == 0
 
 
-def test_without_test_data_the_intervals_hold_what_they_say(fixed_spec: Any, confirmed: Any) -> None:
+def test_without_test_data_the_intervals_hold_what_they_say(fixed_spec: Any, make_confirm_rows: Any) -> None:
     rng = np.random.default_rng(1)
-    tickets, num_missed = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5), 0
+    tickets, num_missed = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + 0.5), 0
     for _ in range(300):
         plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(rng.normal(0, 0.01, (12, 8)))}
-        answer = inferred(fixed_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
+        answer = inference_of(
+            fixed_spec, tickets, plan_measurements(tickets, baseline=plans), confirm_on="validate"
+        )
         test = answer.answer.paired
         num_missed += not test.ci_low <= 0 <= test.ci_high
     # the first verdict's 5 %; picking for each seed on the others missed in 20 %
     assert stats.binomtest(num_missed, 300, ALPHA, alternative="greater").pvalue > 1e-3
 
 
-def test_picking_and_estimating_on_the_same_values_would_be_caught(fixed_spec: Any, confirmed: Any) -> None:
+def test_picking_and_estimating_on_the_same_values_would_be_caught(
+    fixed_spec: Any, make_confirm_rows: Any
+) -> None:
     rng = np.random.default_rng(0)
     gains, naive = [], []
     for _ in range(60):
-        tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
+        tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
         noise = rng.normal(0, 0.1, (12, 8))
         plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(noise)}
-        answer = inferred(fixed_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
+        answer = inference_of(
+            fixed_spec, tickets, plan_measurements(tickets, baseline=plans), confirm_on="validate"
+        )
         gains.append(answer.answer.paired.gain)
         naive.append(max(0.0, noise.mean(axis=1).max()))
     assert stats.ttest_1samp(gains, 0).pvalue > 1e-3
     assert stats.ttest_1samp(naive, 0).pvalue < 1e-12
 
 
-def test_the_winners_models_are_tuned_at_inference_as_well(fixed_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+def test_the_winners_models_are_tuned_at_inference_as_well(fixed_spec: Any, make_confirm_rows: Any) -> None:
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     winner_plans = {"constant=0.5": (0.0, 0.3), "constant=8": (0.01, 0.02 + JITTER)}
-    answer = inferred(
+    answer = inference_of(
         fixed_spec,
         tickets,
-        measured(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER[::-1])}, search=winner_plans),
+        plan_measurements(
+            tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER[::-1])}, search=winner_plans
+        ),
     )
     assert answer.winner is not None and answer.winner.plan == "constant=8"
     assert answer.winner.answer.paired.gain == pytest.approx(0.02)
@@ -186,13 +198,13 @@ def test_the_winners_models_are_tuned_at_inference_as_well(fixed_spec: Any, conf
 
 
 def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
-    fixed_spec: Any, confirmed: Any
+    fixed_spec: Any, make_confirm_rows: Any
 ) -> None:
     twin = BASELINE + 0.02 + 2 * JITTER[::-1]
-    tickets = confirmed(baseline=BASELINE, twin=twin, search=BASELINE + GAINS)
+    tickets = make_confirm_rows(baseline=BASELINE, twin=twin, search=BASELINE + GAINS)
     plans = {"constant=0.5": (0.2, 0.03 + JITTER)}
     arms = {"baseline": {"constant=4": (0.2, 0.09)}, "twin": plans}
-    answer = inferred(fixed_spec, tickets, measured(tickets, **arms))
+    answer = inference_of(fixed_spec, tickets, plan_measurements(tickets, **arms))
     numerator, denominator = 0.03 + JITTER, BASELINE + GAINS - twin
     assert answer.plan == "constant=4" and answer.share is not None
     assert answer.share.ratio == pytest.approx(numerator.mean() / denominator.mean())
@@ -202,75 +214,91 @@ def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
         assert stats.ttest_1samp(numerator - (end + beyond) * denominator, 0).pvalue < ALPHA
 
 
-def test_there_is_no_share_of_a_gain_that_is_not_shown(fixed_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 10 * JITTER)
-    answer = inferred(fixed_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.1)}))
+def test_there_is_no_share_of_a_gain_that_is_not_shown(fixed_spec: Any, make_confirm_rows: Any) -> None:
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + 10 * JITTER)
+    answer = inference_of(
+        fixed_spec, tickets, plan_measurements(tickets, baseline={"constant=2": (0.1, 0.1)})
+    )
     assert answer.answer.significant and answer.share is None
 
 
 @pytest.mark.parametrize("bad_value", [None, np.inf, np.nan])
 def test_a_plan_that_not_all_models_have_a_value_under_is_not_picked(
-    fixed_spec: Any, confirmed: Any, bad_value: float | None
+    fixed_spec: Any, make_confirm_rows: Any, bad_value: float | None
 ) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
-    measurements = measured(tickets, baseline={"constant=0.5": (0.2, 0.06), "constant=2": (0.1, 0.09)})
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    measurements = plan_measurements(
+        tickets, baseline={"constant=0.5": (0.2, 0.06), "constant=2": (0.1, 0.09)}
+    )
     for name in ("test:constant=0.5", "validate:constant=0.5"):
         dropped_measurement = next(m for m in measurements if (m.name, m.ticket_id) == (name, tickets[3].id))
         other_measurements = [m for m in measurements if m is not dropped_measurement]
         if bad_value is not None:
             other_measurements.append(dataclasses.replace(dropped_measurement, value=bad_value))
-        assert inferred(fixed_spec, tickets, other_measurements).plan == "constant=2"
+        assert inference_of(fixed_spec, tickets, other_measurements).plan == "constant=2"
 
 
-def test_models_that_diverged_count_as_they_do_in_the_verdict(fixed_spec: Any, confirmed: Any) -> None:
+def test_models_that_diverged_count_as_they_do_in_the_verdict(
+    fixed_spec: Any, make_confirm_rows: Any
+) -> None:
     baseline = np.array([np.nan, *BASELINE[1:]])
-    tickets = confirmed(baseline_and_twin=baseline, search=BASELINE + GAINS)
-    answer = inferred(fixed_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.08 + JITTER)}))
+    tickets = make_confirm_rows(baseline_and_twin=baseline, search=BASELINE + GAINS)
+    answer = inference_of(
+        fixed_spec, tickets, plan_measurements(tickets, baseline={"constant=2": (0.1, 0.08 + JITTER)})
+    )
     test = answer.answer.paired
     # on the seed on which there is no model both are the worst that was reached, and so equal
     assert test.n_pairs == 8 and (answer.answer.diverged, answer.answer.reference_diverged) == (1, 1)
     assert test.gain == pytest.approx((0.08 * 7 + JITTER[1:].sum()) / 8)
 
 
-def test_without_measurements_of_the_baseline_there_is_no_answer(fixed_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(baseline=BASELINE, twin=BASELINE, search=BASELINE + GAINS)
-    measurements = measured(tickets, twin={"constant=2": (0.1, 0.1)}, search={"constant=2": (0.1, 0.1)})
+def test_without_measurements_of_the_baseline_there_is_no_answer(
+    fixed_spec: Any, make_confirm_rows: Any
+) -> None:
+    tickets = make_confirm_rows(baseline=BASELINE, twin=BASELINE, search=BASELINE + GAINS)
+    measurements = plan_measurements(
+        tickets, twin={"constant=2": (0.1, 0.1)}, search={"constant=2": (0.1, 0.1)}
+    )
     of_baseline = {t.id for t in tickets if t.arm == "baseline"}
     for subset in ([], [m for m in measurements if m.ticket_id not in of_baseline]):
         verdict = conclude(tickets, subset, fixed_spec())
         assert verdict is not None and verdict.inference_only is None
     of_winner = {t.id for t in tickets if t.arm == "search"}
-    answer = inferred(fixed_spec, tickets, [m for m in measurements if m.ticket_id not in of_winner])
+    answer = inference_of(fixed_spec, tickets, [m for m in measurements if m.ticket_id not in of_winner])
     assert answer.winner is None and answer.difference is None and answer.plan == AS_TRAINED
 
 
-def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(fixed_spec: Any, confirmed: Any) -> None:
-    first = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(
+    fixed_spec: Any, make_confirm_rows: Any
+) -> None:
+    first = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     second_round = [
         dataclasses.replace(t, round=1, id=t.id + 50, number=t.number + 50)
         for t in first
         if t.pair in (0, 1, 2)
     ]
     # by the first eight alone 0.5 would have been picked, by all eleven it is 2
-    first_measurements = measured(first, baseline={"constant=0.5": (0.02, 0.05), "constant=2": (0.01, 0.06)})
-    second_measurements = measured(
+    first_measurements = plan_measurements(
+        first, baseline={"constant=0.5": (0.02, 0.05), "constant=2": (0.01, 0.06)}
+    )
+    second_measurements = plan_measurements(
         second_round, baseline={"constant=0.5": (-0.5, 0.05), "constant=2": (0.01, 0.06)}
     )
-    assert inferred(fixed_spec, first, first_measurements).plan == "constant=0.5"
-    answer = inferred(fixed_spec, [*first, *second_round], [*first_measurements, *second_measurements])
+    assert inference_of(fixed_spec, first, first_measurements).plan == "constant=0.5"
+    answer = inference_of(fixed_spec, [*first, *second_round], [*first_measurements, *second_measurements])
     assert answer.plan == "constant=2"
     assert answer.answer.paired.n_pairs == 11 and answer.answer.paired.gain == pytest.approx(0.06)
 
 
 def test_models_judged_at_the_temperature_of_the_moment_are_evaluated_at_others_all_the_same(
-    fixed_spec: Any, confirmed: Any
+    fixed_spec: Any, make_confirm_rows: Any
 ) -> None:
-    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
-    measurements = measured(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER)})
+    tickets = make_confirm_rows(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    measurements = plan_measurements(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER)})
     current_measurements = [
         dataclasses.replace(measurement, name=f"{measurement.name}_current")
         for measurement in measurements
         if measurement.name == "test"
     ]
-    answer = inferred(fixed_spec, tickets, [*measurements, *current_measurements], validate_at="current")
+    answer = inference_of(fixed_spec, tickets, [*measurements, *current_measurements], validate_at="current")
     assert answer.plan == "constant=0.5" and answer.answer.paired.gain == pytest.approx(0.06)

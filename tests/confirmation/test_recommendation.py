@@ -17,7 +17,7 @@ from tempopt.results.recommendation_text import recommendation_text, widen_comma
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
 from tempopt.temperature import active_groups
-from tests.simulated import SPACE, Simulated
+from tests.simulated import SPACE, SimulatedStudy
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 FINAL = {"temperature_final": [2.0, 3.0]}
@@ -25,7 +25,7 @@ CHOICE = {"temperature_init": [1.0, 2.0]}
 WIDE = {"search": {"temperature_init": {"low": 0.05, "high": 80.0}}}
 
 
-def of(verdict: Verdict | None) -> Recommendation:
+def recommendation_of(verdict: Verdict | None) -> Recommendation:
     assert verdict is not None and verdict.recommendation is not None
     return verdict.recommendation
 
@@ -40,7 +40,7 @@ def with_gains(tickets: list[TicketRow], gains: list[float]) -> list[TicketRow]:
     ]
 
 
-def noisy(mean: float, spread: float = 0.1) -> list[float]:
+def noisy_gains(mean: float, spread: float = 0.1) -> list[float]:
     """Return eight gains with exactly that mean and standard deviation."""
     draws = np.random.default_rng(0).normal(size=8)
     return [float(value) for value in mean + spread * (draws - draws.mean()) / draws.std(ddof=1)]
@@ -49,7 +49,7 @@ def noisy(mean: float, spread: float = 0.1) -> list[float]:
 def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
     fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
-    recommendation = of(conclude(whole_study, measure_baseline(whole_study), fixed_spec(WIDE)))
+    recommendation = recommendation_of(conclude(whole_study, measure_baseline(whole_study), fixed_spec(WIDE)))
     assert (recommendation.action, recommendation.now) == ("train_at_constant", "train_at_constant")
     assert recommendation.parameters == {"temperature_init": 4.0} and recommendation.at_inference is None
     assert recommendation.gain is not None and recommendation.gain.paired.gain == pytest.approx(0.1035)
@@ -60,7 +60,9 @@ def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
     fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
     at_half = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
-    recommendation = of(conclude(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE)))
+    recommendation = recommendation_of(
+        conclude(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE))
+    )
     assert (
         recommendation.action == recommendation.now == "inference_only"
         and recommendation.plan == "constant=0.5"
@@ -81,11 +83,11 @@ def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
 ) -> None:
     at_half = {"validate:constant=0.5": 0.07, "test:constant=0.5": 0.07}
     spec = fixed_spec(WIDE, min_gain=min_gain)
-    recommendation = of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
+    recommendation = recommendation_of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
     assert recommendation.action == action
     # what keeps less than half is never enough
     third = {"validate:constant=0.5": 0.04, "test:constant=0.5": 0.04}
-    recommendation_kept = of(
+    recommendation_kept = recommendation_of(
         conclude(whole_study, measure_baseline(whole_study, third), fixed_spec(WIDE, min_gain=0.03))
     )
     assert recommendation_kept.action == "train_at_constant"
@@ -94,20 +96,23 @@ def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
 def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_doubt(
     fixed_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
 ) -> None:
-    null_study = with_gains(whole_study, noisy(0.0))
+    null_study = with_gains(whole_study, noisy_gains(0.0))
     sure_gains = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
     verdict = conclude(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE))
     assert verdict is not None and not verdict.total.significant
-    assert of(verdict).action == "inference_only" and of(verdict).excluded is not None
+    assert (
+        recommendation_of(verdict).action == "inference_only"
+        and recommendation_of(verdict).excluded is not None
+    )
     # too small to be worth it
     small = conclude(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE, min_gain=0.2))
-    assert of(small).action == "change_nothing"
+    assert recommendation_of(small).action == "change_nothing"
 
     last: list[Measurement] = []
 
     def with_p(p_of_spread: float) -> tuple[float, Recommendation]:
         measurements = measure(null_study, baseline={"validate:constant=0.5": 0.03})
-        draws = iter(noisy(0.03, p_of_spread))
+        draws = iter(noisy_gains(0.03, p_of_spread))
         uncertain = [
             dataclasses.replace(m, value=0.5 + next(draws))
             if m.name == "test:constant=0.5" and _is_baseline(null_study, m.ticket_id)
@@ -117,7 +122,7 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
         last[:] = uncertain
         verdict = conclude(null_study, uncertain, fixed_spec(WIDE))
         assert verdict is not None and verdict.inference_only is not None
-        return verdict.inference_only.answer.paired.p_value, of(verdict)
+        return verdict.inference_only.answer.paired.p_value, recommendation_of(verdict)
 
     p, found_at_p = with_p(0.029)
     assert 0.0125 < p < 0.05 and found_at_p.action == "change_nothing"
@@ -135,31 +140,36 @@ def _is_baseline(tickets: list[TicketRow], id: int) -> bool:
 def test_without_a_gain_nothing_is_to_be_changed_and_what_is_excluded_is_said(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    null_study = with_gains(whole_study, noisy(0.0))
+    null_study = with_gains(whole_study, noisy_gains(0.0))
     verdict = conclude(null_study, [], fixed_spec(WIDE))
-    recommendation = of(verdict)
+    recommendation = recommendation_of(verdict)
     assert (recommendation.action, recommendation.parameters) == ("change_nothing", {"temperature_init": 1.0})
     assert verdict is not None and recommendation.excluded == verdict.total.paired.ci_high
     assert recommendation.gain is None and recommendation.min_gain == 0.0
     # all that is worth having is excluded
-    assert of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+    assert (
+        recommendation_of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+    )
 
 
 def test_a_gain_that_is_not_worth_having_changes_nothing(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     for min_gain in (0.11, "25%"):
-        recommendation = of(conclude(whole_study, [], fixed_spec(WIDE, min_gain=min_gain)))
+        recommendation = recommendation_of(conclude(whole_study, [], fixed_spec(WIDE, min_gain=min_gain)))
         assert recommendation.action == "change_nothing" and recommendation.parameters == {
             "temperature_init": 1.0
         }
     assert recommendation.min_gain == pytest.approx(0.125)
-    assert of(conclude(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action == "train_at_constant"
+    assert (
+        recommendation_of(conclude(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action
+        == "train_at_constant"
+    )
 
 
 def spread_out(tickets: list[TicketRow], spread: float) -> list[TicketRow]:
     """Return the tickets with what seeds do to all arms alike: eight values with that standard deviation."""
-    shifts = noisy(0.0, spread)
+    shifts = noisy_gains(0.0, spread)
     return [
         dataclasses.replace(t, value=t.value + shifts[t.pair])
         if t.kind == "confirm" and t.value is not None and t.pair is not None
@@ -178,8 +188,10 @@ def test_the_smallest_gain_is_a_fifth_of_the_deviation_between_seeds_unless_the_
     tickets = spread_out(whole_study, 0.2)
     verdict = conclude(tickets, [], fixed_spec(WIDE, min_gain=min_gain))
     assert verdict is not None and verdict.total.significant
-    assert of(verdict).min_gain == pytest.approx(expected * 0.2)
-    assert of(verdict).reason == "gain" and of(verdict).now == "train_at_constant"
+    assert recommendation_of(verdict).min_gain == pytest.approx(expected * 0.2)
+    assert (
+        recommendation_of(verdict).reason == "gain" and recommendation_of(verdict).now == "train_at_constant"
+    )
 
 
 def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
@@ -188,7 +200,7 @@ def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
     tickets = spread_out(whole_study, 1.0)
     verdict = conclude(tickets, [], fixed_spec(WIDE))
     assert verdict is not None and verdict.total.significant
-    recommendation = of(verdict)
+    recommendation = recommendation_of(verdict)
     assert (recommendation.now, recommendation.reason, recommendation.min_gain) == (
         "change_nothing",
         None,
@@ -197,15 +209,16 @@ def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
     # the amount changes the recommendation and no test
     verdict_without = conclude(tickets, [], fixed_spec(WIDE, min_gain=0))
     assert verdict_without is not None and verdict_without.total == verdict.total
-    assert of(verdict_without).now == "train_at_constant"
+    assert recommendation_of(verdict_without).now == "train_at_constant"
 
 
 def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    tickets = spread_out(with_gains(whole_study, noisy(0.02)), 0.3)
+    tickets = spread_out(with_gains(whole_study, noisy_gains(0.02)), 0.3)
     actions = {
-        amount: of(conclude(tickets, [], fixed_spec(WIDE, min_gain=amount))) for amount in (None, "0.2 sd", 0)
+        amount: recommendation_of(conclude(tickets, [], fixed_spec(WIDE, min_gain=amount)))
+        for amount in (None, "0.2 sd", 0)
     }
     assert {amount: recommendation.action for amount, recommendation in actions.items()} == {
         None: "change_nothing",
@@ -218,9 +231,9 @@ def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
 def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_studies(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    gains = noisy(0.02)
+    gains = noisy_gains(0.02)
     null_study = with_gains(whole_study, gains)
-    recommendation = of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.06)))
+    recommendation = recommendation_of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.06)))
     assert (recommendation.action, recommendation.now) == (
         "more_pairs",
         "change_nothing",
@@ -228,7 +241,7 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
     draw = np.random.default_rng(1)
     stage = Stage(differences=tuple(gains))
 
-    def shown(pairs: int) -> float:
+    def share_shown(pairs: int) -> float:
         tests = (
             paired(
                 [float(gain) for gain in draw.normal(0.06, 0.1, pairs)],
@@ -241,13 +254,13 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
         )
         return float(np.mean([test.significant for test in tests]))
 
-    assert shown(recommendation.pairs.pairs) == pytest.approx(0.8, abs=0.05)
+    assert share_shown(recommendation.pairs.pairs) == pytest.approx(0.8, abs=0.05)
     # the winner's and those at tau = 1
     assert recommendation.pairs.runs == 2 * recommendation.pairs.pairs
     assert recommendation.pairs.seconds == pytest.approx(2.0 * recommendation.pairs.runs)
     # what was seen is no reason to expect it: only the level that is left to reach moves with it
     assert recommendation.pairs.pairs < pairs_to_add(
-        [Stage(differences=tuple(noisy(-0.02)))],
+        [Stage(differences=tuple(noisy_gains(-0.02)))],
         0.06,
         test="t",
         direction="maximize",
@@ -318,7 +331,7 @@ def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     spec = fixed_spec({"search": {"temperature_init": {"low": 1.0, "high": 4.0}}})
-    recommendation = of(conclude(whole_study, [], spec))
+    recommendation = recommendation_of(conclude(whole_study, [], spec))
     assert (recommendation.action, recommendation.now) == ("widen_range", "train_at_constant")
     assert [(widening.name, widening.value, widening.to_high) for widening in recommendation.widen] == [
         ("temperature_init", 4.0, 8.0)
@@ -338,26 +351,26 @@ def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(fi
 def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_the_other(
     fixed_spec: Any, make_ticket: Any
 ) -> None:
-    gains = noisy(0.02)
+    gains = noisy_gains(0.02)
 
-    def confirmed(arm: str, number: int, values: list[float], **parameters: float) -> list[TicketRow]:
+    def confirm_rows(arm: str, number: int, values: list[float], **parameters: float) -> list[TicketRow]:
         return [
             make_ticket("confirm", 10 * number + pair, value, arm=arm, pair=pair, parameters=parameters)
             for pair, value in enumerate(values)
         ]
 
-    def recommended(twin: list[float]) -> Recommendation:
+    def recommendation_with(twin: list[float]) -> Recommendation:
         tickets = [
             make_ticket("search", 0, 0.5, parameters={"temperature_init": 2.0, "lr": 0.1}),
-            *confirmed("search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1),
-            *confirmed("baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
-            *confirmed("twin", 2, twin, temperature_init=1.0, lr=0.1),
+            *confirm_rows("search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1),
+            *confirm_rows("baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
+            *confirm_rows("twin", 2, twin, temperature_init=1.0, lr=0.1),
         ]
         space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
-        return of(conclude(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
+        return recommendation_of(conclude(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
 
-    recommendation_alone = recommended([0.5] * 8)
-    recommendation_beside = recommended([0.49 + gain for gain in gains])
+    recommendation_alone = recommendation_with([0.5] * 8)
+    recommendation_beside = recommendation_with([0.49 + gain for gain in gains])
     assert recommendation_alone.action == recommendation_beside.action == "more_pairs"
     assert (
         recommendation_alone.pairs is not None
@@ -365,7 +378,7 @@ def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_t
         and recommendation_alone.pairs.pairs == recommendation_beside.pairs.pairs
     )
     # the twin is as good on every pair: no number of pairs shows a gain over it
-    assert recommended([0.5 + gain for gain in gains]).action == "change_nothing"
+    assert recommendation_with([0.5 + gain for gain in gains]).action == "change_nothing"
 
 
 def by_part(t: TicketRow, parts: dict[str, float]) -> float:
@@ -389,10 +402,10 @@ def by_part(t: TicketRow, parts: dict[str, float]) -> float:
 def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_recommended(
     parts: dict[str, float], action: str, groups: tuple[str, ...], fixed_spec: Any
 ) -> None:
-    study = Simulated(
+    study = SimulatedStudy(
         fixed_spec({"search": SPACE}, trials=6, explain=True), lambda t: by_part(t, parts)
     ).run()
-    recommendation = of(conclude(study.rows, [], study.spec))
+    recommendation = recommendation_of(conclude(study.rows, [], study.spec))
     assert recommendation.now == action
     assert active_groups(recommendation.parameters) == groups
 
@@ -401,12 +414,12 @@ def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_reco
 def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
     ahead: float, best_temperature: float, fixed_spec: Any, make_ticket: Any, result_of: Any
 ) -> None:
-    gains = noisy(0.2, 0.02)
+    gains = noisy_gains(0.2, 0.02)
     constants = [
-        0.5 + gain + ahead + extra for gain, extra in zip(gains, noisy(0.0, 0.01)[::-1], strict=True)
+        0.5 + gain + ahead + extra for gain, extra in zip(gains, noisy_gains(0.0, 0.01)[::-1], strict=True)
     ]
 
-    def confirmed(arm: str, number: int, values: list[float], level: float) -> list[TicketRow]:
+    def confirm_rows(arm: str, number: int, values: list[float], level: float) -> list[TicketRow]:
         return [
             make_ticket(
                 "confirm",
@@ -422,13 +435,13 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
     # with one part each, neither of the two is simpler
     tickets = [
         make_ticket("search", 0, 0.5, parameters={"temperature_init": 0.8}),
-        *confirmed("search", 0, [0.5 + gain for gain in gains], 0.8),
-        *confirmed("baseline", 1, [0.5] * 8, 1.0),
-        *confirmed("twin", 2, [0.5] * 8, 1.0),
-        *confirmed("constant", 3, constants, 0.4),
+        *confirm_rows("search", 0, [0.5 + gain for gain in gains], 0.8),
+        *confirm_rows("baseline", 1, [0.5] * 8, 1.0),
+        *confirm_rows("twin", 2, [0.5] * 8, 1.0),
+        *confirm_rows("constant", 3, constants, 0.4),
     ]
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
-    recommendation = of(conclude(tickets, [], spec))
+    recommendation = recommendation_of(conclude(tickets, [], spec))
     assert (recommendation.now, recommendation.parameters) == (
         "train_at_constant",
         {"temperature_init": best_temperature},

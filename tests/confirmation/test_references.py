@@ -18,7 +18,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.sampling.arms import Arms
 from tempopt.temperature import active_groups, is_neutral, neutral, training_key
-from tests.simulated import Simulated, row
+from tests.simulated import SimulatedStudy, row
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 LR = {**TAU, "lr": {"low": 1e-3, "high": 1e-1, "log": True}}
@@ -46,7 +46,7 @@ def noise_of(ticket: TicketRow) -> float:
     return random.Random(f"{ticket.parameters} {ticket.seed}").gauss(0.0, 0.01)
 
 
-def shown(ticket: TicketRow) -> float:
+def clear_worth(ticket: TicketRow) -> float:
     """Anything but τ = 1 is better by much more than the noise."""
     return 1.0 * (not is_neutral(ticket.parameters or {})) + noise_of(ticket)
 
@@ -57,7 +57,7 @@ def shown(ticket: TicketRow) -> float:
 def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> None:
     two_params = {**LR, "weight_decay": {"low": 0.0, "high": 0.1}}
     for search, num_tuned in ((LR, 4 + 2), (two_params, 4 + 2 * 2)):
-        study = Simulated(make_spec({"search": search}, trials=6), hot)
+        study = SimulatedStudy(make_spec({"search": search}, trials=6), hot)
         first_rows = study.search()
         assert sum(t.kind == "baseline" for t in first_rows) == 4
         tuning = study.step()
@@ -70,7 +70,7 @@ def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> 
 
 
 def test_each_round_tunes_the_baseline_after_its_search(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": LR}, trials=6), hot).run().more(3)
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().more(3)
     rounds = [[t.number for t in study.of("baseline", of_round=of_round)] for of_round in (0, 1)]
     assert rounds == [list(range(4 + 6)), list(range(10, 16))]
 
@@ -83,7 +83,7 @@ def test_the_search_s_model_says_what_tunes_the_baseline(make_spec: Any, best: f
         assert ticket.parameters is not None
         return noise_of(ticket) - math.log10(ticket.parameters["lr"] / best) ** 2
 
-    study = Simulated(spec, worth)
+    study = SimulatedStudy(spec, worth)
     study.search()
     new_rows = [row(ticket, 100 + index) for index, ticket in enumerate(next_tickets(study.rows, spec))]
     agents = [Arms(spec, [*study.rows, *new_rows], []) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_the_search_s_model_says_what_tunes_the_baseline(make_spec: Any, best: f
 
 
 def test_the_winner_is_chosen_before_the_baseline_on_the_same_seeds(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": LR}, trials=6), hot).run()
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run()
     assert study.kinds() == ["baseline", "constant", "search", "baseline", "choose", "confirm"]
     batches = [{t.arm for t in batch} for batch in study.batches if batch[0].kind == "choose"]
     assert batches == [{"search"}, {"baseline"}, {"exchange"}]
@@ -116,7 +116,7 @@ def test_the_baseline_is_the_better_of_the_best_known_and_the_twin(
         at_one = ticket.kind == "choose" and is_neutral(ticket.parameters)
         return hot(ticket) + at_one * (has_rate_of_search == is_twin_better)
 
-    study = Simulated(make_spec({"search": LR}, trials=6), worth)
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), worth)
     study.search()
     batch = study.until("choose")
     while batch and batch[0].arm != "baseline":
@@ -132,7 +132,7 @@ def test_the_baseline_is_the_better_of_the_best_known_and_the_twin(
 
 
 def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": LR}, trials=6), hot)
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot)
     study.search()
     assert {t.kind for t in study.step()} == {"baseline"}
     at_one = {"temperature_init": 1.0, "lr": 0.0123}
@@ -150,7 +150,7 @@ def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spe
 
 
 def test_a_twin_that_trains_the_same_as_the_best_known_has_nothing_to_be_chosen_from(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": LR}, trials=6), shown)
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), clear_worth)
     study.search()
     assert {t.kind for t in study.step()} == {"baseline"}
     tuned_params = {"temperature_init": 3.0, "lr": 0.02}
@@ -166,7 +166,7 @@ def test_a_twin_that_trains_the_same_as_the_best_known_has_nothing_to_be_chosen_
 def test_where_no_ordinary_parameter_is_searched_the_baseline_is_not_chosen(
     make_spec: Any, search: dict[str, Any]
 ) -> None:
-    study = Simulated(make_spec({"search": search}, trials=6), hot).run()
+    study = SimulatedStudy(make_spec({"search": search}, trials=6), hot).run()
     assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm"]
     assert {t.arm for t in study.of("choose")} == {"search"}
     assert study.of("confirm", "baseline")
@@ -174,7 +174,7 @@ def test_where_no_ordinary_parameter_is_searched_the_baseline_is_not_chosen(
 
 def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
     choices = {"temperature_init": [1.0, 2.0], "lr": [0.1, 0.2]}
-    study = Simulated(make_spec({"search": choices}, trials=8), lambda t: -hot(t)).run()
+    study = SimulatedStudy(make_spec({"search": choices}, trials=8), lambda t: -hot(t)).run()
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None and final_set["temperature_init"] == 1.0
     assert {t.arm for t in study.of("choose")} <= {"search"}
@@ -184,7 +184,7 @@ def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
 
 
 def test_later_rounds_choose_their_own_baseline_among_all_runs_at_one(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": LR}, trials=6), hot).run().more(3)
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().more(3)
     choose_rows = [study.of("choose", "baseline", of_round) for of_round in (0, 1)]
     assert all(choose_rows)
     assert {t.seed for t in choose_rows[0]}.isdisjoint(t.seed for t in choose_rows[1])
@@ -213,7 +213,7 @@ def test_the_winner_takes_the_baselines_other_parameters_where_it_is_better_with
     make_spec: Any, is_better: bool
 ) -> None:
     worth = rates_matter(1.0 if is_better else -1.0)
-    study = Simulated(make_spec({"search": LR}, trials=6), worth).run()
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), worth).run()
     first = first_winner(study.rows, study.spec)
     final, baseline = (study.of("confirm", arm)[0].parameters for arm in ("search", "baseline"))
     assert first is not None and final is not None and baseline is not None
@@ -232,7 +232,7 @@ def test_the_winner_takes_the_baselines_other_parameters_where_it_is_better_with
 
 def test_an_exchange_that_diverges_on_a_choosing_seed_is_not_taken(make_spec: Any) -> None:
     worth = rates_matter(1.0)
-    study = Simulated(
+    study = SimulatedStudy(
         make_spec({"search": LR}, trials=6),
         lambda t: None if t.arm == "exchange" and t.pair == 0 else worth(t),
     ).run()
@@ -250,7 +250,7 @@ def test_an_exchange_changes_the_ordinary_parameters_alone(make_spec: Any) -> No
 
 
 def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": SCHEDULED}, trials=6), shown).run()
+    study = SimulatedStudy(make_spec({"search": SCHEDULED}, trials=6), clear_worth).run()
     batches = [batch for batch in study.batches if batch[0].kind == "confirm"]
     assert [{arm for t in batch for arm in arms_of(t)} for batch in batches] == [
         {"search", "baseline", "twin"},
@@ -276,7 +276,7 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
 
 def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
     spec = make_spec({"search": SCHEDULED}, trials=6)
-    study = Simulated(spec, shown).run()
+    study = SimulatedStudy(spec, clear_worth).run()
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None
     named_params = {"temperature_init": 1.7, "schedule": "constant", "lr": 0.5}
@@ -288,7 +288,7 @@ def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any
 
 def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_spec: Any) -> None:
     spec = make_spec({"search": SCHEDULED}, trials=6, arms={"constant": 3})
-    study = Simulated(spec, shown).run()
+    study = SimulatedStudy(spec, clear_worth).run()
     arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
     verdict = conclude(study.rows, [], spec)
     assert verdict is not None and verdict.total.significant
@@ -301,23 +301,23 @@ def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_s
     [
         # no gain is shown
         (SCHEDULED, noise_of),
-        (SCHEDULED, lambda t: -shown(t)),
+        (SCHEDULED, lambda t: -clear_worth(t)),
         # the winner is a constant itself
-        (LR, shown),
-        (TAU, shown),
+        (LR, clear_worth),
+        (TAU, clear_worth),
     ],
 )
 def test_no_constant_is_trained_without_a_gain_of_something_else(
     make_spec: Any, search: dict[str, Any], worth: Any
 ) -> None:
-    study = Simulated(make_spec({"search": search}, trials=6), worth).run()
+    study = SimulatedStudy(make_spec({"search": search}, trials=6), worth).run()
     arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
     assert arms == {"search", "baseline", "twin"}
 
 
 def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make_spec: Any) -> None:
     search = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
-    study = Simulated(make_spec({"search": search}, trials=6), shown).run()
+    study = SimulatedStudy(make_spec({"search": search}, trials=6), clear_worth).run()
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None and final_set["length_scaling"] == "log_n"
     # its level does not move, so that it is its own twin and has one run with it
@@ -332,7 +332,9 @@ def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make
 
 def test_references_are_the_same_for_an_agent_that_reads_the_study_late(make_spec: Any) -> None:
     spec = make_spec({"search": SCHEDULED}, trials=6)
-    study = Simulated(spec, lambda t: noise_of(t) + 3.0 * ("schedule" in active_groups(t.parameters or {})))
+    study = SimulatedStudy(
+        spec, lambda t: noise_of(t) + 3.0 * ("schedule" in active_groups(t.parameters or {}))
+    )
     study.search()
     while True:
         new_tickets = [next_tickets(study.rows, spec, Arms(spec, study.rows, []).recommend) for _ in range(2)]

@@ -9,7 +9,7 @@ import pytest
 
 from tempopt.confirmation.retrying import retried
 from tempopt.records.rows import TicketRow
-from tests.simulated import SPACE, Simulated
+from tests.simulated import SPACE, SimulatedStudy
 
 
 def worth(row: TicketRow) -> float:
@@ -18,12 +18,12 @@ def worth(row: TicketRow) -> float:
 
 
 @pytest.fixture
-def study(make_spec: Any) -> Simulated:
+def study(make_spec: Any) -> SimulatedStudy:
     spec = make_spec({"search": SPACE}, direction="maximize", trials=4, seeds={"choose": 1, "confirm": 8})
-    return Simulated(spec, worth)
+    return SimulatedStudy(spec, worth)
 
 
-def fail(study: Simulated, kind: str, arm: str | None = None) -> TicketRow:
+def fail(study: SimulatedStudy, kind: str, arm: str | None = None) -> TicketRow:
     """Have the last run of a kind fail for good."""
     row_index = max(n for n, row in enumerate(study.rows) if row.kind == kind and arm in (None, row.arm))
     failed_fields = {"state": "failed", "outcome": "failed", "value": None, "failures": 3}
@@ -31,7 +31,7 @@ def fail(study: Simulated, kind: str, arm: str | None = None) -> TicketRow:
     return study.rows[row_index]
 
 
-def test_what_the_winner_is_still_to_be_chosen_on_is_trained_again(study: Simulated) -> None:
+def test_what_the_winner_is_still_to_be_chosen_on_is_trained_again(study: SimulatedStudy) -> None:
     study.search()
     study.until("choose")
     failed_rows = [fail(study, kind) for kind in ("baseline", "search", "choose")]
@@ -40,7 +40,9 @@ def test_what_the_winner_is_still_to_be_chosen_on_is_trained_again(study: Simula
     assert fresh == []
 
 
-def test_what_was_chosen_stays_chosen_and_the_searchs_runs_are_for_rounds_to_come(study: Simulated) -> None:
+def test_what_was_chosen_stays_chosen_and_the_searchs_runs_are_for_rounds_to_come(
+    study: SimulatedStudy,
+) -> None:
     study.search()
     study.until("confirm")
     failed_rows = [fail(study, kind) for kind in ("search", "choose", "confirm")]
@@ -52,7 +54,9 @@ def test_what_was_chosen_stays_chosen_and_the_searchs_runs_are_for_rounds_to_com
     assert fresh == []
 
 
-def test_pairs_that_a_verdict_lacks_are_replaced_by_others_in_a_round_of_their_own(study: Simulated) -> None:
+def test_pairs_that_a_verdict_lacks_are_replaced_by_others_in_a_round_of_their_own(
+    study: SimulatedStudy,
+) -> None:
     study.search()
     study.run()
     assert retried(study.rows, study.spec) == ([], [])

@@ -21,7 +21,7 @@ from tempopt.confirmation.stages import (
 from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.records.tickets import arms_of, finished
 from tempopt.temperature import is_neutral
-from tests.simulated import Simulated, Worth
+from tests.simulated import SimulatedStudy, Worth
 
 PROVING = ("choose", "confirm")
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
@@ -39,7 +39,7 @@ Run = Callable[[NewTicket], TicketRow]
 def run(run_ticket: Any) -> Run:
     """Return what trains a ticket: hotter is better, and every run takes 2 s."""
 
-    def trained(ticket: NewTicket, **fields: Any) -> TicketRow:
+    def train_ticket(ticket: NewTicket, **fields: Any) -> TicketRow:
         tau = {"constant": 2.0, "search": 3.0}.get(ticket.arm, 1.0)
         if tau != 1.0:
             tau += ticket.number / 100
@@ -49,7 +49,7 @@ def run(run_ticket: Any) -> Run:
         )
         return row
 
-    return trained
+    return train_ticket
 
 
 def carried_through(tickets: list[TicketRow], spec: Any, run: Run) -> list[TicketRow]:
@@ -59,7 +59,7 @@ def carried_through(tickets: list[TicketRow], spec: Any, run: Run) -> list[Ticke
     return tickets
 
 
-def ended(ticket: NewTicket, run_ticket: Any, state: str) -> TicketRow:
+def end_ticket(ticket: NewTicket, run_ticket: Any, state: str) -> TicketRow:
     row: TicketRow = run_ticket(ticket, None, state=state, round=ticket.round)
     return row
 
@@ -183,7 +183,7 @@ def test_trials_added_while_a_round_is_being_confirmed_wait_for_the_next(
 ) -> None:
     spec = make_spec(trials=4)
     search_rows = [run(t) for t in first_tickets(spec)]
-    waiting = [ended(t, run_ticket, "waiting") for t in next_tickets(search_rows, spec)]
+    waiting = [end_ticket(t, run_ticket, "waiting") for t in next_tickets(search_rows, spec)]
     assert {t.round for t in more_tickets([*search_rows, *waiting], spec, 1)} == {1}
 
 
@@ -194,7 +194,7 @@ def test_a_study_that_was_stopped_comes_to_an_end(
     spec = make_spec(trials=6, candidates=2, arms={"baseline": 3, "constant": 3})
     first = first_tickets(spec)
     tickets = [run(t) for t in first[:num_begun]] + [
-        ended(t, run_ticket, "withdrawn") for t in first[num_begun:]
+        end_ticket(t, run_ticket, "withdrawn") for t in first[num_begun:]
     ]
     tickets = [dataclasses.replace(t, parameters=None) if t.state == "withdrawn" else t for t in tickets]
     assert finished(tickets)
@@ -213,7 +213,7 @@ def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
 ) -> None:
     spec = make_spec(trials=4, candidates=1)
     tickets = [
-        dataclasses.replace(ended(t, run_ticket, "withdrawn"), parameters=None)
+        dataclasses.replace(end_ticket(t, run_ticket, "withdrawn"), parameters=None)
         if t.kind == "baseline"
         else run(t)
         for t in first_tickets(spec)
@@ -236,11 +236,11 @@ def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
 def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticket: Any) -> None:
     spec = make_spec(trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
     first = first_tickets(spec)
-    waiting = [ended(t, run_ticket, "waiting") for t in first]
+    waiting = [end_ticket(t, run_ticket, "waiting") for t in first]
     # 3 candidates on 4 seeds, then winner and baseline on 8 seeds
     assert to_prove(waiting, spec) == 3 * 4 + 2 * 8
     tuned_spec = make_spec(LR, trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
-    waiting_too = [ended(t, run_ticket, "waiting") for t in first_tickets(tuned_spec)]
+    waiting_too = [end_ticket(t, run_ticket, "waiting") for t in first_tickets(tuned_spec)]
     # The baseline is tuned, and has three candidates and the twin; at an exchange both sets may need runs,
     # and the twin is confirmed, too.
     assert to_prove(waiting_too, tuned_spec) == (4 + 2) + (3 + 4 + 2) * 4 + 3 * 8
@@ -249,7 +249,7 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     while new_tickets := next_tickets(tickets, spec):
         # who leaves the race takes less with it than was set aside, and nothing takes more
         assert len(new_tickets) <= to_come(tickets, spec) <= expected
-        waiting_rows = [ended(t, run_ticket, "waiting") for t in new_tickets]
+        waiting_rows = [end_ticket(t, run_ticket, "waiting") for t in new_tickets]
         expected = to_come(tickets, spec)
         assert to_prove([*tickets, *waiting_rows], spec) == expected
         tickets = [*tickets, *map(run, new_tickets)]
@@ -257,7 +257,7 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     assert expected == to_prove(tickets, spec) == 0
 
 
-def drawn_study(make_spec: Any, number: int) -> Simulated:
+def drawn_study(make_spec: Any, number: int) -> SimulatedStudy:
     """Return a study that is drawn at random: its spec, its gain, its noise and how often runs diverge."""
     draw = random.Random(number)
     search: dict[str, Any] = {"temperature_init": draw.choice([[0.5, 1.0, 2.0], {"low": 0.25, "high": 4.0}])}
@@ -283,7 +283,7 @@ def drawn_study(make_spec: Any, number: int) -> Simulated:
             return None
         return gain * (not is_neutral(t.parameters or {})) + ticket_rng.gauss(0.0, 1.0)
 
-    return Simulated(spec, worth)
+    return SimulatedStudy(spec, worth)
 
 
 def is_constant(ticket: TicketRow) -> bool:
@@ -333,7 +333,7 @@ def helped(gain: float, name: str = "") -> Worth:
 
 def test_the_stages_of_a_study_in_their_order(make_spec: Any) -> None:
     plan = {**PLAN, "schedule": ["cosine"], "length_scaling": ["log_n"]}
-    study = Simulated(make_spec({"search": plan}, trials=8, explain=True), helped(1.0)).run()
+    study = SimulatedStudy(make_spec({"search": plan}, trials=8, explain=True), helped(1.0)).run()
     stages: list[tuple[str, ...]] = []
     for batch in study.batches:
         arms = sorted({arm for t in batch for arm in arms_of(t)}) if batch[0].kind != "ablation" else []
@@ -357,7 +357,7 @@ def test_the_stages_of_a_study_in_their_order(make_spec: Any) -> None:
 def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows(make_spec: Any) -> None:
     spec = make_spec({"search": PLAN}, trials=8, explain=True, seeds={"confirm": {"min": 4, "max": 8}})
     for name in "abcd":
-        study, shuffle = Simulated(spec, by_chance(name)), random.Random(name)
+        study, shuffle = SimulatedStudy(spec, by_chance(name)), random.Random(name)
         study.search()
         while True:
             shuffled_rows = shuffle.sample(study.rows, len(study.rows))
@@ -371,7 +371,7 @@ def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows
 # ---- looks on the way
 
 
-def looked_at(make_spec: Any, values: Callable[[int], float], confirm: Any, **study: Any) -> Simulated:
+def looked_at(make_spec: Any, values: Callable[[int], float], confirm: Any, **study: Any) -> SimulatedStudy:
     """Return a study with the gain of each confirming pair as given."""
 
     def worth(t: TicketRow) -> float:
@@ -379,10 +379,10 @@ def looked_at(make_spec: Any, values: Callable[[int], float], confirm: Any, **st
             return t.parameters["temperature_init"] if t.parameters else 0.0
         return 0.5 + values(t.pair or 0) * (t.arm == "search")
 
-    return Simulated(make_spec(trials=4, seeds={"confirm": confirm}, **study), worth).run()
+    return SimulatedStudy(make_spec(trials=4, seeds={"confirm": confirm}, **study), worth).run()
 
 
-def pairs_by_batch(study: Simulated) -> list[list[int]]:
+def pairs_by_batch(study: SimulatedStudy) -> list[list[int]]:
     return [
         sorted({t.pair for t in batch if t.pair is not None})
         for batch in study.batches

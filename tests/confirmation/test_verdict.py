@@ -491,7 +491,9 @@ def test_where_no_run_failed_there_are_no_failures(fixed_spec: Any, runs: Any) -
 LONG = {"confirm": {"min": 4, "max": 16}}
 
 
-def unstable(runs: Any, num_diverged: int, *, gain: float = -0.05, num_pairs: int = 16) -> list[TicketRow]:
+def unstable_runs(
+    runs: Any, num_diverged: int, *, gain: float = -0.05, num_pairs: int = 16
+) -> list[TicketRow]:
     """Return pairs of which the runs at one diverge on some, and the winner gains nothing on the others."""
     noise = np.random.default_rng(3).normal(0.0, 0.05, (2, num_pairs))
     baseline = [None if pair < num_diverged else 0.5 + float(noise[0, pair]) for pair in range(num_pairs)]
@@ -505,7 +507,7 @@ def test_a_winner_that_fails_less_often_by_mcnemars_test_is_recommended_for_its_
 ) -> None:
     # of pairs on which one of the two fails, each is as likely: the exact test is that of a coin
     assert (stats.binomtest(0, num_diverged).pvalue < FIRST) == is_shown
-    verdict = conclude(unstable(runs, num_diverged), [], fixed_spec(seeds=LONG))
+    verdict = conclude(unstable_runs(runs, num_diverged), [], fixed_spec(seeds=LONG))
     assert verdict is not None and verdict.has_all_pairs and not verdict.total.significant
     assert verdict.failures is not None
     assert verdict.failures.p_value == pytest.approx(stats.binomtest(0, num_diverged).pvalue)
@@ -520,10 +522,10 @@ def test_a_winner_that_fails_less_often_by_mcnemars_test_is_recommended_for_its_
 
 def test_failures_are_tested_on_all_pairs_alone(fixed_spec: Any, runs: Any) -> None:
     spec = fixed_spec(seeds=LONG)
-    unstable_tickets = unstable(runs, 8, num_pairs=8)
+    unstable_tickets = unstable_runs(runs, 8, num_pairs=8)
     # a winner that is behind and fails less often gets all of its pairs
     assert conclude(unstable_tickets, [], spec) is None
-    stable = unstable(runs, 0, gain=-0.5, num_pairs=4)
+    stable = unstable_runs(runs, 0, gain=-0.5, num_pairs=4)
     verdict = conclude(stable, [], spec)
     assert verdict is not None and not verdict.has_all_pairs and not verdict.is_more_stable
 
@@ -540,6 +542,6 @@ def test_a_winner_that_fails_more_often_is_not_more_stable(fixed_spec: Any, runs
 def test_a_gain_that_is_shown_is_the_reason_even_where_the_winner_is_more_stable(
     fixed_spec: Any, runs: Any
 ) -> None:
-    verdict = conclude(unstable(runs, 8, gain=0.3), [], fixed_spec(seeds={"confirm": 16}))
+    verdict = conclude(unstable_runs(runs, 8, gain=0.3), [], fixed_spec(seeds={"confirm": 16}))
     assert verdict is not None and verdict.total.significant and verdict.is_more_stable
     assert verdict.recommendation is not None and verdict.recommendation.reason == "gain"

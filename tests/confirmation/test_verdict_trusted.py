@@ -16,7 +16,7 @@ from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
-from tests.simulated import Modelled, Simulated, Worth
+from tests.simulated import ModelledStudy, SimulatedStudy, Worth
 from tests.tiers import long_but
 
 FIRST = 0.05
@@ -32,7 +32,7 @@ NOISES: dict[str, Noise] = {
 Tally = tuple[int, int]
 
 
-def simulated(
+def simulate_study(
     run_ticket: Any, make_ticket: Any, spec: StudySpec, draws: Iterator[float], gain: float, naive: bool
 ) -> list[TicketRow]:
     """Return a whole study in which every parameter set has the same noise, the search's plus ``gain``.
@@ -82,7 +82,7 @@ def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth
     return counts
 
 
-def within(misses: int, studies: int, level: float = FIRST) -> bool:
+def is_within_level(misses: int, studies: int, level: float = FIRST) -> bool:
     """Whether so many misses are no more than chance makes of a level (p > 0.001)."""
     return bool(stats.binom.sf(misses - 1, studies, level) > 1e-3)
 
@@ -98,7 +98,9 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
         }
         rng = np.random.default_rng(20250101)
         samples = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()
-        runs = (simulated(run_ticket, make_ticket, specs["t"], iter(draws), gain, naive) for draws in samples)
+        runs = (
+            simulate_study(run_ticket, make_ticket, specs["t"], iter(draws), gain, naive) for draws in samples
+        )
         return tally(specs, runs, gain)
 
     return simulate
@@ -109,14 +111,14 @@ def test_where_nothing_helps_a_fortieth_of_the_studies_claims_a_gain_at_most(
     simulation: Any, noise: str
 ) -> None:
     for test, (claims, num_covered) in simulation(noise, 300).items():
-        assert within(claims, 300, FIRST / 2), (test, claims)
-        assert within(300 - num_covered, 300), (test, num_covered)
+        assert is_within_level(claims, 300, FIRST / 2), (test, claims)
+        assert is_within_level(300 - num_covered, 300), (test, num_covered)
 
 
 @pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
 def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -> None:
     for test, (_, num_covered) in simulation(noise, 200, gain=0.5).items():
-        assert within(200 - num_covered, 200), (test, num_covered)
+        assert is_within_level(200 - num_covered, 200), (test, num_covered)
 
 
 @pytest.mark.long
@@ -126,8 +128,8 @@ def test_estimating_on_the_seeds_that_chose_would_be_caught(
     # nobody leaves the race, so that the winner has a run on each of them
     monkeypatch.setattr("tempopt.records.racing.ALPHA", 0.0)
     for claims, num_covered in simulation("normal", 300, naive=True, candidates=10).values():
-        assert not within(claims, 300, FIRST / 2)
-        assert not within(300 - num_covered, 300)
+        assert not is_within_level(claims, 300, FIRST / 2)
+        assert not is_within_level(300 - num_covered, 300)
 
 
 def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
@@ -167,12 +169,12 @@ def matters(world: random.Random, ridge: float = 0.0) -> Worth:
 
 def verdicts(
     make_spec: Any, other_params: dict[str, Any], studies: int
-) -> Iterator[tuple[Verdict, Simulated]]:
+) -> Iterator[tuple[Verdict, SimulatedStudy]]:
     """Return verdicts of worlds in which temperature does nothing but move the best rate."""
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **other_params}
     for number in range(studies):
         spec = make_spec({"search": space}, trials=20, seed=number)
-        study = Simulated(spec, matters(random.Random(number))).run()
+        study = SimulatedStudy(spec, matters(random.Random(number))).run()
         verdict = conclude(study.rows, [], spec)
         assert verdict is not None
         yield verdict, study
@@ -180,9 +182,11 @@ def verdicts(
 
 def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spec: Any) -> None:
     all_verdicts = [verdict for verdict, _ in verdicts(make_spec, OTHERS, 100)]
-    assert within(sum(v.total.significant for v in all_verdicts), 100, FIRST / 2)
-    assert within(sum(v.schedule_shown for v in all_verdicts), 100, FIRST / 2)
-    assert within(sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in all_verdicts), 100)
+    assert is_within_level(sum(v.total.significant for v in all_verdicts), 100, FIRST / 2)
+    assert is_within_level(sum(v.schedule_shown for v in all_verdicts), 100, FIRST / 2)
+    assert is_within_level(
+        sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in all_verdicts), 100
+    )
 
 
 @pytest.mark.long
@@ -191,8 +195,8 @@ def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown(make_spec: Any) 
     num_shown = 0
     for number in range(60):
         spec = make_spec(space, seed=number)
-        study = Modelled(spec, matters(random.Random(number), 1.0)).run()
+        study = ModelledStudy(spec, matters(random.Random(number), 1.0)).run()
         verdict = conclude(study.rows, [], spec)
         assert verdict is not None
         num_shown += verdict.total.significant
-    assert within(num_shown, 60, FIRST / 2)
+    assert is_within_level(num_shown, 60, FIRST / 2)

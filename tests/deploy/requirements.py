@@ -33,7 +33,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def imported() -> set[str]:
+def imported_packages() -> set[str]:
     """Return the packages from which a server imports, whenever it does."""
     graph = grimp.build_graph("tempopt", include_external_packages=True, exclude_type_checking_imports=True)
     upstream_modules: set[str] = set()
@@ -47,7 +47,7 @@ def imported() -> set[str]:
 def roots() -> list[Requirement]:
     """Return the requirements of tempopt that a server has, those of its drivers included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    imported_names = imported()
+    imported_names = imported_packages()
     requirements = [
         requirement
         for requirement in map(Requirement, project["dependencies"])
@@ -71,12 +71,12 @@ def closure(requirements: Iterable[Requirement]) -> set[str]:
         names.add(name)
         todo += [
             (normal(requirement.name), frozenset(requirement.extras))
-            for requirement in _required(name, extras)
+            for requirement in _requirements_of(name, extras)
         ]
     return names
 
 
-def _required(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+def _requirements_of(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
     for text in distribution(name).requires or ():
         requirement = Requirement(text)
         if requirement.marker is None or any(
@@ -91,11 +91,11 @@ def pins() -> dict[str, str]:
     return {normal(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.M)}
 
 
-def written() -> str:
+def file_text() -> str:
     """Return what the file has to say."""
     versions = pins()
     return _HEAD + "".join(f"{name}=={versions[name]}\n" for name in sorted(closure(roots())))
 
 
 if __name__ == "__main__":
-    print(written(), end="")
+    print(file_text(), end="")

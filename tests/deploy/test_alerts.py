@@ -13,9 +13,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.conftest import Served, served
+from tests.server.conftest import RunningServer, running_server
 
-__all__ = ["served"]
+__all__ = ["running_server"]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
@@ -25,11 +25,13 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in data["groups"] for rule in group["rules"]]
 
 
-def test_every_metric_of_the_alerts_is_exported_with_the_labels_that_are_asked_for(served: Served) -> None:
-    served.store.create_study("mine", {}, "hash")
-    httpx.get(f"{served.url}/readyz", timeout=300.0)
-    headers = {"authorization": f"Bearer {served.token}"}
-    answer = httpx.get(f"{served.url}/metrics", headers=headers, timeout=300.0)
+def test_every_metric_of_the_alerts_is_exported_with_the_labels_that_are_asked_for(
+    running_server: RunningServer,
+) -> None:
+    running_server.store.create_study("mine", {}, "hash")
+    httpx.get(f"{running_server.url}/readyz", timeout=300.0)
+    headers = {"authorization": f"Bearer {running_server.token}"}
+    answer = httpx.get(f"{running_server.url}/metrics", headers=headers, timeout=300.0)
     labels: dict[str, set[str]] = {}
     values: dict[tuple[str, str], set[str]] = {}
     for family in text_string_to_metric_families(answer.text):

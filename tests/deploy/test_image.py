@@ -19,7 +19,7 @@ ROOT = requirements.ROOT
 @pytest.mark.static
 def test_the_requirements_of_a_server_are_what_it_imports() -> None:
     text = requirements.FILE.read_text(encoding="utf-8")
-    assert text == requirements.written()
+    assert text == requirements.file_text()
     names = set(re.findall(r"^([\w-]+)==", text, re.M))
     assert {"fastapi", "sqlalchemy", "psycopg-binary", "s3fs"} <= names
     assert not names & {"torch", "lightning", "torchmetrics", "pytorch-lightning", "scikit-learn"}

@@ -119,24 +119,24 @@ def test_evaluations_are_trials_that_optuna_shows_and_the_same_command_goes_on(
 
 
 def test_what_cannot_be_evaluated_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused(*words: str) -> str:
+    def refusal(*words: str) -> str:
         assert main(["evaluate", "toy.yaml", *words, "--trials", "2", "--storage", URL]) == 2
         return capsys.readouterr().err
 
-    assert f"there is no file {folder / 'other.pt'}" in refused("--weights", "other.pt")
+    assert f"there is no file {folder / 'other.pt'}" in refusal("--weights", "other.pt")
     assert "works on a database" in _of_server(capsys)
     torch.save({"weight": torch.ones(2)}, "other.pt")
-    assert "other.pt is of another model than" in refused("--weights", "other.pt")
+    assert "other.pt is of another model than" in refusal("--weights", "other.pt")
     assert main(["evaluate", "toy.yaml", "--weights", "trained.pt", "--trials", "2", "--name", "a"]) == 0
     capsys.readouterr()
-    message = refused("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
+    message = refusal("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
     assert 'The Optuna study "a" evaluates other weights' in message
 
 
 def test_an_interrupted_command_says_how_to_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*args: Any, **options: Any) -> None:
+    def raise_interrupt(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     words = [
@@ -151,7 +151,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         "--json",
     ]
     with monkeypatch.context() as patch:
-        patch.setattr("tempopt.cli.evaluate.evaluate_weights", interrupted)
+        patch.setattr("tempopt.cli.evaluate.evaluate_weights", raise_interrupt)
         assert main([*words, "--storage", "sqlite:///other.db"]) == 130
     command = shlex.split(capsys.readouterr().err.splitlines()[-1])
     assert command[1:-2] == words and command[-2:] == ["--storage", "sqlite:///other.db"]

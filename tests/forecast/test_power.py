@@ -22,7 +22,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import paired
 from tempopt.temperature import is_neutral, training_key
-from tests.simulated import Simulated
+from tests.simulated import SimulatedStudy
 
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
 PLANS = {
@@ -64,7 +64,7 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
     smallest_gain = detectable(make_spec(seeds={"confirm": {"min": 4, "max": 12}}))
     rng, studies = np.random.default_rng(3), 400
 
-    def shown() -> bool:
+    def is_shown() -> bool:
         pairs = rng.normal(smallest_gain.effect, 1.0, 12)
         for look in (4, 8, 12):
             looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
@@ -73,7 +73,7 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
                 return bool(test.significant)
         return False
 
-    share = sum(shown() for _ in range(studies)) / studies
+    share = sum(is_shown() for _ in range(studies)) / studies
     assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / studies))
 
 
@@ -177,7 +177,7 @@ def test_ranges_hold_the_smallest_gain_as_often_as_they_say(make_spec: Any, corr
             gain = 0.0 if is_neutral(row.parameters or {}) else 3.0 * difference * (number % 2)
             return gain + math.sqrt(1 - correlation) * own_noise + math.sqrt(correlation) * common
 
-        rows = Simulated(spec, worth).run().rows
+        rows = SimulatedStudy(spec, worth).run().rows
         for kinds in (("baseline",), ("baseline", "choose"), ("baseline", "choose", "confirm")):
             noise = known_of([row for row in rows if row.kind in kinds], spec)
             assert noise is not None

@@ -12,7 +12,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import active_groups, is_neutral
-from tests.simulated import SPACE, Simulated
+from tests.simulated import SPACE, SimulatedStudy
 
 TAU = {"search": {"temperature_init": {"low": 0.5, "high": 2.0}}}
 SMALL = {"trials": 4, "arms": {"baseline": 3, "constant": 2}, "candidates": 2}
@@ -131,7 +131,7 @@ def test_studies_that_turn_out_in_any_way_have_runs_in_the_range(
 ) -> None:
     spec = make_spec(sections, trials=12, **study)
     runs = planned_runs(spec)
-    counts = [len(Simulated(spec, worth_of(number)).run().rows) for number in range(6)]
+    counts = [len(SimulatedStudy(spec, worth_of(number)).run().rows) for number in range(6)]
     assert max(counts) <= runs.most()
     assert min(runs.total(gain=gain).min for gain in (True, False)) <= min(counts)
 
@@ -181,7 +181,7 @@ def test_no_study_has_more_runs_than_are_said_and_none_that_ends_well_fewer(
         spec = drawn_spec(make_spec, number)
         runs = planned_runs(spec)
         for study in range(2):
-            rows = Simulated(spec, worth_of(100 * number + study)).run().rows
+            rows = SimulatedStudy(spec, worth_of(100 * number + study)).run().rows
             assert len(rows) <= runs.most(), (number, study)
             has_failed = any(row.outcome != "complete" for row in rows)
             # a winner at τ = 1, which tempopt's sampler never names, shares its runs with its references

@@ -47,7 +47,7 @@ class Recorder(Launcher):
         self.stand = [replace(job, state="gone") if job.id in ids else job for job in self.stand]
 
 
-class Beside(Recorder):
+class LocalRecorder(Recorder):
     """The same on this machine, with agents that end with the program."""
 
     name: ClassVar[str] = "beside"
@@ -56,15 +56,15 @@ class Beside(Recorder):
 
 
 @pytest.fixture
-def far() -> Recorder:
+def far_launcher() -> Recorder:
     """A launcher whose agents run elsewhere and outlive the program."""
     return Recorder({})
 
 
 @pytest.fixture
-def beside() -> Beside:
+def local_launcher() -> LocalRecorder:
     """A launcher whose agents run on this machine."""
-    return Beside({})
+    return LocalRecorder({})
 
 
 @pytest.fixture

@@ -38,13 +38,13 @@ _PASSWORD = "geheim4711"
 _WATCHED = PROGRAM[-1].encode()
 _KEEPER = b"ray::Keeper"
 
-undisturbed = cluster_fixtures.undisturbed
+undisturbed = cluster_fixtures.undisturbed_record
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes, the same for all tests here; who removes one adds another."""
-    with ray_cluster.running() as running_cluster:
+    with ray_cluster.run_cluster() as running_cluster:
         first = make_launcher("ray", {"address": running_cluster.address})  # others share its connection
         yield running_cluster
         first.close()
@@ -82,7 +82,7 @@ def task(tmp_path: Path, url: str) -> Task:
         program=PROGRAM,
         study=studies.NAME,
         storage=url,
-        spec=studies.stored(studies.spec(TICKETS, lease=5)),
+        spec=studies.stored_spec(studies.spec(TICKETS, lease=5)),
         options=("--checkpoints", str(tmp_path / "runs")),
         cpus=CPUS,
         folder=str(tmp_path),
@@ -108,23 +108,23 @@ def _set_pace(folder: Path, seconds: float) -> None:
 
 
 def _at_work(url: str) -> set[str | None]:
-    return {row.agent for row in studies.seen(url) if row.state == "running" and row.checkpoints}
+    return {row.agent for row in studies.read_tickets(url) if row.state == "running" and row.checkpoints}
 
 
 def _states(launcher: RayLauncher, ids: list[str]) -> list[str]:
     return [job.state for job in launcher.jobs(ids)]
 
 
-def _ended(launcher: RayLauncher, ids: list[str]) -> list[Job]:
+def _wait_for_jobs(launcher: RayLauncher, ids: list[str]) -> list[Job]:
     wait_until(lambda: set(_states(launcher, ids)) <= {"done", "failed"}, "the end of agents")
     return launcher.jobs(ids)
 
 
-def _there(pids: list[int]) -> list[int]:
+def _alive_pids(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
 
 
-def _running(node: Any, program: bytes) -> list[int]:
+def _pids_of(node: Any, program: bytes) -> list[int]:
     """Return the processes of a node that run a program."""
     pids = []
     for pid in descendants(ray_cluster.raylet(node)):
@@ -155,7 +155,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     task: Task,
     url: str,
     tmp_path: Path,
-    undisturbed: Callable[[int], studies.Record],
+    undisturbed_run: Callable[[int], studies.Record],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tempopt.launch import ray
@@ -166,19 +166,20 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     wait_until(lambda: len(_at_work(url)) == 2, "both agents at work")
     assert _states(launcher, ids) == ["running", "running"]
     for keeper_too in (True, False):
-        assert bool(_running(cluster.other, _KEEPER)) is keeper_too
+        assert bool(_pids_of(cluster.other, _KEEPER)) is keeper_too
         # nothing is to end before the next node is lost
         _set_pace(tmp_path, 3.0)
         pids = cluster.remove(cluster.other)
         wait_until(
-            lambda pids_of_node=pids: not _there(pids_of_node), "the end of all that ran on the lost node"
+            lambda pids_of_node=pids: not _alive_pids(pids_of_node),
+            "the end of all that ran on the lost node",
         )  # type: ignore[misc]
         wait_until(lambda: "waiting" in _states(launcher, ids), "the news that an agent is lost")
         cluster.other = cluster.add()
         wait_until(lambda: bool(_workers(cluster.other)), "an agent on the node that is new")
     _set_pace(tmp_path, 0.0)
-    assert [job.state for job in _ended(launcher, ids)] == ["done", "done"]
-    assert not studies.read(url, TICKETS).differences(undisturbed(TICKETS))
+    assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done", "done"]
+    assert not studies.read(url, TICKETS).differences(undisturbed_run(TICKETS))
 
 
 _DRIVER = """
@@ -198,15 +199,17 @@ def test_a_study_goes_on_when_whoever_launched_it_is_killed(
     import json
 
     _set_pace(tmp_path, 1.0)
-    short_task = replace(task, spec=studies.stored(studies.spec(1, steps=8)))
+    short_task = replace(task, spec=studies.stored_spec(studies.spec(1, steps=8)))
     task_data = json.dumps({name: getattr(short_task, name) for name in Task.__slots__})
     with subprocess.Popen(_script(cluster, _DRIVER, task_data), stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None
         ids = json.loads(driver.stdout.readline())
-        wait_until(lambda: any(row.state == "running" for row in studies.seen(url)), "an agent at work")
+        wait_until(
+            lambda: any(row.state == "running" for row in studies.read_tickets(url)), "an agent at work"
+        )
         driver.send_signal(signal.SIGKILL)
     _set_pace(tmp_path, 0.0)
-    assert [job.state for job in _ended(launcher, ids)] == ["done"]
+    assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done"]
     assert studies.state(url) == "done"
 
 
@@ -215,27 +218,28 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
 ) -> None:
     from tempopt.launch.ray import ray
 
-    def running(program: bytes) -> list[int]:
-        return [pid for node in (cluster.head, cluster.other) for pid in _running(node, program)]
+    def program_pids(program: bytes) -> list[int]:
+        return [pid for node in (cluster.head, cluster.other) for pid in _pids_of(node, program)]
 
     need = Need(gpus=0.5)
     (joint_task,) = tasks(task, need, launcher.split(need, 2))
     num_gpus = ray.available_resources()["GPU"]
     ids = launcher.start([joint_task])
     wait_until(
-        lambda: sum(row.state == "running" for row in studies.seen(url)) == 2, "two trials side by side"
+        lambda: sum(row.state == "running" for row in studies.read_tickets(url)) == 2,
+        "two trials side by side",
     )
     assert num_gpus - ray.available_resources()["GPU"] == 1.0
     workers = [*_workers(cluster.head), *_workers(cluster.other)]
-    agents = running(_WATCHED)
+    agents = program_pids(_WATCHED)
     assert len(workers) == 2
     assert [ray_cluster.variable(pid, "CUDA_VISIBLE_DEVICES") in ("0", "1") for pid in agents] == [True]
     assert strike(ray_cluster.parent(agents[0]), signal.SIGKILL)
-    wait_until(lambda: not _there([*agents, *workers]), "the end of an agent without a worker")
-    wait_until(lambda: bool(running(_WATCHED)), "the next agent")
+    wait_until(lambda: not _alive_pids([*agents, *workers]), "the end of an agent without a worker")
+    wait_until(lambda: bool(program_pids(_WATCHED)), "the next agent")
     launcher.cancel(ids)
     assert _states(launcher, ids) == ["done"]
-    assert not running(_WATCHED)
+    assert not program_pids(_WATCHED)
     wait_until(lambda: ray.available_resources()["GPU"] == num_gpus, "the card to be free again")
 
 
@@ -248,9 +252,9 @@ def test_a_killed_keeper_starts_nothing_again_that_had_ended_and_no_password_is_
     launcher.cancel(ids[1:])
     jobs_before = launcher.jobs(ids)
     assert [(job.state, job.code) for job in jobs_before] == [("failed", 2), ("done", None)]
-    keepers = [pid for node in (cluster.head, cluster.other) for pid in _running(node, _KEEPER)]
+    keepers = [pid for node in (cluster.head, cluster.other) for pid in _pids_of(node, _KEEPER)]
     assert keepers and [strike(pid, signal.SIGKILL) for pid in keepers]
-    wait_until(lambda: not _there(keepers), "the end of the keeper")
+    wait_until(lambda: not _alive_pids(keepers), "the end of the keeper")
     job_lists: list[list[Job]] = []
 
     def is_back() -> bool:
@@ -279,10 +283,10 @@ def test_agents_of_a_start_that_is_broken_off_are_not_left_on_the_cluster(
         with pytest.raises(type(error)):
             launcher.start([replace(task, study="broken", cpus=CPUS + 1)])
 
-    def named() -> list[str]:
+    def actor_names() -> list[str]:
         return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 
-    wait_until(lambda: not any(name.startswith("broken-") for name in named()), "the end of the keeper")
+    wait_until(lambda: not any(name.startswith("broken-") for name in actor_names()), "the end of the keeper")
 
 
 def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
@@ -293,14 +297,14 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
     monkeypatch.setattr(ray, "_PATIENCE", 1.5)
     requests = []
 
-    class Away:
+    class UnreachableActor:
         leave = property(lambda self: self)
 
         def remote(self, indices: list[int]) -> list[int]:
             requests.append(indices)
             raise ray.ActorUnavailableError("its node is slow", None)
 
-    monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: Away())
+    monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: UnreachableActor())
     with pytest.raises(UsageError, match="What keeps the agents chaos-1 on Ray does not answer"):
         launcher.cancel(["chaos-1:0"])
     assert len(requests) > 1

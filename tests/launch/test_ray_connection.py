@@ -44,7 +44,7 @@ class Cluster:
 
 
 @pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def connect_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Returns what connects to a cluster with given outcomes."""
     from tempopt.launch import ray_connection
 
@@ -65,9 +65,9 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.parametrize("failures", [1, 2, 4])
 def test_a_connection_that_failed_for_a_passing_reason_is_tried_again(
-    connected: Any, capsys: pytest.CaptureFixture[str], failures: int
+    connect_to: Any, capsys: pytest.CaptureFixture[str], failures: int
 ) -> None:
-    cluster, take = connected(*[ConnectionAbortedError(_ENDED)] * failures, None)
+    cluster, take = connect_to(*[ConnectionAbortedError(_ENDED)] * failures, None)
     take()
     assert (cluster.tries, cluster.shut) == (failures + 1, failures)
     stderr_lines = capsys.readouterr().err.splitlines()
@@ -79,9 +79,9 @@ def test_a_connection_that_failed_for_a_passing_reason_is_tried_again(
 
 
 def test_a_connection_that_never_comes_about_is_given_up_with_the_cause_and_the_remedy(
-    connected: Any,
+    connect_to: Any,
 ) -> None:
-    cluster, take = connected(ConnectionAbortedError(_ENDED))
+    cluster, take = connect_to(ConnectionAbortedError(_ENDED))
     with pytest.raises(
         UsageError, match="address=ray://head:10001: tried 5 times: .*client server failed"
     ) as error:
@@ -90,23 +90,23 @@ def test_a_connection_that_never_comes_about_is_given_up_with_the_cause_and_the_
     assert "GRPC_ENABLE_FORK_SUPPORT=0" in str(error.value)
 
 
-def test_what_would_fail_again_is_tried_once(connected: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster, take = connected(RuntimeError("Version mismatch: the cluster has Ray 2.52."))
+def test_what_would_fail_again_is_tried_once(connect_to: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, take = connect_to(RuntimeError("Version mismatch: the cluster has Ray 2.52."))
     with pytest.raises(UsageError, match=r"Version mismatch: the cluster has Ray 2.52. Give HOST:PORT"):
         take()
     assert (cluster.tries, cluster.shut, capsys.readouterr().err) == (1, 1, "")
 
 
-def test_an_exception_without_a_message_is_named(connected: Any) -> None:
-    _, take = connected(AssertionError())
+def test_an_exception_without_a_message_is_named(connect_to: Any) -> None:
+    _, take = connect_to(AssertionError())
     with pytest.raises(
         UsageError, match="address=ray://head:10001: AssertionError without a message, raised in init"
     ):
         take()
 
 
-def test_ctrl_c_is_not_tried_again_and_leaves_no_half_of_a_connection(connected: Any) -> None:
-    cluster, take = connected(KeyboardInterrupt())
+def test_ctrl_c_is_not_tried_again_and_leaves_no_half_of_a_connection(connect_to: Any) -> None:
+    cluster, take = connect_to(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         take()
     assert (cluster.tries, cluster.shut) == (1, 1)
@@ -143,7 +143,7 @@ def _servers_killed(max_kills: int) -> Iterator[list[int]]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes that serve ray://."""
-    with ray_cluster.running(with_clients=True) as running_cluster:
+    with ray_cluster.run_cluster(with_clients=True) as running_cluster:
         yield running_cluster
 
 

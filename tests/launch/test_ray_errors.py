@@ -16,7 +16,7 @@ _SLOW = "RuntimeError: Proxy failed to Connect to backend! Check `ray_client_ser
 _TWICE = "Call to `ray.init()` on the server failed with: Perhaps you called ray.init twice by accident?"
 
 
-def _raised(error: Exception) -> Exception:
+def _raise_and_catch(error: Exception) -> Exception:
     try:
         raise error
     except type(error) as caught:
@@ -25,7 +25,7 @@ def _raised(error: Exception) -> Exception:
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError(""), ValueError("  \n")], ids=repr)
 def test_an_exception_without_a_message_is_named_with_its_place(error: Exception) -> None:
-    message = shortly(_raised(error))
+    message = shortly(_raise_and_catch(error))
     assert message.startswith(
         f"{type(error).__name__} without a message, raised in _raised (test_ray_errors.py, "
     )

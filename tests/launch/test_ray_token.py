@@ -31,7 +31,7 @@ TOKEN = secrets.token_hex(32)
 _VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
 
 
-def _kept(path: Path, text: str) -> Path:
+def _write_token(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
     path.write_text(text)
@@ -41,8 +41,8 @@ def _kept(path: Path, text: str) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """Two nodes that ask for the token, as a file that an editor has ended with a new line gives it."""
-    token = _kept(tmp_path_factory.mktemp("nodes") / "token", f"{TOKEN}\n")
-    with ray_cluster.running(token_file=token, with_clients=True) as running_cluster:
+    token = _write_token(tmp_path_factory.mktemp("nodes") / "token", f"{TOKEN}\n")
+    with ray_cluster.run_cluster(token_file=token, with_clients=True) as running_cluster:
         yield running_cluster
 
 
@@ -73,7 +73,7 @@ def task(tmp_path: Path, url: str) -> Task:
         program=PROGRAM,
         study=studies.NAME,
         storage=url,
-        spec=studies.stored(studies.spec(2, steps=8)),
+        spec=studies.stored_spec(studies.spec(2, steps=8)),
         options=("--checkpoints", str(tmp_path / "runs")),
         cpus=CPUS,
         folder=str(tmp_path),
@@ -110,7 +110,7 @@ def _command_lines() -> bytes:
 def test_a_search_ends_with_its_verdict_and_the_token_is_written_down_nowhere(
     cluster: RayCluster, url: str, tmp_path: Path, address_kind: str
 ) -> None:
-    token = _kept(tmp_path / "token", f"{TOKEN}\n")
+    token = _write_token(tmp_path / "token", f"{TOKEN}\n")
     ray = [
         "--launcher",
         "ray",
@@ -121,7 +121,7 @@ def test_a_search_ends_with_its_verdict_and_the_token_is_written_down_nowhere(
     ]
     store = ["--storage", url]
 
-    def done(*words: str) -> str:
+    def run_tempopt(*words: str) -> str:
         process = subprocess.run(
             studies.tempopt(*words, *store),
             capture_output=True,
@@ -132,15 +132,17 @@ def test_a_search_ends_with_its_verdict_and_the_token_is_written_down_nowhere(
         assert process.returncode == 0, process.stderr
         return process.stdout + process.stderr
 
-    spec = studies.written(tmp_path, studies.spec(8))
-    output = done("search", spec, *ray, "--workers", "4", "--checkpoints", str(tmp_path / "runs"), "--detach")
-    wait_until(lambda: any(row.state == "running" for row in studies.seen(url)), "an agent at work")
+    spec = studies.write_spec(tmp_path, studies.spec(8))
+    output = run_tempopt(
+        "search", spec, *ray, "--workers", "4", "--checkpoints", str(tmp_path / "runs"), "--detach"
+    )
+    wait_until(lambda: any(row.state == "running" for row in studies.read_tickets(url)), "an agent at work")
     lines = _command_lines()
     assert b"raylet" in lines and studies.NAME.encode() in _everything_in(url).encode()
-    show_output = done("show", studies.NAME, *ray)
+    show_output = run_tempopt("show", studies.NAME, *ray)
     assert "running" in show_output
     wait_until(lambda: studies.state(url) == "done", "the verdict")
-    output += show_output + done("show", studies.NAME, "--json")
+    output += show_output + run_tempopt("show", studies.NAME, "--json")
     assert TOKEN not in output and TOKEN.encode() not in lines
     rows_text = _everything_in(url)
     assert TOKEN not in rows_text and str(token) not in rows_text
@@ -164,7 +166,9 @@ def test_whoever_has_the_token_starts_agents_and_has_them_leave_though_no_mode_i
     import ray
 
     options = {"address": _address(cluster, address_kind)}
-    token_path = _kept(home / ".ray" / "auth_token" if source == "home" else tmp_path / "token", f"{TOKEN}\n")
+    token_path = _write_token(
+        home / ".ray" / "auth_token" if source == "home" else tmp_path / "token", f"{TOKEN}\n"
+    )
     if source == "token_file":
         options[source] = str(token_path)
         # what else is there is not what was asked for
@@ -201,7 +205,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(
     cluster: RayCluster, tmp_path: Path, address_kind: str
 ) -> None:
     wrong_token = secrets.token_hex(32)
-    file = _kept(tmp_path / "wrong", wrong_token)
+    file = _write_token(tmp_path / "wrong", wrong_token)
     with pytest.raises(UsageError, match="refuses the one of --launch token_file=") as error:
         make_launcher("ray", {"address": _address(cluster, address_kind), "token_file": str(file)})
     assert str(file) in str(error.value) and wrong_token not in str(error.value)
@@ -210,7 +214,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(
 def test_a_mode_that_shows_no_token_is_named(
     cluster: RayCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _kept(home / ".ray" / "auth_token", TOKEN)
+    _write_token(home / ".ray" / "auth_token", TOKEN)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(UsageError, match="asks for a token, and RAY_AUTH_MODE=disabled is set"):
         make_launcher("ray", {"address": cluster.address})

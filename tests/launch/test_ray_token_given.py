@@ -30,10 +30,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file with the right token."""
-    return _written(tmp_path / "token", f"{RIGHT}\n")
+    return _write_file(tmp_path / "token", f"{RIGHT}\n")
 
 
-def _written(path: Path, text: str, mode: int = 0o600) -> Path:
+def _write_file(path: Path, text: str, mode: int = 0o600) -> Path:
     path.write_text(text)
     path.chmod(mode)
     return path
@@ -85,7 +85,7 @@ def head() -> Iterator[Head]:
     fake_head.stop()
 
 
-class Noted(Shown):
+class RecordingDisplay(Shown):
     """Notes what would be shown, and changes nothing."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def test_a_token_is_not_in_what_is_printed_of_it(file: Path) -> None:
     ("text", "description"), [("", "nothing"), (" \n", "nothing"), ("two words", "2 words")]
 )
 def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str, description: str) -> None:
-    path = _written(tmp_path / "held", text)
+    path = _write_file(tmp_path / "held", text)
     with pytest.raises(
         UsageError, match=f"token_file={path}: the file holds {description}, where one word is expected"
     ):
@@ -139,7 +139,7 @@ def test_a_file_is_refused_where_tokens_are_off(file: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_only_a_cluster_that_asks_for_a_token_is_shown_one(head: Head, file: Path, scheme: str) -> None:
-    token_display = Noted()
+    token_display = RecordingDisplay()
     settle(token_display, scheme + head.address, head.address, read_file(str(file)))
     assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
     open_to_all = Head(None)
@@ -153,10 +153,10 @@ def test_a_file_in_the_environment_that_cannot_be_read_matters_once_a_token_is_a
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
     open_to_all = Head(None)
-    settle(Noted(), open_to_all.address, open_to_all.address, None)
+    settle(RecordingDisplay(), open_to_all.address, open_to_all.address, None)
     open_to_all.stop()
     with pytest.raises(UsageError, match="RAY_AUTH_TOKEN_PATH=/nowhere/token: .* cannot be read"):
-        settle(Noted(), head.address, head.address, None)
+        settle(RecordingDisplay(), head.address, head.address, None)
 
 
 def test_the_variable_comes_before_the_file_and_is_what_is_refused(
@@ -165,12 +165,12 @@ def test_the_variable_comes_before_the_file_and_is_what_is_refused(
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
     monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
     with pytest.raises(UsageError, match="refuses the one of RAY_AUTH_TOKEN. ") as error:
-        settle(Noted(), head.address, head.address, None)
+        settle(RecordingDisplay(), head.address, head.address, None)
     assert WRONG not in str(error.value)
 
 
 def test_what_does_not_answer_as_ray_does_is_left_to_ray(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    token_display = Noted()
+    token_display = RecordingDisplay()
     settle(token_display, "127.0.0.1:1", "127.0.0.1:1", None)
     settle(token_display, "127.0.0.1:1", "127.0.0.1:1", read_file(str(file)))
     settle(token_display, "auto", None, read_file(str(file)))
@@ -196,7 +196,7 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes,
 def test_a_cluster_behind_tls_is_asked_too(certificate: tuple[bytes, bytes], file: Path) -> None:
     grpc = pytest.importorskip("grpc")
     head = Head(RIGHT, grpc.ssl_server_credentials([certificate], certificate[1], require_client_auth=True))
-    token_display = Noted()
+    token_display = RecordingDisplay()
     try:
         settle(token_display, head.address, head.address, read_file(str(file)))
     finally:
@@ -209,7 +209,7 @@ def test_a_certificate_that_is_not_named_is_asked_for(monkeypatch: pytest.Monkey
     pytest.importorskip("grpc")
     monkeypatch.delenv("RAY_TLS_CA_CERT")
     with pytest.raises(UsageError, match="RAY_USE_TLS is set, and RAY_TLS_CA_CERT is not"):
-        settle(Noted(), "127.0.0.1:1", "127.0.0.1:1", None)
+        settle(RecordingDisplay(), "127.0.0.1:1", "127.0.0.1:1", None)
 
 
 def test_what_is_shown_is_taken_back(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

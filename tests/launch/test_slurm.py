@@ -93,7 +93,7 @@ class Scene:
             program=PROGRAM,
             study=studies.NAME,
             storage=self.url,
-            spec=studies.stored(spec),
+            spec=studies.stored_spec(spec),
             options=("--checkpoints", str(self.folder / "runs")),
             folder=str(self.folder),
             environment={name: env_vars[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
@@ -119,14 +119,16 @@ class Scene:
         """Wait until a ticket is at work, of an agent that was not there when this was last called."""
 
         def agents() -> set[str]:
-            return {row.agent for row in studies.seen(self.url) if row.state == "running" and row.agent}
+            return {
+                row.agent for row in studies.read_tickets(self.url) if row.state == "running" and row.agent
+            }
 
         wait_until(lambda: bool(agents() - self.known), "an agent at work")
         self.known |= agents()
 
     def search_states(self) -> set[str]:
         """Return the states in which there are search tickets."""
-        return {row.state for row in studies.seen(self.url) if row.kind == "search"}
+        return {row.state for row in studies.read_tickets(self.url) if row.kind == "search"}
 
     def let_time_run_out(self) -> None:
         """Have the time limit of a job come as soon as Slurm, which looks every half minute, warns of it."""
@@ -223,7 +225,7 @@ class TestTimeLimit:
         scene.set_pace(_CRAWL)
         scene.let_time_run_out()
         (tmp_path / "peace").mkdir()
-        undisturbed = studies.undisturbed(tmp_path / "peace", spec)
+        undisturbed = studies.run_undisturbed(tmp_path / "peace", spec)
         wait_until(lambda: scene.restarts() == 1, "a job that is queued again")
         assert scene.search_states() > {"done"}
         scene.slurm.command("scontrol", "update", f"JobId={scene.ids[0]}", "TimeLimit=60")
@@ -256,7 +258,12 @@ class TestPreemption:
         for name, value in studies.environment(PACE=str(scene.folder / "pace")).items():
             patch.setenv(name, value)
         with Store.open(scene.url) as store:
-            stand(store, StudySpec.from_json(studies.stored(spec)), None, checkpoints=f"{scene.folder}/runs")
+            stand(
+                store,
+                StudySpec.from_json(studies.stored_spec(spec)),
+                None,
+                checkpoints=f"{scene.folder}/runs",
+            )
         (scene.folder / "studies.url").write_text(scene.url)
         script = scene.folder / "agents.sh"
         script.write_text(AGENTS.format(python=sys.executable))
@@ -284,10 +291,10 @@ class TestPreemption:
             "--wrap=sleep 2",
         )  # fmt: skip
         wait_until(lambda: scene.restarts() == 1, "a job that is queued again")
-        assert not [row for row in studies.seen(scene.url) if row.state == "running"]
+        assert not [row for row in studies.read_tickets(scene.url) if row.state == "running"]
         scene.set_pace(_FAST)
         (tmp_path / "peace").mkdir()
-        undisturbed = studies.undisturbed(tmp_path / "peace", spec)
+        undisturbed = studies.run_undisturbed(tmp_path / "peace", spec)
         wait_until(lambda: "JobState=COMPLETED" in scene.shown(), "the end of the job")
         output = scene.said() if submission == "launcher" else (scene.folder / "agents.txt").read_text()
         assert "Interrupted. Everything that was reported is saved." in output
@@ -374,7 +381,7 @@ class TestJobs:
             scene.slurm.command("scontrol", "update", f"PartitionName={PARTITION}", "State=UP")
         assert [job.state for job in scene.launcher.jobs(ids)] == ["done"] * 2
         assert list(scene.folder.glob("slurm/*/*.pkl")) == []
-        assert studies.seen(scene.url) == []
+        assert studies.read_tickets(scene.url) == []
 
 
 class TestWhatIsAsked:

@@ -18,35 +18,39 @@ from tempopt.server.tokens import made
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store
 from tempopt.study import remote
-from tests.mcp_server.rows import SMALL_RUNS, begun, state_after
-from tests.server.conftest import Served
-from tests.server.conftest import served as served
+from tests.mcp_server.rows import SMALL_RUNS, begin_study, state_after
+from tests.server.conftest import RunningServer
+from tests.server.conftest import running_server as running_server
 from tests.toy_study import SMALL, toy_spec, work_in
 
 pytestmark = pytest.mark.server
 
 Opened = Callable[..., Session]
 BEGUN = 90 / 3600
-"""GPU-hours that a study of :func:`begun` has used."""
+"""GPU-hours that a study of :func:`begin_study` has used."""
 
 
 @pytest.fixture
-def opened(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+def open_session(
+    running_server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Opened]:
     """Return what opens a session with a token of the user coder; no run is tried in it."""
     work_in(tmp_path, monkeypatch)
     monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
     open_sessions: list[Session] = []
 
-    def tried(*args: Any, **kwargs: Any) -> Any:
+    def fake_try(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a run was tried")
 
-    monkeypatch.setattr(sessions, "forecast", tried)
-    monkeypatch.setattr(remote, "rehearsed", tried)
+    monkeypatch.setattr(sessions, "forecast", fake_try)
+    monkeypatch.setattr(remote, "rehearsed", fake_try)
 
     def open_(*scopes: str, studies: str = "", budget: Budget | None = None) -> Session:
-        token, _ = made(served.store, name="coder", scopes=scopes or ("submit", "view"), studies=studies)
+        token, _ = made(
+            running_server.store, name="coder", scopes=scopes or ("submit", "view"), studies=studies
+        )
         monkeypatch.setenv("TEMPOPT_TOKEN", token)
-        open_sessions.append(Session(served.url, user=None, budget=budget or Budget()))
+        open_sessions.append(Session(running_server.url, user=None, budget=budget or Budget()))
         return open_sessions[-1]
 
     yield open_
@@ -66,7 +70,7 @@ def names(store: Store) -> list[str]:
     return [entry.study.name for entry in store.list_studies()]
 
 
-def requests(server: Served, method: str, route: str) -> int:
+def requests(server: RunningServer, method: str, route: str) -> int:
     """Return how many requests a server has answered, whatever the answer was."""
     families = server.app.state.tempopt.metrics.registry.collect()
     samples = [sample for metric in families for sample in metric.samples]
@@ -86,58 +90,60 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_spent_budget_refuses_before_anything_is_tried(served: Served, opened: Opened) -> None:
-    begun(served.store, "first", owner="coder", hours=BEGUN)
-    coder = opened(budget=Budget(gpu_hours=BEGUN))
+def test_a_spent_budget_refuses_before_anything_is_tried(
+    running_server: RunningServer, open_session: Opened
+) -> None:
+    begin_study(running_server.store, "first", owner="coder", hours=BEGUN)
+    coder = open_session(budget=Budget(gpu_hours=BEGUN))
     for tool, arguments in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 2}"]})):
         with pytest.raises(UsageError, match=r"0 of 0\.025 GPU-hours are left in this budget"):
             ask(coder, tool, spec=spec_of("second"), **arguments)
-    assert names(served.store) == ["first"]
+    assert names(running_server.store) == ["first"]
     [limit] = ask(coder, "list")["budget"]["limits"]
     assert limit["left"] == 0 and limit["spent"] == pytest.approx(BEGUN)
 
 
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
-    served: Served, opened: Opened
+    running_server: RunningServer, open_session: Opened
 ) -> None:
     runs = SMALL_RUNS - 6
     with pytest.raises(
         UsageError, match=f"takes up to {SMALL_RUNS} runs, and {runs} of {runs} runs are left"
     ):
-        ask(opened(budget=Budget(runs=runs, gpu_hours=5.0)), "search", spec=spec_of("mine"))
+        ask(open_session(budget=Budget(runs=runs, gpu_hours=5.0)), "search", spec=spec_of("mine"))
 
 
 def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
-    served: Served, opened: Opened
+    running_server: RunningServer, open_session: Opened
 ) -> None:
-    begun(served.store, "mine", owner="coder", hours=1.0)
-    coder = opened(budget=Budget(gpu_hours=BEGUN))
-    assert state_after(served.store, "mine", state="paused") == "paused"
+    begin_study(running_server.store, "mine", owner="coder", hours=1.0)
+    coder = open_session(budget=Budget(gpu_hours=BEGUN))
+    assert state_after(running_server.store, "mine", state="paused") == "paused"
     study_data = ask(coder, "show", study="mine")
     assert study_data["state"] == "paused"
     [trouble] = study_data["troubles"]
     assert "0 of 0.025 GPU-hours are left in this budget" in trouble
     with pytest.raises(UsageError, match=r'"mine" cannot go on within the budget of coder'):
         ask(coder, "search", spec=spec_of("mine"))
-    assert served.store.load_study("mine").state == "paused"
+    assert running_server.store.load_study("mine").state == "paused"
 
 
 def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
-    served: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, open_session: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def another(spec: StudySpec, observer: Any) -> StudySpec:
-        begun(served.store, "other", owner="coder", hours=1.0)
+    def begin_another(spec: StudySpec, observer: Any) -> StudySpec:
+        begin_study(running_server.store, "other", owner="coder", hours=1.0)
         return spec
 
-    monkeypatch.setattr(remote, "rehearsed", another)
+    monkeypatch.setattr(remote, "rehearsed", begin_another)
     with pytest.raises(UsageError, match=r'"mine" would exceed .* another session has begun a study'):
-        ask(opened(budget=Budget(runs=SMALL_RUNS + 2)), "search", spec=spec_of("mine"))
-    assert names(served.store) == ["other"]
+        ask(open_session(budget=Budget(runs=SMALL_RUNS + 2)), "search", spec=spec_of("mine"))
+    assert names(running_server.store) == ["other"]
 
 
-def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> None:
-    begun(served.store, "mine", owner="coder", hours=1.0)
-    coder = opened()
+def test_a_study_that_waits_says_for_what(running_server: RunningServer, open_session: Opened) -> None:
+    begin_study(running_server.store, "mine", owner="coder", hours=1.0)
+    coder = open_session()
     study_data = ask(coder, "show", study="mine")
     assert (study_data["state"], study_data["troubles"]) == (
         "waiting",
@@ -145,9 +151,11 @@ def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> Non
     )
 
 
-def test_a_token_that_views_reads_and_does_no_more(served: Served, opened: Opened) -> None:
-    begun(served.store, "mine", owner="coder", hours=BEGUN)
-    viewer = opened("view", budget=Budget(gpu_hours=BEGUN))
+def test_a_token_that_views_reads_and_does_no_more(
+    running_server: RunningServer, open_session: Opened
+) -> None:
+    begin_study(running_server.store, "mine", owner="coder", hours=BEGUN)
+    viewer = open_session("view", budget=Budget(gpu_hours=BEGUN))
     assert [entry["study"] for entry in ask(viewer, "list")["studies"]] == ["mine"]
     assert ask(viewer, "show", study="mine")["runs_done"] == 1
     assert ask(viewer, "verdict", study="mine")["answer"] == "none_yet"
@@ -160,44 +168,48 @@ def test_a_token_that_views_reads_and_does_no_more(served: Served, opened: Opene
             ask(viewer, tool, **arguments)
     # what it may not pause it does not try to, though all is spent
     time.sleep(0.5)
-    assert requests(served, "POST", "/api/studies/{name}/pause") == 0
-    assert served.store.load_study("mine").state == "running"
-    assert names(served.store) == ["mine"]
+    assert requests(running_server, "POST", "/api/studies/{name}/pause") == 0
+    assert running_server.store.load_study("mine").state == "running"
+    assert names(running_server.store) == ["mine"]
 
 
 def test_a_session_outlives_that_its_token_is_refused_for_a_while(
-    served: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, open_session: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(served.store, "mine", owner="coder", hours=BEGUN)
+    begin_study(running_server.store, "mine", owner="coder", hours=BEGUN)
     refusals: list[str] = []
 
-    def denied(ledger: Ledger) -> bool:
+    def raise_denied(ledger: Ledger) -> bool:
         refusals.append(ledger.user)
         raise AccessDenied("The token has ended.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "counts_hours", denied)
-        opened(budget=Budget(gpu_hours=5.0))
+        patch.setattr(Ledger, "counts_hours", raise_denied)
+        open_session(budget=Budget(gpu_hours=5.0))
         wait_until(lambda: len(refusals) > 1)
-        assert served.store.load_study("mine").state == "running"
-    assert state_after(served.store, "mine", state="paused") == "paused"
+        assert running_server.store.load_study("mine").state == "running"
+    assert state_after(running_server.store, "mine", state="paused") == "paused"
 
 
-def test_a_session_asks_little_of_a_server_as_long_as_nothing_runs(served: Served, opened: Opened) -> None:
-    served.store.set_state(begun(served.store, "mine", owner="coder", hours=1.0).id, "done")
-    begun(served.store, "hers", owner="ada", hours=1.0)
-    opened(budget=Budget(gpu_hours=5.0))
+def test_a_session_asks_little_of_a_server_as_long_as_nothing_runs(
+    running_server: RunningServer, open_session: Opened
+) -> None:
+    running_server.store.set_state(
+        begin_study(running_server.store, "mine", owner="coder", hours=1.0).id, "done"
+    )
+    begin_study(running_server.store, "hers", owner="ada", hours=1.0)
+    open_session(budget=Budget(gpu_hours=5.0))
     # of the second look everything has been asked when the third begins
-    wait_until(lambda: requests(served, "GET", "/api/summaries") > 2)
-    assert requests(served, "GET", "/api/studies/{name}/tickets") == 0
+    wait_until(lambda: requests(running_server, "GET", "/api/summaries") > 2)
+    assert requests(running_server, "GET", "/api/studies/{name}/tickets") == 0
 
 
 def test_a_token_for_some_studies_sees_and_begins_no_others(
-    served: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, open_session: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(served.store, "coder-1", owner="coder", hours=1.0)
-    begun(served.store, "secret", owner="ada", hours=1.0)
-    coder = opened(studies="coder-")
+    begin_study(running_server.store, "coder-1", owner="coder", hours=1.0)
+    begin_study(running_server.store, "secret", owner="ada", hours=1.0)
+    coder = open_session(studies="coder-")
     assert [entry["study"] for entry in ask(coder, "list")["studies"]] == ["coder-1"]
     for tool in ("show", "verdict", "export", "stop"):
         with pytest.raises(StudyNotFound, match=r'^Unknown study "secret"[^s]*coder-1'):
@@ -209,4 +221,4 @@ def test_a_token_for_some_studies_sees_and_begins_no_others(
         ask(coder, "compare", spec=spec_of("new"), sets=["{}", "{temperature_init: 2}"])
     # there is something to go on with, so that nothing is tried
     assert ask(coder, "search", spec=spec_of("coder-1"))["study"] == "coder-1"
-    assert sorted(names(served.store)) == ["coder-1", "secret"]
+    assert sorted(names(running_server.store)) == ["coder-1", "secret"]

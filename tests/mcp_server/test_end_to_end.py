@@ -32,7 +32,7 @@ CODE = {
 }
 
 
-def installed(folder: Path) -> dict[str, str]:
+def install_modules(folder: Path) -> dict[str, str]:
     """Return the environment in which what the studies train is found, written into a folder."""
     folder.mkdir(exist_ok=True)
     for name, text in CODE.items():
@@ -114,7 +114,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
         pass
     servers = HttpServers(folder, storage, 1)
     try:
-        modules = installed(tmp_path / "code")
+        modules = install_modules(tmp_path / "code")
         with _agent_of_every_study(agent, servers, modules):
             yield Team(folder, desk, modules, servers.url, storage, agent)
     finally:
@@ -125,9 +125,9 @@ def _spec(name: str) -> dict[str, Any]:
     return toy_spec(name=name, **SMALL)
 
 
-def _paced(name: str) -> dict[str, Any]:
+def _paced_spec(name: str) -> dict[str, Any]:
     spec = _spec(name)
-    return {**spec, "model": {**spec["model"], "class_path": "paced_modules.Paced"}}
+    return {**spec, "model": {**spec["model"], "class_path": "paced_modules.PacedModule"}}
 
 
 async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
@@ -201,7 +201,7 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_sp
 def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -> None:
     team.pace.write_text("0.3")
     session_args = {"folder": team.desk, **team.modules, **team.token("submit", "view")}
-    arguments: dict[str, Any] = {"spec": _paced("coder-paced")}
+    arguments: dict[str, Any] = {"spec": _paced_spec("coder-paced")}
 
     async def begins() -> None:
         async with session("--gpu-hours", "5", "--storage", team.url, **session_args) as coder:
@@ -237,7 +237,7 @@ def test_on_a_database_this_machine_trains(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"spec": _spec("toy")}
 
     async def codes() -> None:
-        async with session("--workers", "1", folder=desk, **installed(tmp_path / "code")) as coder:
+        async with session("--workers", "1", folder=desk, **install_modules(tmp_path / "code")) as coder:
             await coder.ask("search", **arguments)
             await coder.until_done("toy")
             assert (await coder.ask("search", **arguments))["state"] == "done"

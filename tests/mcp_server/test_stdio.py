@@ -26,14 +26,14 @@ MOST_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the te
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _work_in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work_in(tmp_path, monkeypatch)
     assert TOYS.is_dir() and REPOSITORY.is_dir()
 
 
 @pytest.mark.long
 def test_every_tool_is_listed_with_a_schema_of_its_answer() -> None:
-    async def does() -> None:
+    async def client_task() -> None:
         async with session() as asker:
             assert asker.schemas.keys() == NAMES
             for schema in asker.schemas.values():
@@ -42,7 +42,7 @@ def test_every_tool_is_listed_with_a_schema_of_its_answer() -> None:
             answer = await asker.ask("list")
             assert answer == {"studies": [], "budget": {"user": "mcp", "limits": []}}
 
-    run(does)
+    run(client_task)
 
 
 BAD = [
@@ -71,7 +71,7 @@ BAD = [
 def test_bad_input_of_each_tool_gets_one_error_that_says_what_is_allowed() -> None:
     assert {tool for tool, *_ in BAD} >= NAMES
 
-    async def does() -> None:
+    async def client_task() -> None:
         async with session() as asker:
             # a store with a study in it, so that names of studies are looked up
             Store.open(URL).close()
@@ -80,13 +80,13 @@ def test_bad_input_of_each_tool_gets_one_error_that_says_what_is_allowed() -> No
                 assert all(part in message for part in parts), (tool, arguments, message)
                 assert "Traceback" not in message and "not foreseen" not in message
 
-    run(does)
+    run(client_task)
 
 
 def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_nothing() -> None:
     spec = toy_spec(**SMALL)
 
-    async def does() -> None:
+    async def client_task() -> None:
         async with session("--runs", str(MOST_RUNS - 1)) as asker:
             message = await asker.refused("search", spec=spec)
             runs_text = f"{MOST_RUNS - 1} of {MOST_RUNS - 1} runs are left"
@@ -96,7 +96,7 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
             assert f"takes up to {2 * MOST_RUNS} runs" in message and runs_text in message
             assert (await asker.ask("list"))["studies"] == []
 
-    run(does)
+    run(client_task)
 
 
 @pytest.mark.long
@@ -166,17 +166,17 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
 @pytest.mark.long
 @pytest.mark.nightly
 def test_of_two_clients_at_once_one_alone_gets_what_is_left() -> None:
-    async def one(name: str) -> tuple[str, str]:
+    async def begin_search(name: str) -> tuple[str, str]:
         async with session("--runs", str(MOST_RUNS + 5), "--workers", "1") as asker:
             reply = await asker.client.call_tool("search", {"spec": toy_spec(**SMALL | {"name": name})})
             return ("refused" if reply.is_error else "begun"), reply.content[0].text  # type: ignore[union-attr]
 
-    async def does() -> None:
-        outcomes = await asyncio.gather(one("first"), one("second"))
+    async def client_task() -> None:
+        outcomes = await asyncio.gather(begin_search("first"), begin_search("second"))
         assert sorted(outcome for outcome, _ in outcomes) == ["begun", "refused"], outcomes
         [message] = [text for outcome, text in outcomes if outcome == "refused"]
         assert "would exceed the budget of mcp" in message and "runs are left" in message
 
-    run(does)
+    run(client_task)
     with Store.open(URL, create=False) as store:
         assert len(store.list_studies()) == 1

@@ -20,7 +20,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.store.store import Store
 from tempopt.study import api
 from tempopt.study.progress import Cell, in_notebook, watching
-from tests.toy_study import SMALL, begun, toy_spec
+from tests.toy_study import SMALL, begin_study, toy_spec
 
 URL = "sqlite:///tempopt.db"
 SPEC: dict[str, Any] = {
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Interrupting(Unobserved):
+class InterruptObserver(Unobserved):
     """The observer with a person who presses Ctrl-C after the first training."""
 
     def finished(self, ticket: TicketRow) -> None:
@@ -148,7 +148,7 @@ def test_a_notebook_has_one_output_that_is_drawn_anew(
 
 def test_an_interrupt_says_how_to_go_on() -> None:
     with pytest.raises(KeyboardInterrupt, match=r"tempopt\.resume\('toy'\)\n  tempopt resume toy$") as error:
-        tempopt.search(SPEC, workers=1, observer=Interrupting())
+        tempopt.search(SPEC, workers=1, observer=InterruptObserver())
     assert error.value.__cause__ is None and error.value.__suppress_context__
     assert tempopt.load_study(URL, "toy").trials["complete"] < 2
 
@@ -156,10 +156,10 @@ def test_an_interrupt_says_how_to_go_on() -> None:
 def test_an_interrupt_before_the_beginning_says_that_nothing_was_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stopped(*_: Any, **__: Any) -> None:
+    def raise_interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tempopt.study.api.search", stopped)
+    monkeypatch.setattr("tempopt.study.api.search", raise_interrupt)
     with pytest.raises(KeyboardInterrupt, match="before the study was begun"):
         tempopt.search(SPEC, progress=False)
 
@@ -170,7 +170,7 @@ def test_an_interrupt_before_the_beginning_says_that_nothing_was_written(
 @pytest.mark.usefixtures("fake_workers")
 def test_a_verdict_is_explained_on_request_and_not_before_there_is_one() -> None:
     spec = toy_spec(**SMALL)
-    begun(spec)
+    begin_study(spec)
     with pytest.raises(UsageError, match="confirmation is not over"):
         tempopt.resume("toy", explain=True, workers=1, progress=False)
     result = tempopt.search(spec, workers=1, progress=False)

@@ -83,7 +83,7 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def written(path: str) -> ModuleType:
+def load_module(path: str) -> ModuleType:
     importlib.invalidate_caches()
     return importlib.import_module(path.rpartition(".")[0])
 
@@ -186,7 +186,7 @@ PROGRAM = """
 def test_a_class_of_a_script_is_written_with_all_that_it_uses(script: Run) -> None:
     main = script(PROGRAM)
     path = spec(model=main.Model).model["class_path"]
-    module = written(path)
+    module = load_module(path)
     assert path == f"{FOLDER}.{module.__name__.rpartition('.')[2]}.Model"
     model = module.Model()
     assert model.found() == main.Model().found()
@@ -205,7 +205,7 @@ def test_classes_of_one_spec_share_a_module_and_a_change_makes_another(script: R
     main = script(PROGRAM)
     first = spec(model=main.Model, trainer={"max_steps": 1, "callbacks": [main.Late]})
     late = first.trainer["callbacks"][0]["class_path"]
-    module = written(late)
+    module = load_module(late)
     assert first.model["class_path"] == f"{module.__name__}.Model"
     assert issubclass(module.Late, module.Model)
     path_before = spec(model=main.Model).model["class_path"]
@@ -227,7 +227,7 @@ def test_annotations_that_are_not_evaluated_stay_so(script: Run) -> None:
             def used(self, data: ToyData, later: Nowhere) -> Model:
                 return self
     """)
-    module = written(spec(model=main.Model).model["class_path"])
+    module = load_module(spec(model=main.Model).model["class_path"])
     assert module.Model.used.__annotations__["later"] == "Nowhere"
     assert module.ToyData is ToyData
 
@@ -242,7 +242,7 @@ def test_a_class_of_a_notebook_is_that_of_the_cell_which_was_run_last(cells: Run
         "SIZE = 300",
         "Other = Model",
     )
-    module = written(spec(model=main.Model).model["class_path"])
+    module = load_module(spec(model=main.Model).model["class_path"])
     assert module.Model.size(None)[1] == 320
     assert not hasattr(module, "Other")
 
@@ -303,7 +303,7 @@ def test_what_the_program_imports_later_makes_no_other_module(cells: Run) -> Non
     first = spec(model=cells(text).Model)
     main = cells("import torch\nimport torch.utils.data\nimport tempopt.testing.toys\nx = 1")
     assert spec(model=main.Model) == first
-    assert written(first.model["class_path"]).Model.used(None).gelu
+    assert load_module(first.model["class_path"]).Model.used(None).gelu
 
 
 def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
@@ -312,7 +312,7 @@ def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
     shell = sys.modules["IPython"].get_ipython()
     shell.run_cell_magic = lambda magic, line, cell: exec(compile(cell, "<timed exec>", "exec"), vars(main))
     cells(f"get_ipython().run_cell_magic('time', '', {body!r})")
-    assert written(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
+    assert load_module(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
 
 
 def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run) -> None:

@@ -21,7 +21,7 @@ Tried = Callable[..., list[TicketRow]]
 
 
 @pytest.fixture(scope="module")
-def tried(make_ticket: Callable[..., TicketRow]) -> Tried:
+def make_rows(make_ticket: Callable[..., TicketRow]) -> Tried:
     """Return a maker of the tickets of candidates (rows) on pairs (columns); infinite: not tried there."""
 
     def make(table_CP: Any, *, diverged_pairs: Collection[tuple[int, int]] = ()) -> list[TicketRow]:
@@ -53,20 +53,20 @@ def test_candidates_are_compared_after_two_four_and_eight_pairs() -> None:
     assert list(next_pairs(2, 3)) == [2]
 
 
-def test_two_candidates_are_compared_by_the_paired_t_test(tried: Tried) -> None:
+def test_two_candidates_are_compared_by_the_paired_t_test(make_rows: Tried) -> None:
     rng = np.random.default_rng(0)
     counts = set()
     for _ in range(200):
         table = rng.normal(size=(2, 4)) + np.array([[1.0], [0.0]])
         leader = int(table.mean(axis=1).argmax())
         p = stats.ttest_rel(table[leader], table[1 - leader], alternative="greater").pvalue
-        remaining = in_race(tried(table), "maximize")
+        remaining = in_race(make_rows(table), "maximize")
         assert remaining == ([leader] if p < ALPHA else [0, 1])
         counts.add(len(remaining))
     assert counts == {1, 2}
 
 
-def test_several_are_compared_with_the_variance_of_a_two_way_layout(tried: Tried) -> None:
+def test_several_are_compared_with_the_variance_of_a_two_way_layout(make_rows: Tried) -> None:
     rng = np.random.default_rng(1)
     table = rng.normal(size=(4, 4), scale=0.4) + rng.normal(size=4) + np.array([[0.0], [0.3], [1.0], [1.1]])
     # an independent way to the residuals: least squares on indicators of candidate and pair
@@ -78,8 +78,8 @@ def test_several_are_compared_with_the_variance_of_a_two_way_layout(tried: Tried
     deficits = table.mean(axis=1).max() - table.mean(axis=1)
     expected = [c for c in range(4) if stats.t.sf(deficits[c] / deviation, 9) >= ALPHA]
     assert 1 < len(expected) < 4
-    assert in_race(tried(table), "maximize") == expected
-    assert in_race(tried(-table), "minimize") == expected
+    assert in_race(make_rows(table), "maximize") == expected
+    assert in_race(make_rows(-table), "minimize") == expected
 
 
 @given(
@@ -90,20 +90,20 @@ def test_several_are_compared_with_the_variance_of_a_two_way_layout(tried: Tried
     ),
     st.sampled_from(["maximize", "minimize"]),
 )
-def test_the_best_mean_is_never_given_up(tried: Tried, table: list[list[float]], direction: Any) -> None:
-    remaining = in_race(tried(table), direction)
+def test_the_best_mean_is_never_given_up(make_rows: Tried, table: list[list[float]], direction: Any) -> None:
+    remaining = in_race(make_rows(table), direction)
     means = np.mean(table, axis=1) * (1 if direction == "maximize" else -1)
     assert remaining == sorted(remaining)
     assert max(means[remaining]) == pytest.approx(max(means), rel=1e-9, abs=1e-6)
 
 
-def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(tried: Tried) -> None:
+def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(make_rows: Tried) -> None:
     equal_table = [[1.0, 1.1], [1.1, 1.0], [1.05, 1.0]]
-    assert in_race(tried(equal_table), "maximize") == [0, 1, 2]
-    assert in_race(tried(equal_table, diverged_pairs={(1, 0)}), "maximize") == [0, 2]
+    assert in_race(make_rows(equal_table), "maximize") == [0, 1, 2]
+    assert in_race(make_rows(equal_table, diverged_pairs={(1, 0)}), "maximize") == [0, 2]
     all_cells = {(c, p) for c in range(3) for p in range(2)}
-    assert in_race(tried(equal_table, diverged_pairs=all_cells), "maximize") == [0, 1, 2]
-    rows = tried([[1.0, 1.1, 1.0, 1.1], [9.0, 9.0, np.inf, np.inf], [1.05, 1.0, 1.1, 1.0]])
+    assert in_race(make_rows(equal_table, diverged_pairs=all_cells), "maximize") == [0, 1, 2]
+    rows = make_rows([[1.0, 1.1, 1.0, 1.1], [9.0, 9.0, np.inf, np.inf], [1.05, 1.0, 1.1, 1.0]])
     assert pairs_of(rows) == 4
     assert in_race(rows, "maximize") == [0, 2]
 

@@ -29,7 +29,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_AGAIN_SECONDS", (0.0, 0.0))
 
 
-def _asked(handler: Handler, token: Callable[[], str | None] | str | None = "token") -> ServerConnection:
+def _connection_with(
+    handler: Handler, token: Callable[[], str | None] | str | None = "token"
+) -> ServerConnection:
     connection = ServerConnection(URL, token)
     connection.client.close()
     connection.client = httpx.Client(
@@ -42,12 +44,12 @@ def _asked(handler: Handler, token: Callable[[], str | None] | str | None = "tok
 def test_what_only_reads_is_asked_again_and_nothing_else_is(method: str, times: int) -> None:
     methods: list[str] = []
 
-    def lost(request: httpx.Request) -> httpx.Response:
+    def drop_request(request: httpx.Request) -> httpx.Response:
         methods.append(request.method)
         raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
 
     with pytest.raises(StoreUnreachable, match="cannot be reached"):
-        _asked(lost).request(method, "/api/studies")
+        _connection_with(drop_request).request(method, "/api/studies")
     assert methods == [method] * times
 
 
@@ -60,7 +62,7 @@ def test_an_answer_after_a_lost_one_is_the_answer() -> None:
             raise answer
         return answer
 
-    assert _asked(handler).get("/api/studies") == {"a": 1}
+    assert _connection_with(handler).get("/api/studies") == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_an_answer_after_a_lost_one_is_the_answer() -> None:
 def test_an_error_is_raised_as_it_is_on_a_database(code: str, status: int, kind: type[Exception]) -> None:
     body = {"error": {"code": code, "message": "what is wrong"}}
     with pytest.raises(kind, match="what is wrong") as error:
-        _asked(lambda request: httpx.Response(status, json=body)).post("/api/studies")
+        _connection_with(lambda request: httpx.Response(status, json=body)).post("/api/studies")
     assert type(error.value) is kind
 
 
@@ -90,7 +92,9 @@ def test_an_error_is_raised_as_it_is_on_a_database(code: str, status: int, kind:
 )
 def test_what_is_no_answer_of_tempopt_is_told_as_such(status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="tempopt.example.com"):
-        _asked(lambda request: httpx.Response(status, text="<html>proxy</html>")).get("/api/studies")
+        _connection_with(lambda request: httpx.Response(status, text="<html>proxy</html>")).get(
+            "/api/studies"
+        )
 
 
 def test_a_token_that_is_refused_is_read_anew_and_one_that_is_the_same_is_not_shown_twice() -> None:
@@ -103,10 +107,10 @@ def test_a_token_that_is_refused_is_read_anew_and_one_that_is_the_same_is_not_sh
         return httpx.Response(401, json={"error": {"code": "token_revoked", "message": "revoked"}})
 
     tokens = ["old", "new", "new"]
-    server = _asked(handler, lambda: tokens.pop(0))
+    server = _connection_with(handler, lambda: tokens.pop(0))
     assert server.get("/") == 1 and server.get("/") == 1
     assert authorizations == ["Bearer old", "Bearer new", "Bearer new"]
-    unchanged_connection = _asked(handler, lambda: "old")
+    unchanged_connection = _connection_with(handler, lambda: "old")
     with pytest.raises(AccessDenied):
         unchanged_connection.get("/")
     assert authorizations[3:] == ["Bearer old"]

@@ -16,7 +16,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.optuna_tables import TICKET, End
 from tempopt.store.store import Store
-from tests.report.made_study import Made, World, make, write
+from tests.report.made_study import SyntheticStudy, World, make, write
 
 _TABLES = (
     "trials",
@@ -28,13 +28,13 @@ _TABLES = (
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "diverged": "PRUNED", "failed": "FAIL"}
 
 
-def write_whole(url: str, world: World, *, first_id: int = 1) -> Made:
+def write_whole(url: str, world: World, *, first_id: int = 1) -> SyntheticStudy:
     """Write a study with Optuna's study of the same name, and return its rows.
 
     Args:
         first_id: Id of its first ticket; of a store that has others, one that is free.
     """
-    synthetic = _from(make(world), first_id)
+    synthetic = _shift_ids(make(world), first_id)
     write(url, synthetic)
     with Store.open(url) as store:
         spec = StudySpec.from_json(synthetic.row.spec)
@@ -50,7 +50,7 @@ def write_whole(url: str, world: World, *, first_id: int = 1) -> Made:
     return synthetic
 
 
-def _from(synthetic: Made, first_id: int) -> Made:
+def _shift_ids(synthetic: SyntheticStudy, first_id: int) -> SyntheticStudy:
     shift = first_id - 1
     tickets = [replace(ticket, id=ticket.id + shift) for ticket in synthetic.tickets]
     measurements = [
@@ -62,7 +62,7 @@ def _from(synthetic: Made, first_id: int) -> Made:
 
 
 def _rows(
-    connection: Connection, tables: MetaData, synthetic: Made, spec: StudySpec
+    connection: Connection, tables: MetaData, synthetic: SyntheticStudy, spec: StudySpec
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of Optuna's tables, one trial a search ticket, as its public calls write them."""
     studies = tables.tables["studies"]

@@ -108,7 +108,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class SyntheticStudy:
     """A study as rows."""
 
     row: StudyRow
@@ -121,27 +121,30 @@ class Made:
         return assemble(self.row, self.tickets, self.measurements, needs_measurements=True, maps=self.maps)
 
 
-def make(world: World) -> Made:
+def make(world: World) -> SyntheticStudy:
     """Return the rows of a study."""
     spec, draw = world.spec(), random.Random(3)
     names = spec.other_names
     rows = [
-        _ended(world, spec, draw, "baseline", i, _sampled(spec, draw, names))
+        _ended_row(world, spec, draw, "baseline", i, _sample_params(spec, draw, names))
         for i in range(spec.num_baseline)
     ]
     rows += [
-        _ended(world, spec, draw, "constant", i, {**constant, **_sampled(spec, draw, names)})
+        _ended_row(world, spec, draw, "constant", i, {**constant, **_sample_params(spec, draw, names)})
         for i, constant in enumerate(spec.constants())
     ]
     rows += [
-        _ended(world, spec, draw, "search", i, _sampled(spec, draw, spec.search)) for i in range(world.trials)
+        _ended_row(world, spec, draw, "search", i, _sample_params(spec, draw, spec.search))
+        for i in range(world.trials)
     ]
     if world.confirmed:
         _prove(world, spec, draw, rows)
     if world.more_pairs:
-        rows += [_judged(world, spec, draw, ticket) for ticket in more_pairs(rows, spec, world.more_pairs)]
+        rows += [
+            _judged_row(world, spec, draw, ticket) for ticket in more_pairs(rows, spec, world.more_pairs)
+        ]
         _prove(world, spec, draw, rows)
-    return _whole(world, spec, draw, rows)
+    return _synthetic_study(world, spec, draw, rows)
 
 
 def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[TicketRow]:
@@ -149,14 +152,16 @@ def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[Tic
     return [run for run in result.runs if run.kind == kind and arm in (None, *arms_of(run))]
 
 
-def finish(world: World, synthetic: Made) -> Made:
+def finish(world: World, synthetic: SyntheticStudy) -> SyntheticStudy:
     """Return a study whose search is over, as somebody has changed it, with all that proves it."""
     spec, draw, rows = world.spec(), random.Random(4), list(synthetic.tickets)
     _prove(world, spec, draw, rows)
-    return _whole(world, spec, draw, rows)
+    return _synthetic_study(world, spec, draw, rows)
 
 
-def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> Made:
+def _synthetic_study(
+    world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]
+) -> SyntheticStudy:
     # as the store's keys: rising in the order of work
     rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
     state = "done" if world.confirmed else "running"
@@ -171,7 +176,7 @@ def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[Ticket
     measurements = list(_measurements(world, spec, draw, rows))
     looked_at = [row for row in rows if row.kind == "confirm" and row.pair == 0 and world.layers]
     maps = {row.id: _maps(world) for row in looked_at if not set(OBSERVED).isdisjoint(arms_of(row))}
-    return Made(row=study, tickets=rows, measurements=measurements, maps=maps)
+    return SyntheticStudy(row=study, tickets=rows, measurements=measurements, maps=maps)
 
 
 def _maps(world: World) -> dict[str, Any]:
@@ -196,10 +201,10 @@ def _maps(world: World) -> dict[str, Any]:
 def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> None:
     while new_tickets := next_tickets(rows, spec):
         for ticket in new_tickets:
-            rows.append(_judged(world, spec, draw, ticket))
+            rows.append(_judged_row(world, spec, draw, ticket))
 
 
-def write(url: str, synthetic: Made) -> None:
+def write(url: str, synthetic: SyntheticStudy) -> None:
     """Write a study's rows into a store that has no study yet."""
     with Store.open(url) as store:
         study = store.create_study(synthetic.row.name, synthetic.row.spec, synthetic.row.spec_hash)
@@ -237,7 +242,7 @@ def write(url: str, synthetic: Made) -> None:
         store.set_state(study.id, synthetic.row.state)
 
 
-def _sampled(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:
+def _sample_params(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name in names:
         domain = spec.search[name]
@@ -258,13 +263,13 @@ def _worth(world: World, parameters: Mapping[str, Any]) -> float:
     return 0.6 + temperature_effect - 0.04 * math.log10(parameters.get("lr", 0.01) / 0.01) ** 2
 
 
-def _at(world: World, temperature: Mapping[str, Any]) -> float:
+def _evaluated_worth(world: World, temperature: Mapping[str, Any]) -> float:
     """Return what models are worth that are evaluated at a plan's final temperature."""
     late = math.log2(TemperatureParameters.from_mapping(temperature).plan(1).schedule(1.0) / 0.5)
     return 0.5 * world.gain * math.exp(-(late**2))
 
 
-def _ended(
+def _ended_row(
     world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, params: Mapping[str, Any]
 ) -> TicketRow:
     parameters = spec.parameters(arm, params)  # type: ignore[arg-type]
@@ -289,7 +294,7 @@ def _ended(
     )
 
 
-def _judged(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicket) -> TicketRow:
+def _judged_row(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicket) -> TicketRow:
     parameters = dict(ticket.parameters or {})
     # seeds are easy or hard for all arms alike
     luck = random.Random(ticket.seed).gauss(0, 0.02)
@@ -350,7 +355,7 @@ def _measurements(
     for row in rows:
         yield from _reports(world, draw, row)
         if row.kind == "ablation" and "learned" in arms_of(row):
-            yield from _learned(world, row)
+            yield from _learned_measurements(world, row)
         if row.kind != "confirm":
             continue
         arms, params = arms_of(row), row.parameters or {}
@@ -363,7 +368,11 @@ def _measurements(
             if evaluation.temperature is not None and not (
                 evaluation.name.endswith(":winner") and "search" in arms
             ):
-                gain = _at(world, evaluation.temperature) - _at(world, params) + draw.gauss(0, 0.002)
+                gain = (
+                    _evaluated_worth(world, evaluation.temperature)
+                    - _evaluated_worth(world, params)
+                    + draw.gauss(0, 0.002)
+                )
             yield Measurement(ticket_id=row.id, step=STEPS, name=evaluation.name, value=row.value + gain)
 
 
@@ -394,7 +403,7 @@ def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
                 )
 
 
-def _learned(world: World, row: TicketRow) -> Iterator[Measurement]:
+def _learned_measurements(world: World, row: TicketRow) -> Iterator[Measurement]:
     """Yield temperatures that go from 1 towards one of their own in each layer, a little apart by run.
 
     Those that have a name go from where they were found to half of that.

@@ -21,7 +21,7 @@ from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.comparison_spec import comparison_spec
-from tests.specs import changed
+from tests.specs import change_spec
 
 
 def worth(ticket: NewTicket, gain: float) -> float:
@@ -33,7 +33,7 @@ def worth(ticket: NewTicket, gain: float) -> float:
 def make_result(run_ticket: Any, result_of: Any) -> Any:
     def make(gain: float = 0.2, *, waiting: bool = False) -> StudyResult:
         spec = comparison_spec(
-            changed(study__seeds={"confirm": 8}), [{}, {"lr": 1}, "C={lr: 2}"], name="gate"
+            change_spec(study__seeds={"confirm": 8}), [{}, {"lr": 1}, "C={lr: 2}"], name="gate"
         )
         rows = [run_ticket(t, worth(t, gain), id=t.number) for t in first_tickets(spec)]
         if waiting:

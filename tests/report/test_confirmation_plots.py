@@ -13,17 +13,17 @@ from scipy import stats
 from tempopt.records.tickets import arms_of
 from tempopt.report import plots
 from tempopt.results.study_result import StudyResult
-from tests.report.made_study import Made, World, finish, make, runs_of
+from tests.report.made_study import SyntheticStudy, World, finish, make, runs_of
 
 
-def _values(synthetic: Made, arm: str) -> dict[int | None, float | None]:
+def _values(synthetic: SyntheticStudy, arm: str) -> dict[int | None, float | None]:
     return {t.pair: t.value for t in synthetic.tickets if t.kind == "confirm" and arm in arms_of(t)}
 
 
-def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
-    data = plots.differences_data(confirmed)
-    winner = {run.pair: run.value for run in runs_of(confirmed, "confirm", "search")}
-    baseline = {run.pair: run.value for run in runs_of(confirmed, "confirm", "baseline")}
+def test_the_differences_are_those_of_the_pairs(confirmed_result: StudyResult) -> None:
+    data = plots.differences_data(confirmed_result)
+    winner = {run.pair: run.value for run in runs_of(confirmed_result, "confirm", "search")}
+    baseline = {run.pair: run.value for run in runs_of(confirmed_result, "confirm", "baseline")}
     expected = {pair: winner[pair] - baseline[pair] for pair in baseline}  # type: ignore[operator]
     assert dict(data.pairs) == pytest.approx(expected)
     assert data.mean.gain == pytest.approx(fmean(expected.values()))
@@ -50,16 +50,16 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
 
 
 @pytest.fixture(scope="module")
-def tuned() -> StudyResult:
+def tuned_result() -> StudyResult:
     """A study that searched a learning rate and a length scaling, too."""
     search = {"lr": {"low": 0.001, "high": 0.1, "log": True}, "length_scaling": ["none", "log_n"]}
     return make(World(trials=44, search=search, study={"failure": 0.6})).result()
 
 
-def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyResult) -> None:
-    data = plots.differences_data(tuned)
+def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned_result: StudyResult) -> None:
+    data = plots.differences_data(tuned_result)
     winner, baseline, twin = (
-        {run.pair: run.value for run in runs_of(tuned, "confirm", arm)}
+        {run.pair: run.value for run in runs_of(tuned_result, "confirm", arm)}
         for arm in ("search", "baseline", "twin")
     )
     assert dict(data.pairs) == pytest.approx({p: winner[p] - baseline[p] for p in baseline})  # type: ignore[operator]
@@ -81,10 +81,10 @@ def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyR
     assert figure.layout.showlegend
 
 
-def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyResult) -> None:
-    data = plots.differences_data(tuned)
-    assert tuned.verdict is not None and tuned.verdict.inference_only is not None
-    share = tuned.verdict.inference_only.share
+def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned_result: StudyResult) -> None:
+    data = plots.differences_data(tuned_result)
+    assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
+    share = tuned_result.verdict.inference_only.share
     assert share is not None
     expected = f"{100 * share.ratio:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
     rows = {row[0]: row for row in data.table().rows}
@@ -93,13 +93,13 @@ def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyR
     assert f"reaches {expected} of the total gain" in data.caption()
 
 
-def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned: StudyResult) -> None:
-    assert tuned.verdict is not None and tuned.verdict.simplest is not None
-    gains_by_name = {row.name: row.gain for row in plots.differences_data(tuned).others}
-    gains = {part.name: part.answer.paired.gain for part in tuned.verdict.parts}
+def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned_result: StudyResult) -> None:
+    assert tuned_result.verdict is not None and tuned_result.verdict.simplest is not None
+    gains_by_name = {row.name: row.gain for row in plots.differences_data(tuned_result).others}
+    gains = {part.name: part.answer.paired.gain for part in tuned_result.verdict.parts}
     assert {"schedule", "level"} <= gains.keys()
     assert gains_by_name["without schedule"] == gains["schedule"]
-    assert gains_by_name["over the simplest plan"] == tuned.verdict.simplest.lost.paired.gain
+    assert gains_by_name["over the simplest plan"] == tuned_result.verdict.simplest.lost.paired.gain
 
 
 def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
@@ -145,15 +145,15 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
     assert entropies.heads["search"] == entropies.heads["baseline"]
 
 
-def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
-    data = plots.constant_data(tuned)
-    assert tuned.verdict is not None and tuned.verdict.inference_only is not None
+def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -> None:
+    data = plots.constant_data(tuned_result)
+    assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
     for arm, inference in (
-        ("baseline", tuned.verdict.inference_only.baseline),
-        ("search", tuned.verdict.inference_only.winner),
+        ("baseline", tuned_result.verdict.inference_only.baseline),
+        ("search", tuned_result.verdict.inference_only.winner),
     ):
         assert inference is not None
-        models, runs = data.arms[arm], runs_of(tuned, "confirm", arm)
+        models, runs = data.arms[arm], runs_of(tuned_result, "confirm", arm)
         for (name, scaling), points in models.curves.items():
             assert not name
             label = "" if scaling == "none" else f",length_scaling={scaling}"
@@ -162,8 +162,10 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
                     assert value == models.as_trained
                     continue
                 plan = f"validate:constant={tau:.4g}{label}"
-                assert value == pytest.approx(fmean(tuned.measured[run.id][plan][0][1] for run in runs))
-        mean_value = fmean(tuned.measured[run.id]["validate"][0][1] for run in runs)
+                assert value == pytest.approx(
+                    fmean(tuned_result.measured[run.id][plan][0][1] for run in runs)
+                )
+        mean_value = fmean(tuned_result.measured[run.id]["validate"][0][1] for run in runs)
         assert models.as_trained == pytest.approx(mean_value)
         winners = 0.0 if models.winners is None else models.winners[1]
         best = max(models.as_trained, winners, *(v for p in models.curves.values() for _, v in p))
@@ -176,8 +178,8 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
     assert "Dotted lines have length scaling as well (log_n)." in data.caption()
 
 
-def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned: StudyResult) -> None:
-    data = plots.constant_data(tuned)
+def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned_result: StudyResult) -> None:
+    data = plots.constant_data(tuned_result)
     figure = plots.plot_constant(data)
     assert figure.layout.xaxis.type == "log"
     stars = [trace for trace in figure.data if trace.mode == "markers" and trace.marker.symbol == "star"]
@@ -187,19 +189,21 @@ def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned: Stu
     dashed = [trace for trace in figure.data if (trace.name or "").endswith("as trained")]
     assert [trace.y[0] for trace in dashed] == [models.as_trained for models in data.arms.values()]
     (squares,) = [trace for trace in figure.data if trace.name == "trained at"]
-    constants = {run.value for run in runs_of(tuned, "constant") if run.outcome == "complete"}
+    constants = {run.value for run in runs_of(tuned_result, "constant") if run.outcome == "complete"}
     assert set(squares.y) == constants and list(squares.x) == sorted(squares.x)
 
 
-def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(searching: StudyResult) -> None:
-    data = plots.constant_data(searching)
+def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(
+    searching_result: StudyResult,
+) -> None:
+    data = plots.constant_data(searching_result)
     assert data.trained and not data.arms and not data.paths
     assert data.caption().endswith("No temperature was learned; tempopt explain pairs trains such runs.")
     assert len(plots.plot_constant(data).data) == 1
 
 
-def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult) -> None:
-    data = plots.constant_data(tuned)
+def test_models_that_do_best_as_they_were_trained_are_said_to(tuned_result: StudyResult) -> None:
+    data = plots.constant_data(tuned_result)
     models = data.arms["search"]
     stays = replace(models, picked=("as trained", models.trained_at, models.as_trained))
     caption = replace(data, arms={**data.arms, "search": stays}).caption()

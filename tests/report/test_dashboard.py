@@ -162,12 +162,12 @@ def test_an_open_dashboard_writes_the_notes_and_says_once_what_keeps_it_from_tha
     has_written = threading.Event()
     real = dashboard.publish
 
-    def published(*arguments: object) -> bool:
+    def fake_publish(*arguments: object) -> bool:
         is_new = real(*arguments)  # type: ignore[arg-type]
         has_written.set()
         return is_new
 
-    monkeypatch.setattr(dashboard, "publish", published)
+    monkeypatch.setattr(dashboard, "publish", fake_publish)
     with Dashboard(url, port=0, note=messages.append):
         assert has_written.wait(60)
     assert belongs_to_tempopt(get_note(optuna.load_study(study_name="pairs", storage=storage)))

@@ -40,7 +40,7 @@ def titles(key: str, result: StudyResult) -> list[str]:
     return [annotation.text for annotation in PLOTS[key](result).layout.annotations]
 
 
-def named(result: StudyResult) -> list[str]:
+def temperature_names(result: StudyResult) -> list[str]:
     """Return the names of the temperatures of a study, attention's first."""
     return [*(["attention, τ"] if result.spec.attends else []), *FOUND]
 
@@ -48,8 +48,10 @@ def named(result: StudyResult) -> list[str]:
 @pytest.mark.parametrize("key", ["schedule", "landscape"])
 def test_each_temperature_has_a_panel_with_an_axis_of_its_own(key: str, result: StudyResult) -> None:
     figure = PLOTS[key](result)
-    assert titles(key, result) == named(result)
-    axes = [figure.layout[f"yaxis{index or ''}"] for index in (0, *range(2, len(named(result)) + 1))]
+    assert titles(key, result) == temperature_names(result)
+    axes = [
+        figure.layout[f"yaxis{index or ''}"] for index in (0, *range(2, len(temperature_names(result)) + 1))
+    ]
     ranges = [axis.range for axis in axes]
     assert len(set(ranges)) == len(ranges) and all(axis.matches is None for axis in axes)
 

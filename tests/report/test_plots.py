@@ -23,8 +23,10 @@ from tests.report.made_study import World, make, runs_of
 
 
 @pytest.mark.parametrize("key", PLOTS)
-def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(key: str, confirmed: StudyResult) -> None:
-    data = PLOTS[key].data(confirmed)
+def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(
+    key: str, confirmed_result: StudyResult
+) -> None:
+    data = PLOTS[key].data(confirmed_result)
     assert is_dataclass(data)
     assert data.caption().endswith(".")
     table = data.table()
@@ -40,13 +42,13 @@ def _marks(trace: Mapping[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("key", PLOTS)
-def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched: StudyResult) -> None:
+def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched_result: StudyResult) -> None:
     with pytest.raises(NothingToPlot, match=r"\w+ \w+.*\.$"):
-        PLOTS[key].data(untouched)
+        PLOTS[key].data(untouched_result)
 
 
 @pytest.mark.parametrize("key", PLOTS)
-def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: StudyResult) -> None:
+def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed_result: StudyResult) -> None:
     def colours(value: object) -> set[str]:
         if isinstance(value, str):
             return {value} if value.startswith(("#", "rgb")) and value != "rgba(0,0,0,0)" else set()
@@ -56,17 +58,17 @@ def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: S
             return set().union(*(colours(child) for child in value), set())
         return set()
 
-    assert colours(PLOTS[key](confirmed).to_plotly_json()) <= set(DARK)
+    assert colours(PLOTS[key](confirmed_result).to_plotly_json()) <= set(DARK)
 
 
 @pytest.mark.parametrize("role", ["recommended", "winner"])
 def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
-    role: str, confirmed: StudyResult
+    role: str, confirmed_result: StudyResult
 ) -> None:
-    result = confirmed if role == "recommended" else replace(confirmed, verdict=None)
+    result = confirmed_result if role == "recommended" else replace(confirmed_result, verdict=None)
     data = plots.schedule_data(result)
     assert (data.role, result.plan[0]) == (role, role) and result.plan[1] is not None
-    assert confirmed.winner != confirmed.plan[1]
+    assert confirmed_result.winner != confirmed_result.plan[1]
     plan = TemperatureParameters.from_mapping(result.plan[1]).plan(3)
     assert len(data.temperatures) == 3 and data.layers_known
     assert data.confirmed == (role == "recommended")
@@ -76,9 +78,9 @@ def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
         assert data.level[index] == pytest.approx(float(stats.gmean(column)))
 
 
-def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> None:
-    data = plots.history_data(confirmed)
-    search = runs_of(confirmed, "search")
+def test_the_history_has_every_trial_and_each_record(confirmed_result: StudyResult) -> None:
+    data = plots.history_data(confirmed_result)
+    search = runs_of(confirmed_result, "search")
     assert [trial.number for trial in data.trials] == [run.number for run in search]
     values = [
         run.value if run.outcome == "complete" and run.value is not None else -math.inf for run in search
@@ -87,8 +89,10 @@ def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> 
     assert [number for number, _ in data.best] == [
         i for i, value in enumerate(values) if value == records[i] and value > max([-math.inf, *values[:i]])
     ]
-    assert data.constant == max(run.value for run in runs_of(confirmed, "constant") if run.value is not None)
-    assert data.baseline == confirmed.baseline
+    assert data.constant == max(
+        run.value for run in runs_of(confirmed_result, "constant") if run.value is not None
+    )
+    assert data.baseline == confirmed_result.baseline
 
 
 def test_many_trials_are_thinned_and_no_record_is_lost() -> None:
@@ -99,22 +103,24 @@ def test_many_trials_are_thinned_and_no_record_is_lost() -> None:
     assert f"{len(data.trials)} of 5000 trials are drawn" in data.caption()
 
 
-def test_the_landscape_has_each_trials_ends_and_the_constants_on_the_diagonal(confirmed: StudyResult) -> None:
-    data = plots.landscape_data(confirmed)
-    assert len(data.points) == confirmed.trials["complete"]
+def test_the_landscape_has_each_trials_ends_and_the_constants_on_the_diagonal(
+    confirmed_result: StudyResult,
+) -> None:
+    data = plots.landscape_data(confirmed_result)
+    assert len(data.points) == confirmed_result.trials["complete"]
     assert data.points[-1][3] == max(point[3] for point in data.points)
     assert data.constants and all(first == last for _, first, last, _, _ in data.constants)
 
 
-def test_what_made_the_difference_is_found(confirmed: StudyResult) -> None:
+def test_what_made_the_difference_is_found(confirmed_result: StudyResult) -> None:
     data = plots.importance_data(make(World(trials=200, confirmed=False, reports=0)).result())
     assert sum(share for _, share in data.shares) == pytest.approx(1)
     # the made-up world knows the late temperature above all
     assert data.shares[0][0] == "temperature_final"
-    assert {name for name, _ in data.shares} | set(data.unread) == set(confirmed.spec.search)
+    assert {name for name, _ in data.shares} | set(data.unread) == set(confirmed_result.spec.search)
 
 
-def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: StudyResult) -> None:
+def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed_result: StudyResult) -> None:
     # sampled at random beside a constant schedule, and read by no trial
     runs = [
         replace(
@@ -124,9 +130,9 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: Stud
         )
         if run.kind == "search"
         else run
-        for run in confirmed.runs
+        for run in confirmed_result.runs
     ]
-    data = plots.importance_data(replace(confirmed, runs=tuple(runs)))
+    data = plots.importance_data(replace(confirmed_result, runs=tuple(runs)))
     shares = dict(data.shares)
     assert data.unread == ("layer_pattern", "layer_ratio")
     assert shares["temperature_final"] == pytest.approx(shares["temperature_init"])
@@ -135,9 +141,9 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: Stud
     )
 
 
-def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed: StudyResult) -> None:
-    data = plots.importance_data(confirmed)
-    best = math.ceil(confirmed.trials["complete"] / 10)
+def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed_result: StudyResult) -> None:
+    data = plots.importance_data(confirmed_result)
+    best = math.ceil(confirmed_result.trials["complete"] / 10)
     assert best < 5
     assert f"The best tenth are {best} trials here" in data.caption()
     assert "best tenth is one trial here" in replace(data, trials=9).caption()
@@ -154,8 +160,8 @@ def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
     assert f"{len(data.points)} of 5000 trials are drawn" in data.caption()
 
 
-def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyResult) -> None:
-    data = plots.history_data(confirmed)
+def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed_result: StudyResult) -> None:
+    data = plots.history_data(confirmed_result)
     assert data.baseline is not None and data.baseline.sd is not None
     outlier = replace(data.trials[0], value=-1e6, outcome="complete")
     data = replace(
@@ -168,8 +174,8 @@ def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyRes
     assert low < -3.0 < high
 
 
-def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed: StudyResult) -> None:
-    data = plots.history_data(confirmed)
+def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed_result: StudyResult) -> None:
+    data = plots.history_data(confirmed_result)
     trial_index, first = next((i, trial) for i, trial in enumerate(data.trials) if trial.outcome == "pruned")
     outlier = replace(first, value=-50.0)
     data = replace(data, trials=(*data.trials[:trial_index], outlier, *data.trials[trial_index + 1 :]))
@@ -198,12 +204,13 @@ def test_too_few_trials_to_tell_what_mattered_are_told(world: World, reason: str
         plots.importance_data(make(world).result())
 
 
-def test_entropies_are_means_over_the_confirmationsruns_of(confirmed: StudyResult) -> None:
-    data = plots.entropy_data(confirmed)
+def test_entropies_are_means_over_the_confirmationsruns_of(confirmed_result: StudyResult) -> None:
+    data = plots.entropy_data(confirmed_result)
     assert data.layers == (0, 1, 2)
     assert data.runs == {"search": 8, "baseline": 8}
     curves = [
-        dict(confirmed.measured[run.id]["entropy/1/2"]) for run in runs_of(confirmed, "confirm", "baseline")
+        dict(confirmed_result.measured[run.id]["entropy/1/2"])
+        for run in runs_of(confirmed_result, "confirm", "baseline")
     ]
     step = data.steps[5]
     step_index = data.steps.index(step)
@@ -212,9 +219,9 @@ def test_entropies_are_means_over_the_confirmationsruns_of(confirmed: StudyResul
     assert data.layer("search", 0)[step_index] == pytest.approx(fmean(heads))
 
 
-def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> None:
-    def lost(arm: str, heads: set[str] | None) -> StudyResult:
-        ids = {run.id for run in runs_of(confirmed, "confirm", arm)}
+def test_entropies_that_are_no_numbers_are_not_there(confirmed_result: StudyResult) -> None:
+    def drop_entropies(arm: str, heads: set[str] | None) -> StudyResult:
+        ids = {run.id for run in runs_of(confirmed_result, "confirm", arm)}
         measured_curves = {
             run: {
                 name: tuple((step, math.nan) for step, _ in curve)
@@ -222,28 +229,30 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> 
                 else curve
                 for name, curve in curves.items()
             }
-            for run, curves in confirmed.measured.items()
+            for run, curves in confirmed_result.measured.items()
         }
-        return replace(confirmed, measured=measured_curves)
+        return replace(confirmed_result, measured=measured_curves)
 
-    data = plots.entropy_data(lost("baseline", {"entropy/0/1"}))
+    data = plots.entropy_data(drop_entropies("baseline", {"entropy/0/1"}))
     assert (0, 1) not in data.heads["baseline"] and (0, 1) in data.heads["search"]
-    partial_result = lost("baseline", {f"entropy/2/{head}" for head in range(4)})
+    partial_result = drop_entropies("baseline", {f"entropy/2/{head}" for head in range(4)})
     assert len(plots.plot_entropy(plots.entropy_data(partial_result)).data) == 5 + 2
-    single_data = plots.entropy_data(lost("baseline", None))
+    single_data = plots.entropy_data(drop_entropies("baseline", None))
     assert list(single_data.heads) == ["search"] and list(single_data.runs) == ["search"]
     for caption in (data.caption(), single_data.caption()):
         assert "nan" not in caption and "-100" not in caption
     nan_curves = {
         run: {n: tuple((s, math.nan) for s, _ in c) for n, c in curves.items()}
-        for run, curves in confirmed.measured.items()
+        for run, curves in confirmed_result.measured.items()
     }
     with pytest.raises(NothingToPlot, match="no number"):
-        plots.entropy_data(replace(confirmed, measured=nan_curves))
+        plots.entropy_data(replace(confirmed_result, measured=nan_curves))
 
 
-def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(confirmed: StudyResult) -> None:
-    entropies = plots.entropy_data(confirmed)
+def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(
+    confirmed_result: StudyResult,
+) -> None:
+    entropies = plots.entropy_data(confirmed_result)
     steady = {(layer, head): (0.5 + 0.02 * head,) * 24 for layer in range(3) for head in range(4)}
     heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
     data = replace(entropies, steps=tuple(range(24)), heads=heads)
@@ -258,9 +267,9 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
     )
 
 
-def test_pruned_trials_end_where_they_were_cut(confirmed: StudyResult) -> None:
-    data = plots.curves_data(confirmed)
-    pruned_runs = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
+def test_pruned_trials_end_where_they_were_cut(confirmed_result: StudyResult) -> None:
+    data = plots.curves_data(confirmed_result)
+    pruned_runs = [run for run in runs_of(confirmed_result, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {
         run.number: run.steps for run in pruned_runs
     }
@@ -275,16 +284,16 @@ def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
     assert [trace.name for trace in plots.plot_curves(data).data] == ["complete"]
 
 
-def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
-    data = plots.cost_data(confirmed)
+def test_cost_is_added_up_by_machine(confirmed_result: StudyResult) -> None:
+    data = plots.cost_data(confirmed_result)
     assert {machine_cost.name for machine_cost in data.machines} == {"node-a", "node-b", "laptop"}
     total = duration(sum(machine_cost.total for machine_cost in data.machines))
     assert data.caption().startswith(f"{total} of training on 3 machines")
     assert sum(machine_cost.total for machine_cost in data.machines) == pytest.approx(
-        confirmed.cost.train_seconds
+        confirmed_result.cost.train_seconds
     )
     for machine_cost in data.machines:
-        machine_runs = [run for run in confirmed.runs if run.machine == machine_cost.name]
+        machine_runs = [run for run in confirmed_result.runs if run.machine == machine_cost.name]
         assert machine_cost.runs == len(machine_runs)
         assert machine_cost.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in machine_runs))
 
@@ -307,7 +316,7 @@ def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> Non
     assert ticks == sorted(set(ticks))
 
 
-def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> None:
+def test_what_acts_beside_the_temperature_is_said(confirmed_result: StudyResult) -> None:
     scaling_params = {
         "length_scaling": "log_n",
         "n0": 16.0,
@@ -316,16 +325,18 @@ def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> Non
         "normaliser": "softmax",
     }
     winner = {"temperature_init": 0.5, "schedule": "constant", **scaling_params}
-    data = plots.schedule_data(replace(confirmed, verdict=None, winner=winner))
+    data = plots.schedule_data(replace(confirmed_result, verdict=None, winner=winner))
     assert data.beside == {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
     assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
     plain = plots.schedule_data(
-        replace(confirmed, verdict=None, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0})
+        replace(
+            confirmed_result, verdict=None, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0}
+        )
     )
     assert plain.beside == {}
 
 
-def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) -> None:
+def test_the_plan_of_a_piecewise_winner_has_its_knots(searching_result: StudyResult) -> None:
     piecewise_params = {
         "schedule": "piecewise",
         "temperature_init": 1.0,
@@ -333,15 +344,15 @@ def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) ->
         "temperature_knot_1": 0.487,
         "temperature_final": 0.8849,
     }
-    assert searching.best is not None
-    best = replace(searching.best, params=piecewise_params)
+    assert searching_result.best is not None
+    best = replace(searching_result.best, params=piecewise_params)
     runs = tuple(
         replace(run, parameters=piecewise_params)
         if run.kind == "search" and run.number == best.number
         else run
-        for run in searching.runs
+        for run in searching_result.runs
     )
-    result = replace(searching, best=best, runs=runs, winner=piecewise_params)
+    result = replace(searching_result, best=best, runs=runs, winner=piecewise_params)
     words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
     plan = plots.schedule_data(result)
     assert words in plan.caption()

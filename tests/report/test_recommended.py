@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Made, world_of
 from tempopt import cli
 from tempopt.confirmation.pairs import more_pairs
@@ -28,14 +28,14 @@ Carried = Callable[..., StudyResult]
 
 
 @pytest.fixture(scope="module")
-def carried(result_of: Callable[..., StudyResult]) -> Carried:
+def carry_out(result_of: Callable[..., StudyResult]) -> Carried:
     """Return what carries out a study in a world and reads it; keyword arguments go to ``study:``."""
 
-    def out(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
+    def run_study(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
         ranges = {name: {"low": low, "high": high, "log": True} for name, (low, high) in space.items()}
         schedule = {"schedule": ["linear"]} if len(space) > 1 else {}
         spec = StudySpec.from_json({**world.spec.to_json(), "search": {**ranges, **schedule}})
-        simulation = Whole(world, with_study(spec, **study))
+        simulation = StudySimulation(world, with_study(spec, **study))
         assert simulation.run() is not None
         return result_of(
             with_study(spec, **study),
@@ -44,10 +44,10 @@ def carried(result_of: Callable[..., StudyResult]) -> Carried:
             "done",
         )
 
-    return out
+    return run_study
 
 
-def shown(result: StudyResult) -> tuple[str, str, list[str]]:
+def page_parts(result: StudyResult) -> tuple[str, str, list[str]]:
     """Return the answer and what to do on the page of a study, and the commands there."""
     page = render_report(result, plotlyjs="cdn", storage=URL)
     answer = re.search(r'class="word">(.*?)</h2>', page)
@@ -57,7 +57,7 @@ def shown(result: StudyResult) -> tuple[str, str, list[str]]:
     return answer[1], unescape(re.sub("<[^>]*>", "", todo[1])), commands
 
 
-def typed(command: str) -> Any:
+def parse_command(command: str) -> Any:
     """Return what the command line makes of a command that somebody copies."""
     parser, _ = cli.build_parsers()
     tempopt, *words = shlex.split(command)
@@ -67,30 +67,30 @@ def typed(command: str) -> Any:
     return namespace
 
 
-def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carried) -> None:
-    result = carried(world_of("level-0@0.5"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
+def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carry_out: Carried) -> None:
+    result = carry_out(world_of("level-0@0.5"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
                      seeds={"confirm": 6}, **FAST)  # fmt: skip
-    answer, todo, (command,) = shown(result)
+    answer, todo, (command,) = page_parts(result)
     assert answer == "No gain shown"
     assert todo.startswith("It is not decided whether there is a gain of 0.01 (study.min_gain).")
     assert todo.endswith("Until they are trained, change nothing.")
-    namespace = typed(command)
+    namespace = parse_command(command)
     assert (namespace.command, namespace.name) == ("resume", result.name)
     extra_tickets = more_pairs(result.runs, result.spec, namespace.pairs)
     assert f"{namespace.pairs} more pairs ({len(extra_tickets)} runs, " in todo
     assert "; a pair is one fresh seed, trained with the winner and with what it is compared with)" in todo
 
 
-def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried: Carried) -> None:
-    result = carried(world_of("level-0@5"), {"temperature_init": (0.7, 1.5)}, trials=4,
+def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_out: Carried) -> None:
+    result = carry_out(world_of("level-0@5"), {"temperature_init": (0.7, 1.5)}, trials=4,
                      enqueue=[{"temperature_init": 0.7}], **FAST)  # fmt: skip
-    answer, todo, (wider, export) = shown(result)
+    answer, todo, (wider, export) = page_parts(result)
     assert answer == "Gain shown"
     assert todo.startswith("Widen the range of temperature_init, now 0.7 to 1.5, down to ")
     assert "Until then: train at a constant temperature: τ = 0.7" in todo
-    namespace = typed(wider)
+    namespace = parse_command(wider)
     name = f"{result.name}_wider"
-    assert (namespace.command, namespace.name, typed(export).command) == ("search", name, "export")
+    assert (namespace.command, namespace.name, parse_command(export).command) == ("search", name, "export")
     domain = result.spec.with_overrides([*namespace.set, f"study.name={name}"]).search["temperature_init"]
     assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
     assert f", now 0.7 to 1.5, down to {domain.low:g} (" in todo
@@ -98,10 +98,10 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried:
     assert not any("constant temperature" in line for line in full_lines(result)[2:])
 
 
-def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carried: Carried) -> None:
+def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carry_out: Carried) -> None:
     world = dataclasses.replace(world_of("guarded-0@4"), cost=Cost(at_best=0.3, margin=0.005))
-    result = carried(world, {"temperature_init": (0.25, 0.6)}, trials=4, **FAST)
-    answer, todo, commands = shown(result)
+    result = carry_out(world, {"temperature_init": (0.25, 0.6)}, trials=4, **FAST)
+    answer, todo, commands = page_parts(result)
     assert answer == "Gain shown, but a guard is not kept"
     assert full_lines(result)[0].startswith(f"{answer}: val_accuracy is higher by ")
     match = re.fullmatch(
@@ -115,11 +115,11 @@ def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carri
     assert end.endswith(f"it breaks the guard on val_loss ({match[1]}, limit +0.5 %).")
 
 
-def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None:
+def test_a_gain_at_inference_alone_is_not_contradicted(carry_out: Carried) -> None:
     space = {"temperature_init": (0.25, 4.0), "temperature_final": (0.95, 1.05)}
-    result = carried(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
-    answer, todo, (command,) = shown(result)
+    result = carry_out(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
+    answer, todo, (command,) = page_parts(result)
     assert answer == "Gain shown at inference, none by training"
     assert full_lines(result)[0].startswith(f"{answer}: ")
-    assert todo.startswith("Train as before, at τ = 1") and typed(command).command == "export"
+    assert todo.startswith("Train as before, at τ = 1") and parse_command(command).command == "export"
     assert "while the winner of the search, which is trained at another temperature, is not shown to " in todo

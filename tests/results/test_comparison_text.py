@@ -19,7 +19,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.seeds import derive
 from tempopt.spec.comparison_spec import comparison_spec
 from tests.results.full_text import full_lines
-from tests.specs import changed
+from tests.specs import change_spec
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def make_result(run_ticket: Any, result_of: Any) -> Any:
         spec_settings = {"study__seeds": {"confirm": 4}, **settings}
         compared_sets = () if vary else sets or [{}, {"lr": 0.1}]
         spec = comparison_spec(
-            changed(**spec_settings), compared_sets, vary=vary, name="gate", all_pairs=all_pairs
+            change_spec(**spec_settings), compared_sets, vary=vary, name="gate", all_pairs=all_pairs
         )
         rows: list[TicketRow] = []
         new_tickets = first_tickets(spec)
@@ -59,12 +59,12 @@ def make_result(run_ticket: Any, result_of: Any) -> Any:
     return make
 
 
-def gaining(**gains: float) -> Any:
+def gaining_worth(**gains: float) -> Any:
     return lambda arm, pair: 0.5 + pair / 10 + gains.get(arm, 0.0) * (1 + pair / 10)
 
 
 def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None:
-    lines = full_lines(make_result(gaining(B=0.1)))
+    lines = full_lines(make_result(gaining_worth(B=0.1)))
     assert lines[0].startswith(
         "Gain shown: val_accuracy is higher by 0.115 with B than with A (95 % interval 0.0"
     )
@@ -75,16 +75,16 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None
 
 
 def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
-    worse_line = full_lines(make_result(gaining(B=-0.1)))[0]
+    worse_line = full_lines(make_result(gaining_worth(B=-0.1)))[0]
     assert worse_line.startswith(
         "No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A ("
     )
     # the words say which way, so no number has a sign
     assert "+" not in worse_line and "−" not in worse_line
-    assert not any("compatible" in line for line in full_lines(make_result(gaining(B=-0.1))))
-    lower = full_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
+    assert not any("compatible" in line for line in full_lines(make_result(gaining_worth(B=-0.1))))
+    lower = full_lines(make_result(gaining_worth(B=0.1), study__direction="minimize"))[0]
     assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
-    better_line = full_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]
+    better_line = full_lines(make_result(gaining_worth(B=-0.1), study__direction="minimize"))[0]
     assert better_line.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
     lines = full_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
     assert lines[0].startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (95 % interval −")
@@ -135,7 +135,7 @@ def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
 
 
 def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) -> None:
-    lines = full_lines(make_result(gaining(B=1.0), waiting=True))
+    lines = full_lines(make_result(gaining_worth(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
     lines = full_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
     assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
@@ -145,7 +145,7 @@ def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) ->
 
 
 def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: Any) -> None:
-    result = make_result(gaining(B=0.1))
+    result = make_result(gaining_worth(B=0.1))
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     comparison = data["comparison"]
     assert data["verdict"] is None and data["best"] is None
@@ -174,7 +174,7 @@ def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: An
 
 def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> None:
     sets = [{}, {"lr": 0.1, "temperature_init": 2, "data.batch_size": 8, "trainer.max_steps": 7}]
-    result = make_result(gaining(B=0.1), *sets)
+    result = make_result(gaining_worth(B=0.1), *sets)
     text = to_yaml(result)
     config = yaml.safe_load(text)
     assert config["model"]["init_args"] == {"temperature_init": 2.0, "lr": 0.1}
@@ -185,8 +185,11 @@ def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> Non
     assert "UNCONFIRMED" not in text
     assert "MyModule(lr=0.1, temperature_init=2.0)" in to_python(result)
     for result_without, match in (
-        (make_result(gaining(B=-0.1)), "no parameter set to be better than A.*Keep A: the spec as it stands"),
-        (make_result(gaining(B=0.1), waiting=True), "is not over, so there is nothing to export"),
+        (
+            make_result(gaining_worth(B=-0.1)),
+            "no parameter set to be better than A.*Keep A: the spec as it stands",
+        ),
+        (make_result(gaining_worth(B=0.1), waiting=True), "is not over, so there is nothing to export"),
     ):
         for export in (to_yaml, to_python):
             with pytest.raises(StudyFailed, match=match):
@@ -195,7 +198,7 @@ def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> Non
 
 def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: Any) -> None:
     sets = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
-    result = make_result(gaining(B=1.0, C=1.01), *sets, all_pairs=True)
+    result = make_result(gaining_worth(B=1.0, C=1.01), *sets, all_pairs=True)
     headline, bound, *lines = full_lines(result)
     assert headline == (
         "Difference shown: take C, the only set that none is shown to beat in val_accuracy (4 fresh seeds, "
@@ -229,7 +232,7 @@ def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
 @pytest.mark.parametrize("all_pairs", [True, False])
 def test_a_name_that_has_the_parameters_stands_for_them(make_result: Any, all_pairs: bool) -> None:
     vary = {"lr": [0.1, 0.3, 0.5], "dropout": [0.2]}
-    text = "\n".join(full_lines(make_result(gaining(), vary=vary, all_pairs=all_pairs)))
+    text = "\n".join(full_lines(make_result(gaining_worth(), vary=vary, all_pairs=all_pairs)))
     assert "lr=0.3,dropout=0.2: " in text and "lr=0.3, dropout=0.2" not in text
 
 

@@ -18,12 +18,12 @@ from tempopt.results.export import to_yaml
 from tempopt.results.findings import headline
 from tempopt.results.study_result import StudyResult
 from tests.results.full_text import full_lines
-from tests.simulated import Simulated, Worth
+from tests.simulated import SimulatedStudy, Worth
 
 GAIN = 0.1
 
 
-def gaining(*rounds: int) -> Worth:
+def gaining_worth(*rounds: int) -> Worth:
     """Return what a run is worth if any other temperature than 1 gains in these rounds, and in no other."""
 
     def worth(t: TicketRow) -> float:
@@ -39,7 +39,7 @@ def two_rounds(make_spec: Any, result_of: Any) -> Any:
     """Return a maker of a study before and after a second round."""
 
     def make(*rounds: int, **settings: Any) -> tuple[StudyResult, StudyResult]:
-        study = Simulated(make_spec(trials=6, **settings), gaining(*rounds)).run()
+        study = SimulatedStudy(make_spec(trials=6, **settings), gaining_worth(*rounds)).run()
         first_result = result_of(study.spec, list(study.rows), state="done")
         study.more(4)
         return first_result, result_of(study.spec, study.rows, state="done")
@@ -47,7 +47,7 @@ def two_rounds(make_spec: Any, result_of: Any) -> Any:
     return make
 
 
-def recommended(verdict: Verdict | None) -> Recommendation:
+def recommendation_of(verdict: Verdict | None) -> Recommendation:
     assert verdict is not None and verdict.recommendation is not None
     return verdict.recommendation
 
@@ -63,7 +63,7 @@ def test_a_gain_that_an_earlier_verdict_showed_still_holds_and_is_what_to_do(two
     first, todo, *other_lines = full_lines(second_result)
     assert first.startswith("No gain shown by verdict 2: the gain of the winner of the search over ")
     assert " Verdict 1 showed a gain: +0." in first and first.endswith(" It still holds.")
-    tau = recommended(first_result.verdict).parameters["temperature_init"]
+    tau = recommendation_of(first_result.verdict).parameters["temperature_init"]
     assert todo.startswith(
         "  What to do: what verdict 1 recommends, which stays valid: train at a constant temperature: "
         f"τ = {tau:.4g}. As code: `tempopt export pairs`. Verdict 2 has the smaller share of the error rate"
@@ -108,7 +108,7 @@ def test_earlier_verdicts_are_data_for_programs(two_rounds: Any) -> None:
 def test_pairs_that_are_added_leave_the_verdict_that_they_are_added_to_as_it_was(
     make_spec: Any, result_of: Any
 ) -> None:
-    study = Simulated(make_spec(trials=6), gaining(0)).run()
+    study = SimulatedStudy(make_spec(trials=6), gaining_worth(0)).run()
     first_result = result_of(study.spec, list(study.rows), state="done")
     study.do(more_pairs(study.rows, study.spec, 8))
     second_result = result_of(study.spec, study.rows, state="done")
@@ -130,10 +130,12 @@ def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_ro
     headline_text = headline(dataclasses.replace(second_result, verdict=same_verdict))
     assert "Verdict 1 showed a gain" in headline_text and "still holds" not in headline_text
     small = dataclasses.replace(
-        earlier, recommendation=dataclasses.replace(recommended(latest), min_gain=1.0)
+        earlier, recommendation=dataclasses.replace(recommendation_of(latest), min_gain=1.0)
     )
     assert standing(small, [earlier]) is None
     # the winner says nothing of inference alone
-    inference_advice = dataclasses.replace(recommended(earlier), now="inference_only", plan="constant=0.5")
+    inference_advice = dataclasses.replace(
+        recommendation_of(earlier), now="inference_only", plan="constant=0.5"
+    )
     of_inference = dataclasses.replace(earlier, recommendation=inference_advice)
     assert standing(same_verdict, [of_inference]) == of_inference

@@ -232,7 +232,7 @@ def attached_by(config: str) -> dict[str, Any]:
     return init_args
 
 
-def recommending(result: Any, **fields: Any) -> Any:
+def with_recommendation(result: Any, **fields: Any) -> Any:
     """Return a result whose verdict recommends so."""
     recommendation = dataclasses.replace(result.verdict.recommendation, **fields)
     verdict = dataclasses.replace(result.verdict, recommendation=recommendation)
@@ -262,7 +262,7 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
 def test_where_nothing_is_to_be_changed_the_baseline_is_exported(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    result = recommending(
+    result = with_recommendation(
         result_of(make_spec({"search": SEARCHED}, direction="minimize"), whole_study),
         parameters={"temperature_init": 1.0, "lr": 0.02},
     )
@@ -296,7 +296,7 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     }
     at_half = {"temperature_init": 0.5}
     result = result_of(make_spec(sections), whole_study, measure_baseline(whole_study))
-    result_inference = recommending(
+    result_inference = with_recommendation(
         result, action="inference_only", now="inference_only", parameters={}, at_inference=at_half,
         plan="constant=0.5", gain=result.verdict.total,
     )  # fmt: skip
@@ -313,12 +313,12 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     ]
     assert torch.equal(weights[0][:8] * 2, weights[1][:8]) and torch.equal(weights[0][8:], weights[1][8:])
     # trained at one temperature, and evaluated at another
-    result_both = recommending(result, at_inference=at_half, plan="constant=0.5")
+    result_both = with_recommendation(result, at_inference=at_half, plan="constant=0.5")
     exec(compile(to_python(result_both), "export", "exec"), space)
     assert temperatures(space) == (0.5,) and space["trainer"].global_step == 2
     assert attached_by(to_yaml(result_both))["at_inference"] == at_half
     # at τ = 1 there is nothing to attach
-    result_unchanged = recommending(
+    result_unchanged = with_recommendation(
         result, action="change_nothing", now="change_nothing", parameters={"temperature_init": 1.0}
     )
     assert "attach" not in to_python(result_unchanged)

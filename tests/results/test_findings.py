@@ -17,7 +17,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import active_groups
 from tests.results.full_text import full_lines
-from tests.simulated import SPACE, Simulated, Worth
+from tests.simulated import SPACE, SimulatedStudy, Worth
 
 WORSE = [-0.1 - pair / 1000 for pair in range(4)]
 AT_ONE = ("over_baseline", "over_twin")
@@ -216,9 +216,9 @@ def test_a_later_verdict_says_its_level(
     assert lines[3] == "  this is from before the newest search trials were added: those are not confirmed."
 
 
-def simulated(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> StudyResult:
+def simulate_study(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> StudyResult:
     """Return a study whose runs are worth so much."""
-    simulation = Simulated(make_spec({"search": SPACE}, trials=6, **study), worth).run()
+    simulation = SimulatedStudy(make_spec({"search": SPACE}, trials=6, **study), worth).run()
     return cast(StudyResult, result_of(simulation.spec, simulation.rows, state="done"))
 
 
@@ -237,7 +237,7 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
         assert t.parameters is not None
         return by_part(t) + 0.2 * t.parameters["lr"] * (t.parameters["temperature_init"] == 1.0)
 
-    findings = by_kind(simulated(make_spec, result_of, worth))
+    findings = by_kind(simulate_study(make_spec, result_of, worth))
     assert findings["decision"].state == "shown"
     assert findings["over_baseline"].state == findings["over_twin"].state == "shown"
     gains = [gain_of(finding) for kind, finding in findings.items() if kind in AT_ONE]
@@ -253,12 +253,12 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
 def test_a_gain_of_a_schedule_is_told_against_constants_and_parts_on_request_alone(
     make_spec: Any, result_of: Any
 ) -> None:
-    findings = by_kind(simulated(make_spec, result_of, by_part))
+    findings = by_kind(simulate_study(make_spec, result_of, by_part))
     assert findings["over_constant"].state == "shown" and findings["over_constant_twin"].state == "not_shown"
     assert findings["schedule"].state == "not_shown"
     assert gain_of(findings["over_constant"]) == pytest.approx(1.05, abs=0.05)
     assert not {"part", "simplest", "learned"} & findings.keys()
-    explained_result = simulated(make_spec, result_of, by_part, explain=True)
+    explained_result = simulate_study(make_spec, result_of, by_part, explain=True)
     parts = [finding for finding in find(explained_result) if finding.kind == "part"]
     assert [finding.state for finding in parts] == ["not_shown", "not_shown", "shown"]
     assert parts[-1].text.startswith("the winner against itself without the length scaling: +1.0")
@@ -268,7 +268,7 @@ def test_a_gain_of_a_schedule_is_told_against_constants_and_parts_on_request_alo
 def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     make_spec: Any, result_of: Any
 ) -> None:
-    study = Simulated(
+    study = SimulatedStudy(
         make_spec({"search": {"temperature_init": [1.0], "lr": [0.1, 0.2, 0.3]}}, trials=6),
         lambda t: t.seed % 997 / 997,
     ).run()
@@ -283,13 +283,18 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
 
 
 def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    def failed(number: int, error: str | None) -> TicketRow:
+    def failed_row(number: int, error: str | None) -> TicketRow:
         fields = {"state": "failed", "outcome": "failed", "failures": 3, "error": error}
         return cast(TicketRow, make_ticket("search", number, **fields))
 
     tickets = [
         make_ticket("search", 0, 0.5, failures=2, error="killed by signal 9 (SIGKILL)"),
-        *(failed(1, "out of memory."), failed(2, None), failed(3, f"{'x' * 200}\ny"), failed(4, "lost")),
+        *(
+            failed_row(1, "out of memory."),
+            failed_row(2, None),
+            failed_row(3, f"{'x' * 200}\ny"),
+            failed_row(4, "lost"),
+        ),
         make_ticket("constant", 0, state="withdrawn"),
         *(make_ticket("search", 5 + i, state="withdrawn") for i in range(2)),
     ]

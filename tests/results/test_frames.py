@@ -18,25 +18,27 @@ from tempopt.results.decision import screen_lines
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult, load
 from tempopt.store.store import Store
-from tests.report.made_study import Made, World, make, write
+from tests.report.made_study import SyntheticStudy, World, make, write
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def synthetic_study() -> SyntheticStudy:
     return make(World(trials=8, reports=4, layers=1, heads=2))
 
 
 @pytest.fixture(scope="module")
-def result(made: Made) -> StudyResult:
-    return made.result()
+def result(synthetic_study: SyntheticStudy) -> StudyResult:
+    return synthetic_study.result()
 
 
-def test_the_runs_are_a_row_each_with_their_parameters(made: Made, result: StudyResult) -> None:
+def test_the_runs_are_a_row_each_with_their_parameters(
+    synthetic_study: SyntheticStudy, result: StudyResult
+) -> None:
     frame = result.runs_frame()
-    assert list(frame.index) == [ticket.id for ticket in made.tickets]
-    assert list(frame["kind"]) == [ticket.kind for ticket in made.tickets]
+    assert list(frame.index) == [ticket.id for ticket in synthetic_study.tickets]
+    assert list(frame["kind"]) == [ticket.kind for ticket in synthetic_study.tickets]
     best = frame[frame.kind == "search"].dropna(subset="value").sort_values("value").iloc[-1]
-    ticket = next(t for t in made.tickets if t.name == best["name"])
+    ticket = next(t for t in synthetic_study.tickets if t.name == best["name"])
     assert ticket.parameters is not None
     assert best["param.temperature_init"] == ticket.parameters["temperature_init"]
     assert best["value"] == ticket.value
@@ -51,13 +53,13 @@ def test_without_pandas_a_report_is_drawn_and_a_frame_is_refused(
     assert PLOTS["history"](result).data and "<html" in render_report(result, plotlyjs="cdn")
 
 
-def test_curves_and_measurements_are_a_row_each(made: Made, result: StudyResult) -> None:
-    reports = [measurement for measurement in made.measurements if measurement.name == "report"]
+def test_curves_and_measurements_are_a_row_each(synthetic_study: SyntheticStudy, result: StudyResult) -> None:
+    reports = [measurement for measurement in synthetic_study.measurements if measurement.name == "report"]
     frame = result.curves_frame()
     assert len(frame) == len(reports)
     assert frame["value"].sum() == pytest.approx(sum(measurement.value for measurement in reports))
     measurements = result.measurements_frame()
-    assert len(measurements) == len(made.measurements) - len(reports)
+    assert len(measurements) == len(synthetic_study.measurements) - len(reports)
     assert "entropy/0/1" in set(measurements["measurement"])
     assert list(measurements.columns) == [
         "id",
@@ -123,10 +125,10 @@ def test_a_report_is_written_where_it_was_asked_for(
 
 
 def test_a_study_is_loaded_as_a_whole_only_where_that_is_asked_for(
-    made: Made, result: StudyResult, tmp_path: Path
+    synthetic_study: SyntheticStudy, result: StudyResult, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'tempopt.db'}"
-    write(url, made)
+    write(url, synthetic_study)
     loaded_result = tempopt.load_study(url, "pairs")
     assert loaded_result.curves == result.curves
     assert loaded_result.measured == result.measured

@@ -222,12 +222,12 @@ def test_an_interval_without_an_end_is_null(
 
 
 def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    def held(number: int, agent: str, lease: float) -> TicketRow:
+    def held_row(number: int, agent: str, lease: float) -> TicketRow:
         fields = {"state": "running", "agent": agent, "lease": lease}
         return cast(TicketRow, make_ticket("search", number, **fields))
 
-    expired_rows = [held(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
-    working = [held(2, "c", 10.0), held(3, "c", 20.0), held(4, "d", 0.5)]
+    expired_rows = [held_row(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
+    working = [held_row(2, "c", 10.0), held_row(3, "c", 20.0), held_row(4, "d", 0.5)]
     for stored_state, shown_state in (("running", "waiting"), ("paused", "paused")):
         idle = result_of(make_spec(), expired_rows, state=stored_state)
         assert (idle.state, idle.agents) == (shown_state, 0)

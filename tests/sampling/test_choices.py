@@ -39,7 +39,7 @@ def strategy(spec: StudySpec) -> KnowledgeGradient:
     )
 
 
-def trained(spec: StudySpec, number: int, params: Any) -> FrozenTrial:
+def complete_trial(spec: StudySpec, number: int, params: Any) -> FrozenTrial:
     best = {"layer": 0.0, "rms": 0.6, "none": -0.5, "batch": 0.2}[params["norm"]]
     value = best + random.Random(f"{number % 2} {sorted(params.items())}").gauss(0.0, 0.1)
     return frozen(
@@ -86,7 +86,9 @@ def test_the_order_of_the_choices_changes_no_prediction_and_no_decision(order: t
         for number in range(10):
             params = sampler.ask(trials, [], number=number, seed=number, fixed={})
             trials.append(
-                trained(ordered_spec, number, params or first_trial(ordered_spec, "search", number, seed=3))
+                complete_trial(
+                    ordered_spec, number, params or first_trial(ordered_spec, "search", number, seed=3)
+                )
             )
         searches.append(trials)
     assert [t.params for t in searches[0]] == [t.params for t in searches[1]]

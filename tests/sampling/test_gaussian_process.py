@@ -26,7 +26,7 @@ def runs(count: int = 20, *, seed: int = 0, seeds: int = 3) -> Runs:
     )
 
 
-def predicted(surrogate: Surrogate, queries: Array) -> tuple[Array, Array]:
+def predict(surrogate: Surrogate, queries: Array) -> tuple[Array, Array]:
     """Return means and standard deviations of what parameter sets come to."""
     posterior = surrogate.posterior(queries)
     return posterior.mean_M, np.sqrt(np.maximum(np.diag(posterior.covariance()), 0.0))
@@ -67,7 +67,7 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     cross = prior(queries, features)
     mean = cross @ np.linalg.solve(covariance, (values - centre) / scale)
     posterior_covariance = prior(queries, queries) - cross @ np.linalg.solve(covariance, cross.T)
-    predictions = predicted(surrogate, queries)
+    predictions = predict(surrogate, queries)
     np.testing.assert_allclose(predictions[0], centre + scale * mean, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(surrogate.mean(queries), predictions[0], rtol=1e-9)
     np.testing.assert_allclose(predictions[1], scale * np.sqrt(np.diag(posterior_covariance)), rtol=1e-5)
@@ -94,7 +94,7 @@ def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
     def doubt(excess: NDArray[np.float64]) -> float:
         runs = Runs(features_ND=features, seeds_N=np.arange(38), values_N=forecast, excess_N=excess)
         start = np.array([np.log(0.5), 0.0, np.log(0.3), np.log(0.3), np.log(0.2)])
-        return float(predicted(Surrogate(runs, start=start, fit=False), np.array([[0.5]]))[1][0])
+        return float(predict(Surrogate(runs, start=start, fit=False), np.array([[0.5]]))[1][0])
 
     many_values = np.concatenate([np.zeros(8), np.full(30, 1.0)])
     # were each of them wrong by itself, thirty would leave next to nothing open
@@ -143,9 +143,9 @@ def test_runs_that_are_expected_move_no_mean_and_leave_less_doubt() -> None:
     queries = np.array([[0.3, 0.3], [0.9, 0.1]])
     expecting_surrogate = surrogate.expecting(queries[:1], np.array([0]))
     np.testing.assert_allclose(
-        predicted(expecting_surrogate, queries)[0], predicted(surrogate, queries)[0], atol=0.02
+        predict(expecting_surrogate, queries)[0], predict(surrogate, queries)[0], atol=0.02
     )
-    assert predicted(expecting_surrogate, queries)[1][0] < predicted(surrogate, queries)[1][0]
+    assert predict(expecting_surrogate, queries)[1][0] < predict(surrogate, queries)[1][0]
     assert surrogate.expecting(np.empty((0, 2)), np.empty(0, dtype=np.int64)) is surrogate
 
 
@@ -170,8 +170,8 @@ def test_what_a_seed_does_to_all_its_runs_is_no_reason_to_prefer_one() -> None:
     seeded_runs = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(40))
     separate_runs = Runs(features_ND=features, seeds_N=np.arange(40), values_N=values, excess_N=np.zeros(40))
     queries = np.array([[0.1], [0.9]])
-    low, high = predicted(Surrogate(seeded_runs), queries)[0]
-    fooled_low, fooled_high = predicted(Surrogate(separate_runs), queries)[0]
+    low, high = predict(Surrogate(seeded_runs), queries)[0]
+    fooled_low, fooled_high = predict(Surrogate(separate_runs), queries)[0]
     assert fooled_low > fooled_high + 1.0
     assert low - high < (fooled_low - fooled_high) / 2
 
@@ -185,7 +185,7 @@ def test_what_a_seed_does_to_like_sets_is_no_reason_to_prefer_them() -> None:
     values = positions + 2.0 * (positions < 0.5) * (seeds == 0) + 0.01 * rng.standard_normal(60)
     seeded_runs = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(60))
     surrogate, queries = Surrogate(seeded_runs), np.array([[0.25], [0.75]])
-    low, high = predicted(surrogate, queries)[0]
+    low, high = predict(surrogate, queries)[0]
     average = values[positions < 0.5].mean() - values[positions >= 0.5].mean()
     assert low - high < average - 0.2
     # one more run of the seed that is lucky there says less than one of the other
@@ -198,16 +198,16 @@ def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None
     rng = np.random.default_rng(5)
     positions, trend = rng.random(12) / 2, rng.standard_normal(12)
 
-    def far(values: Array) -> float:
+    def predict_far(values: Array) -> float:
         runs = Runs(
             features_ND=np.column_stack([positions, trend]),
             seeds_N=np.arange(12),
             values_N=values + 0.05 * rng.standard_normal(12),
             excess_N=np.zeros(12),
         )
-        high, low = predicted(Surrogate(runs, trends=1), np.array([[5.0, 2.0], [5.0, -2.0]]))[0]
+        high, low = predict(Surrogate(runs, trends=1), np.array([[5.0, 2.0], [5.0, -2.0]]))[0]
         return float(high - low)
 
-    assert far(3.0 * trend) == pytest.approx(12.0, abs=1.0)
-    assert far(-3.0 * trend) == pytest.approx(-12.0, abs=1.0)
-    assert abs(far(np.sin(6 * positions))) < 1.0
+    assert predict_far(3.0 * trend) == pytest.approx(12.0, abs=1.0)
+    assert predict_far(-3.0 * trend) == pytest.approx(-12.0, abs=1.0)
+    assert abs(predict_far(np.sin(6 * positions))) < 1.0

@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import FrozenTrial
 from scipy import stats
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Gain, Made
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.guarding import Guarding, Limit, guarding
@@ -28,12 +28,12 @@ RUNS = Runs(
 )
 
 
-def limited(threshold: float = 0.5, **options: Any) -> Guarding:
+def make_guarding(threshold: float = 0.5, **options: Any) -> Guarding:
     limit = Limit(name="cost", sign=1.0, at=threshold, variance=0.0)
     return Guarding(**{"limits": (limit,), "base": -1.0, "pairs": 8, "quantile": 0.0, **options})
 
 
-def measuring(trials: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
+def with_cost(trials: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
     """Return trials that have measured, as the guarded metric, a function of their features."""
     return [
         frozen(
@@ -49,37 +49,37 @@ def measuring(trials: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
     ]
 
 
-def weighed(guard: Guarding, trials: list[FrozenTrial]) -> Any:
+def weigh(guard: Guarding, trials: list[FrozenTrial]) -> Any:
     return guard.weigh(trials, describe, lambda number: number % 2)
 
 
 def test_what_is_far_on_either_side_of_the_limit_is_told_apart() -> None:
-    trials = measuring(start(20, noise=0.0), lambda features: float(features[0]))
-    chance = weighed(limited(), trials)(np.array([[0.1, 0.5], [0.9, 0.5]]))
+    trials = with_cost(start(20, noise=0.0), lambda features: float(features[0]))
+    chance = weigh(make_guarding(), trials)(np.array([[0.1, 0.5], [0.9, 0.5]]))
     assert chance[0] < 0.01 and chance[1] > 0.99
 
 
 def test_a_larger_margin_is_asked_where_more_has_to_be_shown() -> None:
     rng = np.random.default_rng(0)
-    trials = measuring(start(20), lambda features: float(features[0] + rng.normal(0, 0.1)))
+    trials = with_cost(start(20), lambda features: float(features[0] + rng.normal(0, 0.1)))
     queries = np.array([[0.6, 0.5]])
-    chances = [weighed(limited(quantile=q), trials)(queries)[0] for q in (0.0, 1.0, 2.4)]
+    chances = [weigh(make_guarding(quantile=q), trials)(queries)[0] for q in (0.0, 1.0, 2.4)]
     assert chances == sorted(chances, reverse=True) and chances[0] > chances[2] + 0.05
 
 
 def test_two_guards_are_kept_together_with_the_product_of_their_chances() -> None:
-    trials = measuring(start(12), lambda features: float(features[0]))
+    trials = with_cost(start(12), lambda features: float(features[0]))
     limits = [Limit(name="cost", sign=1.0, at=threshold, variance=0.01) for threshold in (0.4, 0.6)]
     queries = np.array([[0.5, 0.2], [0.6, 0.9]])
-    single_chances = [weighed(limited(limits=(limit,)), trials)(queries) for limit in limits]
-    assert weighed(limited(limits=tuple(limits)), trials)(queries) == pytest.approx(
+    single_chances = [weigh(make_guarding(limits=(limit,)), trials)(queries) for limit in limits]
+    assert weigh(make_guarding(limits=tuple(limits)), trials)(queries) == pytest.approx(
         single_chances[0] * single_chances[1]
     )
 
 
 def test_a_run_without_a_number_is_as_bad_as_the_worst() -> None:
-    trials = measuring(start(12), lambda features: math.nan if features[0] < 0.3 else 1.0)
-    chance = weighed(limited(threshold=0.5), trials)
+    trials = with_cost(start(12), lambda features: math.nan if features[0] < 0.3 else 1.0)
+    chance = weigh(make_guarding(threshold=0.5), trials)
     low, high = (chance(np.array([[x, 0.5]]))[0] for x in (0.1, 0.9))
     assert low < high
 
@@ -107,10 +107,10 @@ def test_means_count_from_the_base_and_by_their_weights() -> None:
 
 def test_what_is_named_is_the_best_of_what_is_likely_to_keep_the_guards() -> None:
     # the best x is 0.7; the guard asks for less than 0.5
-    trials = measuring(start(24, noise=0.01), lambda features: -float(features[0]))
+    trials = with_cost(start(24, noise=0.01), lambda features: -float(features[0]))
     options: dict[str, Any] = {"maximize": True, "streams": 2, "seed": 1}
     free = KnowledgeGradient(SPACE, describe, **options)
-    bound = KnowledgeGradient(SPACE, describe, **options, guarding=limited(threshold=-0.5, base=-2.0))
+    bound = KnowledgeGradient(SPACE, describe, **options, guarding=make_guarding(threshold=-0.5, base=-2.0))
     best_places = [describe(sampler.recommend(trials, count=1, seed=0)[0])[0] for sampler in (free, bound)]
     assert best_places[0] == pytest.approx(0.7, abs=0.1) and 0.35 < best_places[1] <= 0.52
     sets = [bound.ask(trials, [], number=24 + n, seed=n, fixed={}) for n in range(6)]
@@ -150,7 +150,7 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
     spec = with_study(world.spec, trials=16, seed=4)
     winners = {}
     for weighs in (True, False):
-        verdict = Whole(world, spec, weighs=weighs).run()
+        verdict = StudySimulation(world, spec, weighs=weighs).run()
         assert verdict is not None
         winners[weighs] = verdict
     assert world.keeps(winners[True].params)
@@ -162,7 +162,7 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
 def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
     world = Made(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
     spec = with_study(world.spec, trials=9, seed=4, candidates=1)
-    simulation = Whole(world, spec)
+    simulation = StudySimulation(world, spec)
     simulation.run()
     for number in (6, 8):
         rows_before = [

@@ -96,7 +96,7 @@ def test_what_is_asked_follows_the_space_and_no_two_tickets_get_the_same() -> No
 
 
 def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
-    def asked(has_diverged: bool) -> list[float]:
+    def ask_sets(has_diverged: bool) -> list[float]:
         search_history = history(parallel=1)
         for number in range(30):
             hot = number % 2 == 0
@@ -109,8 +109,8 @@ def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
             search_history.ask(30, make_sampler(TPE, seed=seed))["temperature_init"] for seed in range(20)
         ]
 
-    assert sum(t > 1.5 for t in asked(has_diverged=False)) > 15
-    assert sum(t > 1.5 for t in asked(has_diverged=True)) < 5
+    assert sum(t > 1.5 for t in ask_sets(has_diverged=False)) > 15
+    assert sum(t > 1.5 for t in ask_sets(has_diverged=True)) < 5
 
 
 NUMBERS = {"temperature_final": FloatDistribution(0.5, 2.0, step=0.1), "n0": IntDistribution(1, 64)}

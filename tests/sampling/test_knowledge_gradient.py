@@ -40,7 +40,7 @@ def strategy(**options: Any) -> KnowledgeGradient:
     return KnowledgeGradient(SPACE, describe, **settings)
 
 
-def trained(
+def make_trial(
     number: int,
     params: Any,
     *,
@@ -71,7 +71,7 @@ def trained(
 def start(count: int, **options: Any) -> list[FrozenTrial]:
     rng = np.random.default_rng(3)
     points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
-    return [trained(number, params, **options) for number, params in enumerate(points)]
+    return [make_trial(number, params, **options) for number, params in enumerate(points)]
 
 
 def ask(sampler: KnowledgeGradient, trials: list[FrozenTrial], **options: Any) -> Any:
@@ -86,7 +86,7 @@ def test_a_planted_best_is_found_and_named(maximize: bool) -> None:
     for number in range(6, 24):
         params = sampler.ask(trials, [], number=number, seed=number, fixed={})
         assert params is not None
-        trials.append(trained(number, params, sign=sign))
+        trials.append(make_trial(number, params, sign=sign))
     best_params = sampler.recommend(trials, count=1, seed=0)[0]
     assert truth(best_params) > -0.03
     # random points come to this seldom
@@ -170,7 +170,7 @@ def test_nothing_is_said_while_too_little_is_known() -> None:
     sampler, trials = strategy(), start(2)
     assert ask(sampler, trials) is None
     assert sampler.recommend(trials, count=2, seed=0) == []
-    assert not sampler.prune(trials, trained(2, trials[0].params, upto=20))
+    assert not sampler.prune(trials, make_trial(2, trials[0].params, upto=20))
 
 
 def test_what_is_asked_follows_from_what_may_be_known_alone() -> None:
@@ -179,7 +179,7 @@ def test_what_is_asked_follows_from_what_may_be_known_alone() -> None:
     busy = strategy()
     for number in range(3, 8):
         ask(busy, trials[:number])
-        busy.prune(trials[:number], trained(number, trials[number].params, upto=20))
+        busy.prune(trials[:number], make_trial(number, trials[number].params, upto=20))
     assert ask(busy, trials) == first
 
 
@@ -246,11 +246,11 @@ def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() 
     sampler, trials = strategy(), start(16, noise=0.001)
     best = max(trials, key=lambda t: t.value or 0.0).params
     good_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
-    assert sampler.prune(trials, trained(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
+    assert sampler.prune(trials, make_trial(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
     assert truth(good_params) > truth(best)
     tells_nothing = start(16, noise=0.001, is_informative=False)
     for params in (good_params, {"x": 0.25, "y": 1.0}):
-        running_trial = trained(16, params, upto=20, noise=0.001, is_informative=False)
+        running_trial = make_trial(16, params, upto=20, noise=0.001, is_informative=False)
         assert not strategy().prune(tells_nothing, running_trial)
 
 
@@ -276,11 +276,11 @@ def test_values_that_are_no_numbers_spoil_nothing() -> None:
     trials = start(12, noise=0.001)
     for trial in trials[:3]:
         trial.intermediate_values[20] = math.nan
-    trials.append(trained(12, trials[0].params, upto=20))
+    trials.append(make_trial(12, trials[0].params, upto=20))
     trials[-1].intermediate_values[10] = math.inf
     sampler = strategy()
     assert ask(sampler, trials) is not None
-    running_trial = trained(13, {"x": 1.0, "y": 0.5}, upto=30)
+    running_trial = make_trial(13, {"x": 1.0, "y": 0.5}, upto=30)
     running_trial.intermediate_values[20] = math.nan
     assert sampler.prune(trials, running_trial)
 
@@ -339,16 +339,19 @@ def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec
     )
     features = Features(spec)
 
-    def of(**params: Any) -> np.ndarray:
+    def features_of(**params: Any) -> np.ndarray:
         return features(spec.parameters("search", params))
 
-    flat = of(schedule="constant", temperature_init=2.0, temperature_final=0.3)
-    np.testing.assert_array_equal(flat, of(schedule="constant", temperature_init=2.0, temperature_final=4.0))
+    flat = features_of(schedule="constant", temperature_init=2.0, temperature_final=0.3)
+    np.testing.assert_array_equal(
+        flat, features_of(schedule="constant", temperature_init=2.0, temperature_final=4.0)
+    )
     np.testing.assert_allclose(
-        flat, of(schedule="linear", temperature_init=2.0, temperature_final=2.0), atol=1e-9
+        flat, features_of(schedule="linear", temperature_init=2.0, temperature_final=2.0), atol=1e-9
     )
     fast, slow = (
-        of(schedule=s, temperature_init=4.0, temperature_final=0.25) for s in ("exponential", "linear")
+        features_of(schedule=s, temperature_init=4.0, temperature_final=0.25)
+        for s in ("exponential", "linear")
     )
     assert 0 < np.abs(fast - slow).max() < np.abs(fast - flat).max()
 

@@ -23,7 +23,7 @@ from tempopt.server.errors import ApiError
 from tempopt.server.failures import Failures
 from tempopt.server.tokens import digest, first_token, lifetime, made
 from tempopt.store.store import Store
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.server.guarded import code_of, guard_of, request_of
 from tests.toy_study import toy_spec
 
@@ -41,31 +41,31 @@ def _scopes(dependant: Dependant) -> set[str]:
 def _routes(app: FastAPI) -> Iterator[tuple[str, str, set[str]]]:
     """Yield method, path and scopes of every route."""
 
-    def found(routes: Any) -> Iterator[APIRoute]:
+    def walk_routes(routes: Any) -> Iterator[APIRoute]:
         for route in routes:
             if isinstance(route, APIRoute):
                 yield route
             inner = getattr(route, "original_router", None) or getattr(route, "router", None)
             if inner is not None:
-                yield from found(inner.routes)
+                yield from walk_routes(inner.routes)
 
-    for route in found(app.routes):
+    for route in walk_routes(app.routes):
         if route.path in OPEN:
             continue
         for method in route.methods:
             yield method, route.path, _scopes(route.dependant)
 
 
-def test_every_route_asks_for_a_scope_and_refuses_all_others(served: Served) -> None:
-    routes = list(_routes(served.app))
+def test_every_route_asks_for_a_scope_and_refuses_all_others(running_server: RunningServer) -> None:
+    routes = list(_routes(running_server.app))
     documented_routes = {
         (method.upper(), path)
-        for path, methods in served.app.openapi()["paths"].items()
+        for path, methods in running_server.app.openapi()["paths"].items()
         for method in methods
     }
     assert documented_routes <= {(method, path) for method, path, _ in routes} and len(documented_routes) > 20
-    tokens = {scope: served.new_token(scope) for scope in SCOPES}
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+    tokens = {scope: running_server.new_token(scope) for scope in SCOPES}
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
         for method, path, scopes in routes:
             assert scopes, f"{method} {path} asks for no scope"
             url = re.sub(r"{[^}]*}", "x", path)
@@ -89,20 +89,20 @@ def test_every_route_asks_for_a_scope_and_refuses_all_others(served: Served) -> 
     ],
 )
 def test_whom_nobody_knows_is_refused_with_a_stable_code(
-    served: Served, token: str | None, code: str
+    running_server: RunningServer, token: str | None, code: str
 ) -> None:
     authorization = token if token and token.startswith("Basic ") else f"Bearer {token}"
     headers = {} if token is None else {"authorization": authorization}
-    answer = httpx.get(f"{served.url}/api/me", headers=headers, timeout=60)
+    answer = httpx.get(f"{running_server.url}/api/me", headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, code)
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_token_with_another_ones_id_is_not_accepted(served: Served) -> None:
-    other_token = served.new_token("view")
-    forged_token = "_".join([*served.token.split("_", 2)[:2], other_token.split("_", 2)[2]])
+def test_a_token_with_another_ones_id_is_not_accepted(running_server: RunningServer) -> None:
+    other_token = running_server.new_token("view")
+    forged_token = "_".join([*running_server.token.split("_", 2)[:2], other_token.split("_", 2)[2]])
     answer = httpx.get(
-        f"{served.url}/api/me", headers={"authorization": f"Bearer {forged_token}"}, timeout=60
+        f"{running_server.url}/api/me", headers={"authorization": f"Bearer {forged_token}"}, timeout=60
     )
     assert answer.json()["error"]["code"] == "token_unknown"
 
@@ -239,26 +239,26 @@ def test_whoever_waits_takes_no_line_from_others() -> None:
     assert failures.failed("192.0.2.8") == 1000 - Failures.FREE - 1
 
 
-def test_a_study_that_is_not_of_a_token_is_as_one_that_is_not_there(served: Served) -> None:
-    token = served.new_token("view", "submit", studies="vision-")
+def test_a_study_that_is_not_of_a_token_is_as_one_that_is_not_there(running_server: RunningServer) -> None:
+    token = running_server.new_token("view", "submit", studies="vision-")
     with httpx.Client(
-        base_url=served.url, headers={"authorization": f"Bearer {token}"}, timeout=60
+        base_url=running_server.url, headers={"authorization": f"Bearer {token}"}, timeout=60
     ) as client:
         answers = [client.get(f"/api/studies/{name}") for name in ("vision-none", "speech")]
     assert {response.status_code for response in answers} == {404}
     assert {response.json()["error"]["code"] for response in answers} == {"study_not_found"}
 
 
-def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(served: Served) -> None:
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(running_server: RunningServer) -> None:
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
         client.get("/api/studies", headers={"authorization": "Bearer wrong"})
-        client.headers["authorization"] = f"Bearer {served.token}"
+        client.headers["authorization"] = f"Bearer {running_server.token}"
         token_reply = client.post("/api/tokens", json={"name": "cluster", "scopes": ["agent"]}).json()
         client.get("/api/studies")
         client.delete(f"/api/tokens/{token_reply['id']}")
-        client.headers["authorization"] = f"Bearer {served.new_token('view')}"
+        client.headers["authorization"] = f"Bearer {running_server.new_token('view')}"
         assert client.post("/api/tokens", json={"name": "b", "scopes": ["admin"]}).status_code == 403
-        client.headers["authorization"] = f"Bearer {served.token}"
+        client.headers["authorization"] = f"Bearer {running_server.token}"
         lines = client.get("/api/audit").json()
         assert client.get("/api/audit", params={"before": lines[0]["number"], "most": 1}).json() == lines[1:2]
     audit_rows = [
@@ -273,10 +273,10 @@ def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(served: S
     assert token_reply["token"] not in str(lines) and {line["address"] for line in lines} == {"127.0.0.1"}
 
 
-def test_the_audit_log_says_which_study_it_was(served: Served) -> None:
+def test_the_audit_log_says_which_study_it_was(running_server: RunningServer) -> None:
     agent = {"agent": "here:1", "session": "5f3a9c0e7b21"}
-    headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": "1"}
-    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as client:
+    headers = {"authorization": f"Bearer {running_server.token}", "tempopt-protocol": "1"}
+    with httpx.Client(base_url=running_server.url, headers=headers, timeout=60) as client:
         client.post("/api/studies", json={"spec": toy_spec()})
         reply = client.post("/api/agents/join", json={"study": "toy", **agent}).json()
         body = {"study": "toy", "study_id": reply["study"]["id"], **agent}
@@ -311,25 +311,27 @@ def test_what_fails_unforeseen_is_audited_all_the_same(
     assert (row.action, row.status, row.name) == ("DELETE /api/tokens/x", 500, "admin")
 
 
-def test_who_may_do_everything_to_some_studies_makes_no_tokens_for_others(served: Served) -> None:
-    token = served.new_token("admin", studies="vision-")
+def test_who_may_do_everything_to_some_studies_makes_no_tokens_for_others(
+    running_server: RunningServer,
+) -> None:
+    token = running_server.new_token("admin", studies="vision-")
     with httpx.Client(
-        base_url=served.url, headers={"authorization": f"Bearer {token}"}, timeout=60
+        base_url=running_server.url, headers={"authorization": f"Bearer {token}"}, timeout=60
     ) as client:
         body = {"name": "b", "scopes": ["admin"]}
         assert client.post("/api/tokens", json=body).status_code == 403
         assert client.get("/api/tokens").status_code == client.get("/api/audit").status_code == 403
 
 
-def test_tokens_over_http_never_tell_what_verifies_them(served: Served) -> None:
+def test_tokens_over_http_never_tell_what_verifies_them(running_server: RunningServer) -> None:
     with httpx.Client(
-        base_url=served.url, headers={"authorization": f"Bearer {served.token}"}, timeout=60
+        base_url=running_server.url, headers={"authorization": f"Bearer {running_server.token}"}, timeout=60
     ) as client:
         token_reply = client.post(
             "/api/tokens", json={"name": "c", "scopes": ["view"], "studies": "a", "expires": "30d"}
         ).json()
         (admin, token_entry) = client.get("/api/tokens").json()
-    row = served.store.token(token_reply["id"])
+    row = running_server.store.token(token_reply["id"])
     assert row is not None and row.created_by == "admin" and row.studies == "a"
     assert row.expires is not None and row.expires - row.created == timedelta(days=30)
     assert token_entry == {name: value for name, value in token_reply.items() if name != "token"}

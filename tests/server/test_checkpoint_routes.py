@@ -22,14 +22,14 @@ from tempopt.server import files, uploads
 from tempopt.server.app import create_app
 from tempopt.store.checkpoints import opened
 from tempopt.study.admin import collect, delete
-from tests.server.conftest import Served, listening
+from tests.server.conftest import RunningServer, serve_app
 from tests.server.test_agents import Agent
 from tests.server.test_checkpoints import (
     FILE,
     RUN,
     URL,
     _put,
-    _recorded,
+    _record_checkpoint,
     _ticket,
     agent,  # noqa: F401  # a fixture
     small_pieces,  # noqa: F401  # a fixture
@@ -44,26 +44,26 @@ pytest_plugins = ["tests.training.object_store"]
 
 @pytest.fixture
 def in_bucket(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     """The URL of the run's folder in a bucket, below which a second server keeps checkpoints."""
     monkeypatch.setattr(filesystem, "_JOINED_PAUSE_SECONDS", 0.0)
-    with listening(create_app(served.store, checkpoints=f"{bucket}/kept")) as url:
+    with serve_app(create_app(running_server.store, checkpoints=f"{bucket}/kept")) as url:
         monkeypatch.setenv(SERVER, url)
         agent.http.base_url = httpx.URL(url)
         yield f"{bucket}/kept/toy/{RUN}"
 
 
 @pytest.fixture
-def unsigned(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_signing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for object stores that sign no requests, or not with these keys."""
     monkeypatch.setattr(routes, "_SIGNING", ())
 
 
-def _lying(folder: str) -> dict[str, bytes]:
+def _files_in(folder: str) -> dict[str, bytes]:
     """Return what lies in a folder, by name."""
     fs, path = opened(folder)
     fs.invalidate_cache()
@@ -79,10 +79,10 @@ def _step(agent: Agent, step: int, content: bytes = b"abc", **options: Any) -> h
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1001, 23_456])
 def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
     small_pieces: None,  # noqa: F811
     tmp_path: Path,
     size: int,
@@ -91,8 +91,8 @@ def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
     (tmp_path / "a").write_bytes(content)
     fs, path = opened(URL)
     fs.put_file(str(tmp_path / "a"), path)
-    assert _lying(in_bucket) == {FILE: content}
-    _recorded(agent, _ticket(served), content)
+    assert _files_in(in_bucket) == {FILE: content}
+    _record_checkpoint(agent, _ticket(running_server), content)
     fs.get_file(path, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == content
     if size > 10:
@@ -114,13 +114,13 @@ def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
         content = os.urandom(size)
         (tmp_path / "a").write_bytes(content)
         fs.put_file(str(tmp_path / "a"), path)
-        assert _lying(in_bucket) == {FILE: content}
+        assert _files_in(in_bucket) == {FILE: content}
 
 
 def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
 ) -> None:
     uploads_url = f"/api/checkpoints/toy/{RUN}/{FILE}/uploads/{'0' * 16}"
     assert agent.http.get(uploads_url).json() == {"bytes": 0, "whole": False}
@@ -128,19 +128,19 @@ def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
         assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
     assert _put(agent, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
     assert agent.http.get(uploads_url).json() == {"bytes": 3, "whole": False}
-    assert FILE not in _lying(in_bucket)
+    assert FILE not in _files_in(in_bucket)
     assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "whole": False}
     for _ in range(2):
         assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "whole": True}
     assert agent.http.get(uploads_url).json() == {"bytes": 8, "whole": True}
     assert _put(agent, 8, b"", 8).json() == {"bytes": 8, "whole": True}
-    assert _lying(in_bucket)[FILE] == b"abcdefgh"
+    assert _files_in(in_bucket)[FILE] == b"abcdefgh"
 
 
 def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
     small_pieces: None,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,42 +160,42 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
     fs, path = opened(URL)
     send, answers = fs._sent, []
 
-    def sent(*args: Any) -> Any:
+    def record_answer(*args: Any) -> Any:
         answers.append(send(*args))
         if len(answers) > 6:
             # the last piece, and twice more
             go_on.set()
         return answers[-1]
 
-    monkeypatch.setattr(fs, "_sent", sent)
+    monkeypatch.setattr(fs, "_sent", record_answer)
     fs.put_file(str(tmp_path / "a"), path)
     assert has_joined.wait(30)
-    assert _lying(in_bucket) == {FILE: content} and len(begun_uploads) == 1
+    assert _files_in(in_bucket) == {FILE: content} and len(begun_uploads) == 1
 
 
 def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fs, _ = opened(in_bucket)
     cat, failures = type(fs)._cat_file, [True]
 
-    async def failing(self: Any, path: str, *args: Any, **options: Any) -> Any:
+    async def fail_once(self: Any, path: str, *args: Any, **options: Any) -> Any:
         if failures and path.endswith(".3.writing"):
             failures.clear()
             raise OSError("reset")
         return await cat(self, path, *args, **options)
 
-    monkeypatch.setattr(type(fs), "_cat_file", failing)
+    monkeypatch.setattr(type(fs), "_cat_file", fail_once)
     type(fs).clear_instance_cache()
     _put(agent, 0, b"abc", 6)
     response = _put(agent, 3, b"def", 6)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "checkpoints_away")
-    assert FILE not in _lying(in_bucket)
+    assert FILE not in _files_in(in_bucket)
     assert _put(agent, 3, b"def", 6).json() == {"bytes": 6, "whole": True}
-    assert _lying(in_bucket) == {FILE: b"abcdef"}
+    assert _files_in(in_bucket) == {FILE: b"abcdef"}
 
 
 def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
@@ -212,7 +212,7 @@ def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
 
 
 def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_client_of_it(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     in_bucket: str,
     tmp_path: Path,
@@ -234,8 +234,8 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
         assert (result.returncode, result.stderr) == (0, "")
 
     worker(f"fs.put_file({str(tmp_path / 'a')!r}, path)")
-    assert _lying(in_bucket) == {FILE: content}
-    _recorded(agent, _ticket(served), content)
+    assert _files_in(in_bucket) == {FILE: content}
+    _record_checkpoint(agent, _ticket(running_server), content)
     worker(f"fs.get_file(path, {str(tmp_path / 'b')!r})")
     assert (tmp_path / "b").read_bytes() == content
 
@@ -243,81 +243,81 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
 # ---- what is kept
 
 
-def _in_folder(server: Served, name: str) -> bool:
+def _in_folder(server: RunningServer, name: str) -> bool:
     return (server.checkpoints / "toy" / RUN / name).exists()
 
 
-def test_files_that_nobody_records_are_kept_up_to_four(served: Served, agent: Agent) -> None:  # noqa: F811
+def test_files_that_nobody_records_are_kept_up_to_four(running_server: RunningServer, agent: Agent) -> None:  # noqa: F811
     _step(agent, 2)
-    _recorded(agent, _ticket(served), b"abc", step=2)
-    (served.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
+    _record_checkpoint(agent, _ticket(running_server), b"abc", step=2)
+    (running_server.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
     for step in range(10, 20):
         assert _step(agent, step).json()["whole"]
-    names = {path.name for path in (served.checkpoints / "toy" / RUN).iterdir()}
+    names = {path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()}
     recorded_files, newest = {"step-2-1.ckpt", "log.txt"}, {f"step-{step}-1.ckpt" for step in range(15, 20)}
     assert names == recorded_files | newest
     # the one that is put just now is not counted, whatever its number
     _step(agent, 1)
-    assert _in_folder(served, "step-1-1.ckpt") and _in_folder(served, "step-2-1.ckpt")
+    assert _in_folder(running_server, "step-1-1.ckpt") and _in_folder(running_server, "step-2-1.ckpt")
 
 
 def test_objects_that_nobody_records_are_kept_up_to_four(agent: Agent, in_bucket: str) -> None:  # noqa: F811
     for step in range(10, 20):
         body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
         httpx.put(agent.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
-    assert sorted(_lying(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
+    assert sorted(_files_in(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
 
 
 @pytest.mark.parametrize("clear_study", [delete, collect], ids=["delete", "gc"])
-@pytest.mark.parametrize("fixture_name", ["served", "in_bucket"])
+@pytest.mark.parametrize("fixture_name", ["running_server", "in_bucket"])
 def test_what_was_broken_off_goes_with_the_study(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
-    unsigned: None,
+    disable_signing: None,
     request: pytest.FixtureRequest,
     fixture_name: str,
     clear_study: Callable[..., Any],
 ) -> None:
     request.getfixturevalue(fixture_name)
-    study = served.store.load_study("toy")
+    study = running_server.store.load_study("toy")
     _put(agent, 0, b"abc", 8)
     folder = request.getfixturevalue("in_bucket") if fixture_name == "in_bucket" else ""
-    folder = folder or str(served.checkpoints / "toy" / RUN)
+    folder = folder or str(running_server.checkpoints / "toy" / RUN)
     base = folder.removesuffix(f"/toy/{RUN}")
-    served.store.set_checkpoints(study.id, base)
-    assert len(_lying(folder)) == 1
+    running_server.store.set_checkpoints(study.id, base)
+    assert len(_files_in(folder)) == 1
     if clear_study is collect:
         outcomes = Outcomes(outcome="complete", value=1.0, steps=24, seconds=1.0)
-        agent.sync(Ended(ticket_id=_ticket(served).id, attempt=1, outcomes=outcomes))
+        agent.sync(Ended(ticket_id=_ticket(running_server).id, attempt=1, outcomes=outcomes))
     else:
         body = {"study": "toy", "agent": agent.name, "session": agent.session, "study_id": agent.study_id}
         agent.http.post("/api/agents/leave", json=body).raise_for_status()
-    clear_study(served.storage, "toy")
-    assert _lying(folder) == {}
+    clear_study(running_server.storage, "toy")
+    assert _files_in(folder) == {}
 
 
-def test_one_run_has_one_name(served: Served, agent: Agent) -> None:  # noqa: F811
+def test_one_run_has_one_name(running_server: RunningServer, agent: Agent) -> None:  # noqa: F811
     for run in ("baseline-00000", "baseline-000000000"):
         query_params: dict[str, Any] = {"upload": "0" * 16, "offset": 0, "total": 3}
         answer = agent.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=query_params, content=b"abc")
         assert answer.json()["error"]["code"] == "checkpoint_not_found"
-    assert not served.checkpoints.exists()
+    assert not running_server.checkpoints.exists()
 
 
 def test_a_study_is_not_known_by_another_spelling(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # as on databases that compare names without regard to case
-    row = served.store.load_study("toy")
-    monkeypatch.setattr(type(served.store), "load_study", lambda self, name: dataclasses.replace(row))
+    row = running_server.store.load_study("toy")
+    monkeypatch.setattr(type(running_server.store), "load_study", lambda self, name: dataclasses.replace(row))
     body = {"study": "TOY", "run": RUN, "file": FILE, "size": 3, "purpose": "put"}
     assert agent.http.post(WHERE, json=body).json()["error"]["code"] == "study_not_found"
 
 
 def test_a_disk_that_is_full_is_said_at_once(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -46,7 +46,7 @@ def _operations() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with one study in it."""
     path = tmp_path_factory.mktemp("filled") / "tempopt.db"
     study = {"name": FOUND}
@@ -55,9 +55,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def api(filled: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+def api(study_database: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """The document of a server on a copy of that database, and the headers of who may do everything."""
-    shutil.copy(filled, tmp_path / "tempopt.db")
+    shutil.copy(study_database, tmp_path / "tempopt.db")
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         token, _ = new_token(store, name="admin", scopes=["admin"])
         app = create_app(store, checkpoints=(tmp_path / "checkpoints").as_uri())

@@ -78,7 +78,7 @@ def test_it_prints_the_first_token_once_and_ends_well_when_it_is_told_to(
         assert [token_row.name for token_row in store.tokens()] == ["admin"]
 
 
-def _refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
+def _serve_refusal(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
     """Return what is said of words with which nothing is served."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -91,7 +91,7 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> s
 def test_an_address_that_others_reach_is_refused_while_there_is_no_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "tempopt token create" in _refused(capsys, tmp_path, "--host", "0.0.0.0", "--port", "0")
+    assert "tempopt token create" in _serve_refusal(capsys, tmp_path, "--host", "0.0.0.0", "--port", "0")
 
 
 def test_a_port_that_is_taken_is_told_with_what_to_do(
@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(
 def test_what_cannot_be_served_is_refused_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    assert message in _refused(capsys, tmp_path, "--port", "0", *words)
+    assert message in _serve_refusal(capsys, tmp_path, "--port", "0", *words)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import yaml
 from tempopt import cli
 from tempopt.server import specs
 from tests.refused_specs import REFUSED
-from tests.server.conftest import Served
-from tests.server.test_studies import asking, code
+from tests.server.conftest import RunningServer
+from tests.server.test_studies import api_client, code
 from tests.toy_study import toy_spec
 
 TWO_FAULTS = """study:
@@ -37,8 +37,8 @@ class Model: ...
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[httpx.Client]:
-    with asking(served, served.token) as client:
+def client(running_server: RunningServer) -> Iterator[httpx.Client]:
+    with api_client(running_server, running_server.token) as client:
         yield client
 
 
@@ -177,16 +177,18 @@ def test_a_study_that_is_there_is_told_with_what_differs(client: httpx.Client) -
 
 
 def test_a_check_writes_nothing_and_has_no_line_in_the_audit_log(
-    served: Served, client: httpx.Client
+    running_server: RunningServer, client: httpx.Client
 ) -> None:
     check(client, text_of(toy_spec()))
-    assert served.store.list_studies() == []
-    assert served.store.audited() == []
+    assert running_server.store.list_studies() == []
+    assert running_server.store.audited() == []
 
 
-def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(served: Served, client: httpx.Client) -> None:
+def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
     client.post("/api/studies", json={"spec": toy_spec()})
-    with asking(served, served.new_token("submit", studies="vision-")) as team_client:
+    with api_client(running_server, running_server.new_token("submit", studies="vision-")) as team_client:
         report = check(team_client, text_of(toy_spec()))
         other_name = check(team_client, text_of(toy_spec(name="other")))
         warm = check(team_client, text_of(toy_spec(name="vision-a", warm_start=["toy"])))
@@ -197,7 +199,9 @@ def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(served: Served, 
     assert warm["messages"][0]["text"].replace("toy", "nowhere") == unknown_parent["messages"][0]["text"]
 
 
-def test_a_temperature_that_nobody_looked_up_is_asked_for(served: Served, client: httpx.Client) -> None:
+def test_a_temperature_that_nobody_looked_up_is_asked_for(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
     spec = toy_spec(space={"scale.temperature_init": {"low": 0.1, "high": 1.0}})
     spec["temperatures"] = {"scale": {"value": "scale"}}
     report = check(client, text_of(spec))
@@ -206,7 +210,7 @@ def test_a_temperature_that_nobody_looked_up_is_asked_for(served: Served, client
     assert "as_found" in report["messages"][0]["text"]
     response = client.post("/api/studies", json={"spec": spec})
     assert (response.status_code, code(response)) == (422, "spec")
-    assert served.store.list_studies() == []
+    assert running_server.store.list_studies() == []
     spec["temperatures"]["scale"]["as_found"] = 0.5
     assert check(client, text_of(spec))["valid"]
     assert client.post("/api/studies", json={"spec": spec}).status_code == 201

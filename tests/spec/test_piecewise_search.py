@@ -24,7 +24,7 @@ SEARCH: dict[str, Any] = {
 DRAWN = {"schedule": "piecewise", "temperature_knots": KNOTS}
 
 
-def refused(**settings: Any) -> str:
+def refusal(**settings: Any) -> str:
     with pytest.raises(SpecError) as error:
         make(**settings)
     return str(error.value)
@@ -62,7 +62,7 @@ def test_knots_beyond_their_number_and_of_other_schedules_are_no_part_of_what_wa
     ],
 )
 def test_a_knot_that_no_schedule_of_the_space_reads_is_refused(search: dict[str, Any], idle: str) -> None:
-    assert f"search.{idle}: it changes nothing" in refused(search=search)
+    assert f"search.{idle}: it changes nothing" in refusal(search=search)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_cannot_be_searched_is_refused(search: dict[str, Any], message: str
         # a module of a person's own may have such an argument
         assert isinstance(make(search=search), StudySpec)
     else:
-        assert message in refused(search=search)
+        assert message in refusal(search=search)
 
 
 def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
@@ -104,7 +104,7 @@ def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
     assert features(cosine_params).tolist() == Features(plain)(cosine_params).tolist()
     assert features(piecewise_params)[2] == pytest.approx(np.log(0.5) / np.log(16.0))
     wrong_args = {"temperature_knots": [[0.5, 1.0], [0.5, 2.0]]}
-    assert "model.init_args.temperature_knots: temperature_knots[1] is at progress 0.5" in refused(
+    assert "model.init_args.temperature_knots: temperature_knots[1] is at progress 0.5" in refusal(
         search=SEARCH, model__init_args=wrong_args
     )
 

@@ -19,7 +19,7 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def refused(**changes: Any) -> FaultySpecError:
+def refusal(**changes: Any) -> FaultySpecError:
     """Return the error of the spec with sections changed; None takes a section out."""
     spec_data = copy.deepcopy(GIVEN)
     for section, keys in changes.items():
@@ -35,13 +35,13 @@ def paths(error: FaultySpecError) -> list[str]:
 
 
 def test_what_does_not_fit_together_is_told_with_what_is_wrong_by_itself() -> None:
-    error = refused(study={"trails": 4}, trainer={"max_steps": -1}, search={"layer_ratio": [0.5, 2.0]})
+    error = refusal(study={"trails": 4}, trainer={"max_steps": -1}, search={"layer_ratio": [0.5, 2.0]})
     assert [path for path, _ in error.lines] == ["study.trails"]
     assert paths(error) == ["search.layer_ratio", "study.trails", "trainer"]
 
 
 def test_a_blank_hides_no_other_fault() -> None:
-    error = refused(study={"metric": "???", "trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}})
+    error = refusal(study={"metric": "???", "trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}})
     assert [path for path, _ in error.lines] == ["study.metric"]
     assert paths(error) == ["search.lr", "study.metric", "study.trails"]
 
@@ -60,12 +60,12 @@ def test_a_blank_hides_no_other_fault() -> None:
 def test_a_fault_is_not_told_a_second_time_for_what_it_leaves_undone(
     changes: dict[str, Any], path: str
 ) -> None:
-    assert paths(refused(**changes)) == [path]
+    assert paths(refusal(**changes)) == [path]
 
 
 def test_the_error_tells_all_faults_a_password_among_them() -> None:
     logger = {"class_path": "a.B", "init_args": {"api_key": "k"}}
-    error = refused(study={"trails": 4}, trainer={"logger": logger}, search={"layer_ratio": [0.5, 2.0]})
+    error = refusal(study={"trails": 4}, trainer={"logger": logger}, search={"layer_ratio": [0.5, 2.0]})
     full_error = with_all_faults(error)
     assert [path for path, _ in full_error.lines] == [
         *("study.trails", "search.layer_ratio", "trainer.logger.init_args.api_key"),
@@ -84,7 +84,7 @@ def test_the_error_tells_all_faults_a_password_among_them() -> None:
 )
 def test_a_fault_of_a_named_temperature_hides_no_other_and_leaves_its_name(entry: object, path: str) -> None:
     search_params = {"gate.temperature_init": {"low": 0.25, "high": 4.0}}
-    error = refused(
+    error = refusal(
         temperatures={"classifier": {"value": "head.tau"}, "gate": entry},
         search={**search_params, "classifier.temperature_init": [0.5, 2.0], "layer_ratio": [0.5, 2.0]},
         trainer={"max_steps": -1},

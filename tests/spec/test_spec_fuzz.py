@@ -90,7 +90,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def fuzzed(draw: st.DrawFn) -> dict[str, Any]:
+def fuzz_spec(draw: st.DrawFn) -> dict[str, Any]:
     """Return the valid spec with up to three places replaced, taken out or added to."""
     spec = copy.deepcopy(VALID)
     for _ in range(draw(st.integers(1, 3))):
@@ -112,7 +112,7 @@ FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 
 
 @FUZZ
-@given(fuzzed())
+@given(fuzz_spec())
 def test_a_spec_is_understood_whole_or_refused_in_words(data: dict[str, Any]) -> None:
     try:
         spec = StudySpec.parse(data, source="the test")
@@ -131,7 +131,7 @@ def test_the_spec_that_is_fuzzed_is_a_good_one() -> None:
 
 
 @FUZZ
-@given(anything | fuzzed())
+@given(anything | fuzz_spec())
 def test_a_stored_spec_of_any_making_is_read_or_refused(data: Any) -> None:
     try:
         StudySpec.from_json(data if isinstance(data, dict) else {"study": data})
@@ -140,7 +140,7 @@ def test_a_stored_spec_of_any_making_is_read_or_refused(data: Any) -> None:
 
 
 @FUZZ
-@given(st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")) | fuzzed().map(yaml.safe_dump))
+@given(st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")) | fuzz_spec().map(yaml.safe_dump))
 def test_any_text_is_a_document_or_refused_in_words(text: str) -> None:
     try:
         document = parse(text, source="file.yaml")

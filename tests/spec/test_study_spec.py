@@ -14,7 +14,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.identity import diff
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tests.specs import BASE, Write, changed, make
+from tests.specs import BASE, Write, change_spec, make
 
 
 def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
@@ -244,7 +244,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("settings", "message"), FAULTS)
 def test_a_fault_is_said_in_one_line(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as error:
-        StudySpec.parse(changed(**settings), source="s.yaml")
+        StudySpec.parse(change_spec(**settings), source="s.yaml")
     heading, *lines = str(error.value).splitlines()
     assert heading == "This study spec has a fault:"
     [line] = lines

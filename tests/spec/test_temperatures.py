@@ -26,7 +26,7 @@ FOUND = {**CONTRAST, "as_found": 0.5}
 GATE = {"value": "gate.tau", "transform": "inverse", "as_found": 2.0}
 
 
-def named(**settings: Any) -> StudySpec:
+def named_spec(**settings: Any) -> StudySpec:
     return make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
 
 
@@ -56,13 +56,13 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
         }
     }
     assert make().temperatures == {} and make().program().values == {}
-    plain = named().temperatures["contrast"]
+    plain = named_spec().temperatures["contrast"]
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
 @pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, {"contrast": {}}])
 def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
-    spec = named(temperatures=temperatures)
+    spec = named_spec(temperatures=temperatures)
     reread_spec = StudySpec.from_json(spec.to_json())
     assert reread_spec == spec and reread_spec.to_json() == spec.to_json()
     assert reread_spec.space().keys() == SEARCH.keys()
@@ -72,7 +72,7 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DATA_ROOT", "/data")
-    spec = named(temperatures={"contrast": {}})
+    spec = named_spec(temperatures={"contrast": {}})
     assert spec.program().values == {
         "contrast": {
             "value": None,
@@ -82,26 +82,26 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
             "trained": None,
         }
     }
-    assert named().identity() != spec.identity()
+    assert named_spec().identity() != spec.identity()
     assert spec.with_found({"contrast": 0.5}).identity() == spec.identity()
 
 
 def test_what_a_module_has_is_no_part_of_what_is_asked() -> None:
-    spec = named()
-    assert named(temperatures={"contrast": FOUND}).identity() == spec.identity()
+    spec = named_spec()
+    assert named_spec(temperatures={"contrast": FOUND}).identity() == spec.identity()
     known_spec = spec.with_found({"contrast": 0.25})
     assert known_spec.identity() == spec.identity()
     assert known_spec.fixed_temperatures == {"contrast.as_found": 0.25}
     assert StudySpec.from_json(known_spec.to_json()) == known_spec
     # what a person writes goes before what is found
-    assert named(temperatures={"contrast": FOUND}).with_found({"contrast": 9.0}).fixed_temperatures == {
+    assert named_spec(temperatures={"contrast": FOUND}).with_found({"contrast": 9.0}).fixed_temperatures == {
         "contrast.as_found": 0.5
     }
     for other_section in (
         {"value": "criterion.tau"},
         {**CONTRAST, "transform": "inverse"},
     ):
-        assert named(temperatures={"contrast": other_section}).identity() != spec.identity()
+        assert named_spec(temperatures={"contrast": other_section}).identity() != spec.identity()
 
 
 PARTS: list[tuple[dict[str, Any], str]] = [
@@ -217,7 +217,7 @@ SECTION: list[tuple[object, str]] = [
 def faults_of(**settings: Any) -> list[str]:
     """Return the lines of what is wrong with a spec."""
     with pytest.raises(SpecError) as error:
-        named(**settings)
+        named_spec(**settings)
     return str(error.value).splitlines()[1:]
 
 
@@ -260,13 +260,13 @@ def test_attention_may_be_written_among_the_temperatures() -> None:
 
 def test_a_study_attends_if_anything_of_attention_is_searched_or_attached() -> None:
     assert make().attends
-    assert not named().attends
-    assert named(attach={"layers": "auto"}).attends
-    assert named(search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}}).attends
+    assert not named_spec().attends
+    assert named_spec(attach={"layers": "auto"}).attends
+    assert named_spec(search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}}).attends
 
 
 def test_every_arm_begins_from_the_temperature_as_found() -> None:
-    spec = named(temperatures={"contrast": FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}})
+    spec = named_spec(temperatures={"contrast": FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}})
     baseline = spec.parameters("baseline", {"lr": 1e-3})
     assert baseline["contrast.temperature_init"] == baseline["contrast.as_found"] == 0.5
     assert is_neutral(baseline) and training_key(baseline) == training_key({"lr": 1e-3})
@@ -282,7 +282,7 @@ def test_every_arm_begins_from_the_temperature_as_found() -> None:
 
 def test_the_first_trial_is_not_at_the_temperature_as_found() -> None:
     # the first design has runs of the baseline's arm there
-    spec = named(temperatures={"contrast": {**CONTRAST, "as_found": 0.5}})
+    spec = named_spec(temperatures={"contrast": {**CONTRAST, "as_found": 0.5}})
     assert not is_neutral(spec.parameters("search", first_trial(spec, "search", 0, seed=3)))
 
 
@@ -316,7 +316,7 @@ def test_constants_of_two_temperatures_cover_both() -> None:
 
 
 def test_a_constant_is_searched_where_only_the_end_of_a_schedule_is() -> None:
-    spec = named(
+    spec = named_spec(
         search={"contrast.temperature_final": RANGE, "contrast.schedule": ["linear", "cosine"]},
         study__arms={"constant": 3},
     )
@@ -326,13 +326,13 @@ def test_a_constant_is_searched_where_only_the_end_of_a_schedule_is() -> None:
 
 
 def test_enqueued_trials_name_the_temperature() -> None:
-    spec = named(study__enqueue=[{"contrast.temperature_init": 1, "contrast.schedule": "constant"}])
+    spec = named_spec(study__enqueue=[{"contrast.temperature_init": 1, "contrast.schedule": "constant"}])
     assert spec.study.enqueue
     with pytest.raises(SpecError, match=r"study\.enqueue\.0\.contrast\.temperature_init: given 9"):
-        named(study__enqueue=[{"contrast.temperature_init": 9}])
+        named_spec(study__enqueue=[{"contrast.temperature_init": 9}])
 
 
-def comparing(*sets: Any, **settings: Any) -> StudySpec:
+def make_comparison(*sets: Any, **settings: Any) -> StudySpec:
     spec_base = make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
     return comparison_spec(spec_base, sets)
 
@@ -348,6 +348,6 @@ def comparing(*sets: Any, **settings: Any) -> StudySpec:
 )
 def test_a_wrong_set_is_refused(bad_set: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as error:
-        comparing({}, bad_set)
+        make_comparison({}, bad_set)
     (line,) = str(error.value).splitlines()[1:]
     assert message in line

@@ -28,7 +28,7 @@ X = '{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "hig
 TRIAL = (TrialParam(name="x", value=0.5, distribution=X),)
 
 
-def new(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
+def new_ticket(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
     """Return a ticket to be written."""
     return NewTicket(kind=kind, arm="search", number=number, seed=2**63 - 1 - number, **fields)
 
@@ -40,14 +40,14 @@ def take(store: Store, study_id: int, agent: str = "agent", **fields: Any) -> Ti
     return store.take_ticket(study_id, agent, Wanted(**options))
 
 
-def taken(store: Store, study: StudyRow, agent: str = "agent", **options: Any) -> TicketRow:
+def take_next(store: Store, study: StudyRow, agent: str = "agent", **options: Any) -> TicketRow:
     """Return the next ticket, which there must be."""
     ticket = take(store, study.id, agent, **options)
     assert ticket is not None
     return ticket
 
 
-def only(store: Store, study_id: int) -> TicketRow:
+def only_ticket(store: Store, study_id: int) -> TicketRow:
     """Return the one ticket of a study as it is now."""
     (ticket,) = store.tickets(study_id)
     return ticket
@@ -63,12 +63,12 @@ def reported(ticket: TicketRow, step: int, value: float) -> Reported:
     return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value)
 
 
-def ended(ticket: TicketRow, outcomes: Outcomes | None = None, **fields: Any) -> Ended:
+def make_end(ticket: TicketRow, outcomes: Outcomes | None = None, **fields: Any) -> Ended:
     """Return the end of a ticket's attempt."""
     return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **fields)
 
 
-def kept(ticket: TicketRow, step: int, mark: str = "") -> Kept:
+def make_kept(ticket: TicketRow, step: int, mark: str = "") -> Kept:
     """Return a checkpoint of a ticket's attempt."""
     url = f"file:///runs/step-{step}{mark}.ckpt"
     checkpoint = Checkpoint(step=step, url=url, digest=f"digest of {step}", size=10**10)

@@ -12,7 +12,7 @@ import optuna
 
 from tempopt.records import StudyRow
 from tempopt.store import Store
-from tests.store.scenes import new
+from tests.store.scenes import new_ticket
 
 CLAIMER = Path(__file__).with_name("claimer.py")
 NUM_PROCESSES = 6
@@ -23,7 +23,7 @@ def claims(
     store: Store, study: StudyRow, url: str, form: str, environment: dict[str, str]
 ) -> tuple[list[str], bool]:
     """Let many processes take tickets; return each ticket:trial given out, and whether all ended well."""
-    store.add_tickets(study.id, [new(n) for n in range(NUM_TICKETS)])
+    store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
     with ExitStack() as stack:
         processes = [
             stack.enter_context(

@@ -209,7 +209,7 @@ def test_work_that_met_a_deadlock_is_done_again(url: str) -> None:
     meeting = threading.Barrier(2)
     tries: list[int] = []
 
-    def both(first: int, second: int) -> None:
+    def update_pair(first: int, second: int) -> None:
         def work(connection: Any) -> None:
             tries.append(first)
             add = text("UPDATE pair SET n = n + 1 WHERE id = :id")
@@ -220,7 +220,7 @@ def test_work_that_met_a_deadlock_is_done_again(url: str) -> None:
 
         database.write(work)
 
-    threads = [threading.Thread(target=both, args=pair) for pair in ((1, 2), (2, 1))]
+    threads = [threading.Thread(target=update_pair, args=pair) for pair in ((1, 2), (2, 1))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -275,7 +275,7 @@ def read_only(url: str) -> None:
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
-def closed(url: str) -> None:
+def open_closed_folder(url: str) -> None:
     with Database(parse(url.replace("tempopt.db", "no folder/tempopt.db"))).engine.begin() as connection:
         connection.exec_driver_sql("SELECT 1")
 
@@ -286,7 +286,7 @@ def damaged(url: str) -> None:
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
-def mistaken(url: str) -> None:
+def read_missing_table(url: str) -> None:
     with Database(parse(url)).engine.begin() as connection:
         connection.exec_driver_sql("SELECT * FROM elsewhere")
 
@@ -296,9 +296,9 @@ def mistaken(url: str) -> None:
     [
         (full, StoreUnreachable, "full.*Free some space"),
         (read_only, StoreUnreachable, "readonly.*files can be written"),
-        (closed, StoreUnreachable, "unable to open.*a folder that exists"),
+        (open_closed_folder, StoreUnreachable, "unable to open.*a folder that exists"),
         (damaged, StorageError, "not a database.*Give another path"),
-        (mistaken, StorageError, "no such table"),
+        (read_missing_table, StorageError, "no such table"),
     ],
 )
 def test_a_disk_that_refuses_sqlite_is_an_outage_and_a_mistake_is_none(
@@ -318,11 +318,11 @@ def test_a_database_whose_folder_is_closed_for_a_while_was_not_replaced(
     database = Database(parse(f"sqlite:///{tmp_path}/tempopt.db"))
     database.write(lambda connection: connection.exec_driver_sql("CREATE TABLE more (text)"))
 
-    def closed(path: Path, **options: Any) -> NoReturn:
+    def raise_closed(path: Path, **options: Any) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", closed)
+        patch.setattr(Path, "stat", raise_closed)
         database.write(lambda connection: connection.exec_driver_sql("INSERT INTO more VALUES ('kept')"))
     rows = database.read(lambda connection: connection.exec_driver_sql("SELECT * FROM more").all())
     assert rows == [("kept",)]

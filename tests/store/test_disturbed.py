@@ -22,13 +22,13 @@ from tests.results.full_text import full_lines
 from tests.servers import PrivateServer
 from tests.toy_study import (
     SMALL,
-    Ended,
+    EndedStudy,
     Watcher,
-    begun,
-    ended,
+    begin_study,
     facts,
-    same,
-    searched,
+    has_searched,
+    is_same_study,
+    read_study,
     tickets,
     toy_spec,
     undisturbed_study,
@@ -44,7 +44,7 @@ def small(**study: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def in_peace(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def in_peace(tmp_path_factory: pytest.TempPathFactory) -> EndedStudy:
     return undisturbed_study(tmp_path_factory.mktemp("peace"), small)
 
 
@@ -55,14 +55,14 @@ class Clock:
         self.hours = 0.0
         clock = self
 
-        class Shifted(datetime):
+        class ShiftedClock(datetime):
             @classmethod
             def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
                 return datetime.now(tz) + timedelta(hours=clock.hours)
 
         for name, module in list(sys.modules.items()):
             if name.startswith("tempopt") and getattr(module, "datetime", None) is datetime:
-                patch.setattr(module, "datetime", Shifted)
+                patch.setattr(module, "datetime", ShiftedClock)
 
 
 @pytest.fixture
@@ -72,17 +72,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 @pytest.mark.parametrize(("creator", "agent"), [(-2.0, 2.0), (2.0, -2.0)])
 def test_a_wrong_clock_neither_ends_nor_lengthens_a_search(
-    url: str, clock: Clock, in_peace: Ended, creator: float, agent: float
+    url: str, clock: Clock, in_peace: EndedStudy, creator: float, agent: float
 ) -> None:
     clock.hours = creator
-    begun(small(limits={"hours": 1.0}), url, searched(1))
+    begin_study(small(limits={"hours": 1.0}), url, has_searched(1))
     with Store.open(url, create=False) as store:
         assert 0.0 <= store.load_study("toy").age < 3600.0
     clock.hours = agent
-    assert same(ended(resume("toy", storage=url, workers=1), url), in_peace)
+    assert is_same_study(read_study(resume("toy", storage=url, workers=1), url), in_peace)
 
 
-class Limited:
+class LimitedServer:
     """A private server and a user of it without an administrator's rights, who can be held back.
 
     Args:
@@ -122,23 +122,25 @@ class Limited:
 
 
 @pytest.fixture
-def limited(private: PrivateServer, backend: str) -> Limited:
-    return Limited(private, backend)
+def limited_server(private: PrivateServer, backend: str) -> LimitedServer:
+    return LimitedServer(private, backend)
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
-def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(limited: Limited, in_peace: Ended) -> None:
-    def standby() -> None:
-        limited.take_no_writes(True)
-        timer = threading.Timer(2.0, limited.take_no_writes, [False])
+def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
+    limited_server: LimitedServer, in_peace: EndedStudy
+) -> None:
+    def block_writes() -> None:
+        limited_server.take_no_writes(True)
+        timer = threading.Timer(2.0, limited_server.take_no_writes, [False])
         timer.start()
         timers.append(timer)
 
     timers: list[threading.Timer] = []
-    watcher = Watcher(searched(1), standby)
-    result = search(small(), storage=limited.url, workers=1, observer=watcher)
+    watcher = Watcher(has_searched(1), block_writes)
+    result = search(small(), storage=limited_server.url, workers=1, observer=watcher)
     timers[0].join()
-    assert same(ended(result, limited.url), in_peace)
+    assert is_same_study(read_study(result, limited_server.url), in_peace)
     (note,) = [note for note in watcher.notes if "takes no writes for now" in note]
     assert "Training continues" in note and "SQLite" not in note
     assert [note for note in watcher.notes if "The store is back" in note] == [watcher.notes[-1]]
@@ -146,20 +148,20 @@ def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(limited: Limite
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
 def test_an_agent_that_finds_no_connection_free_begins_when_one_is(
-    limited: Limited, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+    limited_server: LimitedServer, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(small(), limited.url, searched(1))
-    with Store.open(limited.url, create=False) as admin_store:
+    begin_study(small(), limited_server.url, has_searched(1))
+    with Store.open(limited_server.url, create=False) as admin_store:
         admin_store.set_state(admin_store.load_study("toy").id, "running")
-        limited.take_no_connections(True)
-        watcher = Noting(lambda text: (admin_store.close(), limited.take_no_connections(False)))
-        result = join("toy", storage=limited.url, workers=1, observer=watcher)
-    assert same(ended(result, limited.url), in_peace)
+        limited_server.take_no_connections(True)
+        watcher = NoteWatcher(lambda text: (admin_store.close(), limited_server.take_no_connections(False)))
+        result = join("toy", storage=limited_server.url, workers=1, observer=watcher)
+    assert is_same_study(read_study(result, limited_server.url), in_peace)
     (note,) = watcher.notes
     assert "run fewer agents: each holds one" in note and "This agent waits for it" in note
 
 
-class Noting(Watcher):
+class NoteWatcher(Watcher):
     """Does something when it is told the first thing."""
 
     def __init__(self, action: Callable[[str], object]) -> None:
@@ -173,7 +175,7 @@ class Noting(Watcher):
             first(text)
 
 
-def failing(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None:
+def fail_run(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None:
     """Have every attempt at one run fail."""
     train = FakeWorker._train
 
@@ -187,18 +189,18 @@ def failing(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None
 
 
 def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without_them(
-    url: str, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+    url: str, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        failing(patch, url, "search", 3)
-        begun(small(max_attempts=1), url, searched(4))
+        fail_run(patch, url, "search", 3)
+        begin_study(small(max_attempts=1), url, has_searched(4))
     (failed_ticket,) = [ticket for ticket in tickets(url) if ticket.state == "failed"]
     storage = RDBStorage(url)
     try:
         assert [trial.state.name for trial in storage.get_all_trials(1)].count("FAIL") == 1
         watcher = Watcher()
         result = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
-        assert same(ended(result, url), in_peace)
+        assert is_same_study(read_study(result, url), in_peace)
         (retrained_ticket,) = [ticket for ticket in tickets(url) if ticket.id == failed_ticket.id]
         assert (retrained_ticket.attempt, retrained_ticket.failures, retrained_ticket.trial_number) == (
             2,
@@ -217,7 +219,7 @@ def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without
     assert "1 of 1 runs that failed on every attempt are trained again" in watcher.notes[0]
     assert "no space left on the device" in watcher.notes[0]
     # asked once more, it is nothing
-    assert same(ended(resume("toy", storage=url, workers=1, retry_failed=True), url), in_peace)
+    assert is_same_study(read_study(resume("toy", storage=url, workers=1, retry_failed=True), url), in_peace)
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
@@ -225,7 +227,7 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        failing(patch, url, "confirm", 0)
+        fail_run(patch, url, "confirm", 0)
         first_result = search(
             small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1
         )
@@ -247,7 +249,7 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
 
 
 def test_an_agent_at_work_hears_of_what_is_asked_for_again(
-    url: str, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+    url: str, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask_again() -> None:
         patch.undo()
@@ -258,9 +260,9 @@ def test_an_agent_at_work_hears_of_what_is_asked_for_again(
 
     notes: list[str] = []
     with monkeypatch.context() as patch:
-        failing(patch, url, "search", 3)
+        fail_run(patch, url, "search", 3)
         watcher = Watcher(lambda snapshot: snapshot.done["search"] == 4, ask_again)
         result = search(small(max_attempts=1), storage=url, workers=1, observer=watcher)
-    assert same(ended(result, url), in_peace)
+    assert is_same_study(read_study(result, url), in_peace)
     assert ["trained again" in note for note in notes] == [True, True]
     assert notes[1].startswith("No run is trained again")

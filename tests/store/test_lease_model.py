@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from tempopt.errors import StaleAttempt
 from tempopt.records import OVER, Change, Kind, Lost, Returned, TicketRow, Wanted
 from tempopt.store import Store
-from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, reported
+from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, make_end, new_ticket, reported
 
 NUM_TICKETS = 4
 MAX_ATTEMPTS = 2
@@ -35,7 +35,7 @@ def _template() -> Path:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with Store.open(str(file)) as store:
         study = store.create_study("example", {}, "")
-        store.add_tickets(study.id, [new(n) for n in range(NUM_TICKETS)])
+        store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
         storage = optuna.storages.RDBStorage(store.url)
     optuna.create_study(study_name="example", storage=storage)
     storage.engine.dispose()
@@ -172,7 +172,7 @@ class Tickets(RuleBasedStateMachine):
 
     @rule(run=consumes(runs))
     def end(self, run: TicketRow) -> None:
-        if self.write(run, ended(run)):
+        if self.write(run, make_end(run)):
             self.give_up(run.number, "done")
 
     @rule(
@@ -192,7 +192,7 @@ class Tickets(RuleBasedStateMachine):
             expired=expired,
         )
         reply = self.store.write(
-            self.study.id, [ended(run)], agent=agent, lease=HOUR, take=criteria, version=version
+            self.study.id, [make_end(run)], agent=agent, lease=HOUR, take=criteria, version=version
         )
         if self.holds(run) or self.adopts(run):
             self.give_up(run.number, "done")

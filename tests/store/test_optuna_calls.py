@@ -14,7 +14,17 @@ from sqlalchemy import text
 
 from tempopt.records import Outcomes, StudyRow
 from tempopt.store import Store, optuna_tables
-from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, only, reported, taken
+from tests.store.scenes import (
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    make_end,
+    new_ticket,
+    only_ticket,
+    reported,
+    take_next,
+)
 
 
 def outcome(name: Any, value: float | None = None, **fields: Any) -> Outcomes:
@@ -29,8 +39,8 @@ def test_tables_of_a_version_that_optuna_knows_and_tempopt_does_not_are_written_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optuna_tables, "SCHEMA", "one of another day")
-    store.add_tickets(study.id, [new(number) for number in range(4)])
-    running_tickets = [taken(store, study) for _ in range(4)]
+    store.add_tickets(study.id, [new_ticket(number) for number in range(4)])
+    running_tickets = [take_next(store, study) for _ in range(4)]
     for number, ticket in enumerate(running_tickets):
         assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) == number
         # an agent that has lost the answer asks again
@@ -45,7 +55,7 @@ def test_tables_of_a_version_that_optuna_knows_and_tempopt_does_not_are_written_
         outcome("diverged", None, diverged_at=7),
         outcome("failed", None, error="no such layer"),
     ]
-    end_changes = [ended(ticket, end) for ticket, end in zip(running_tickets, ends, strict=True)]
+    end_changes = [make_end(ticket, end) for ticket, end in zip(running_tickets, ends, strict=True)]
     store.write(study.id, end_changes, agent="agent", lease=HOUR)
     trials = optuna_study.get_trials()
     states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.PRUNED, TrialState.FAIL]
@@ -63,8 +73,8 @@ def test_what_is_rolled_back_or_refused_is_not_written_by_optuna_either(
     store: Store, study: StudyRow, optuna_study: optuna.Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optuna_tables, "SCHEMA", "one of another day")
-    store.add_tickets(study.id, [new(0)])
-    ticket = taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0)])
+    ticket = take_next(store, study)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     late = replace(ticket, attempt=7)
     assert store.write(study.id, [reported(late, 3, 0.5)], agent="agent", lease=HOUR).refused
@@ -86,11 +96,11 @@ def test_without_optuna_a_study_is_searched_all_the_same(
     if obstacle == "another version":
         request.getfixturevalue("optuna_study")
         store._database.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = 'v9'")))
-    store.add_tickets(study.id, [new(0)])
-    ticket = taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0)])
+    ticket = take_next(store, study)
     assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) is None
-    store.write(study.id, [reported(ticket, 3, 0.25), ended(ticket)], agent="agent", lease=HOUR)
-    assert only(store, study.id).state == "done"
+    store.write(study.id, [reported(ticket, 3, 0.25), make_end(ticket)], agent="agent", lease=HOUR)
+    assert only_ticket(store, study.id).state == "done"
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "tempopt"]
     assert warning.startswith("Optuna's view of this database is not kept up to date: ")
     store.delete_study("example")

@@ -15,7 +15,7 @@ from tempopt.errors import StorageError, UsageError
 from tempopt.store import Store
 from tempopt.store.optuna_calls import make_study
 from tests.servers import Server
-from tests.store.scenes import PARAMETERS, SAMPLED, TRIAL, new, taken
+from tests.store.scenes import PARAMETERS, SAMPLED, TRIAL, new_ticket, take_next
 
 
 def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
@@ -54,15 +54,15 @@ def test_studies_whose_names_differ_in_case_alone_never_share_optunas(
 ) -> None:
     make_study(store.url, name="Base", direction="minimize", metric="val_loss")
     first_study = store.create_study("Base", {}, "0")
-    store.add_tickets(first_study.id, [new(0)])
-    store.begin(taken(store, first_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
+    store.add_tickets(first_study.id, [new_ticket(0)])
+    store.begin(take_next(store, first_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
     with pytest.raises(UsageError, match=f'takes the names "Base" and "{other_name}" for one and the same'):
         make_study(store.url, name=other_name, direction="minimize", metric="val_loss")
     # one that was begun all the same, by an earlier program or with Optuna's study deleted meanwhile
     second_study = store.create_study(other_name, {}, "0")
-    store.add_tickets(second_study.id, [new(0)])
+    store.add_tickets(second_study.id, [new_ticket(0)])
     with pytest.raises(StorageError, match="not in the database any more"):
-        store.begin(taken(store, second_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
+        store.begin(take_next(store, second_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
     store.delete_study(other_name)
     assert optuna.get_all_study_names(store.url) == ["Base"]
     assert len(optuna.load_study(study_name="Base", storage=store.url).trials) == 1

@@ -116,19 +116,19 @@ class TestOlder:
     """Databases that were written before the newest migration."""
 
     @pytest.fixture
-    def old(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+    def old_store(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
         with monkeypatch.context() as patch:
             patch.setattr(schema, "HEAD", "0001")
             patch.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
             return Store.open(url)
 
     def test_one_with_studies_is_refused_until_it_is_upgraded(
-        self, old: Store, url: str, database: Database
+        self, old_store: Store, url: str, database: Database
     ) -> None:
-        study = old.create_study("example", {}, "")
-        old.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
-        tickets_before = old.tickets(study.id)
-        old.close()
+        study = old_store.create_study("example", {}, "")
+        old_store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
+        tickets_before = old_store.tickets(study.id)
+        old_store.close()
         for create in (True, False):
             with pytest.raises(StorageError, match=r"older tempopt.*tempopt storage upgrade"):
                 Store.open(url, create=create)
@@ -138,8 +138,10 @@ class TestOlder:
             assert store.tickets(study.id) == tickets_before
         assert upgrade(url) == "9999"
 
-    def test_an_empty_one_is_migrated_without_asking(self, old: Store, url: str, database: Database) -> None:
-        old.close()
+    def test_an_empty_one_is_migrated_without_asking(
+        self, old_store: Store, url: str, database: Database
+    ) -> None:
+        old_store.close()
         with pytest.raises(StorageError, match="older tempopt"):
             Store.open(url, create=False)
         Store.open(url).close()

@@ -53,7 +53,7 @@ class PlantedData(L.LightningDataModule):
         return DataLoader(batches, batch_size=None)
 
 
-class Planted(TemperedModule):
+class PlantedModule(TemperedModule):
     """One attention head over labelled points and a linear layer on what it retrieves."""
 
     def __init__(self, output_temperature: float = 1.0, **temperature: Any) -> None:

@@ -62,7 +62,7 @@ def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
 
     held_ids: list[int] = []
 
-    def taken(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
+    def take_ticket(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
         ticket = store.take_ticket(
             study.id, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3, held=held_ids)
         )
@@ -70,7 +70,7 @@ def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
         held_ids.append(ticket.id)
         return ticket
 
-    return taken
+    return take_ticket
 
 
 def _states(store: Store, study: StudyRow, kind: Kind) -> list[str]:

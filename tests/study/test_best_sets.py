@@ -97,12 +97,12 @@ def test_a_parameter_that_the_other_spec_does_not_accept_is_named(
 def test_a_parameter_that_the_other_model_lacks_is_named_with_the_way_out(
     result: StudyResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lacks(self: Any, request: RunRequest) -> None:
+    def raise_missing(self: Any, request: RunRequest) -> None:
         fault = 'compare.lr: Unknown argument of big.Big "lr".'
         self._say(Failed(ticket=request.ticket, attempt=request.attempt, kind="usage", message=fault))
 
     fake_worker.install(monkeypatch, pace=0.0)
-    monkeypatch.setattr(fake_worker.FakeWorker, "_answer", lacks)
+    monkeypatch.setattr(fake_worker.FakeWorker, "_answer", raise_missing)
     with pytest.raises(SpecError, match=r"compare\.lr: (.|\n)*--without lr"):
         tempopt.compare(big(), from_study="toy", storage=URL, workers=1)
     Path("big.yaml").write_text(yaml.safe_dump(big()))

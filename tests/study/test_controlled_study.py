@@ -29,7 +29,7 @@ ATTACHED = {"model": {"class_path": "toy_modules.Stock"}, "attach": {"layers": "
 
 
 @pytest.fixture(scope="module", params=["tempered", "attached"])
-def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended_study(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder and the result of a study."""
     folder = tmp_path_factory.mktemp(request.param)
     trainer = {"log_every_n_steps": 1}
@@ -40,9 +40,9 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         return folder, search(spec, storage=URL, workers=1)
 
 
-def test_a_search_ends_in_a_verdict_on_control(there: Any) -> None:
-    verdict = there.verdict
-    assert there.state == "done" and verdict is not None
+def test_a_search_ends_in_a_verdict_on_control(ended_result: Any) -> None:
+    verdict = ended_result.verdict
+    assert ended_result.state == "done" and verdict is not None
     assert is_controlled(verdict.params)
     loaded_result = load_study(URL, "toy")
     assert loaded_result.verdict == verdict
@@ -56,14 +56,14 @@ def test_a_search_ends_in_a_verdict_on_control(there: Any) -> None:
     assert verdict.controlled and verdict.inference_only is not None
 
 
-def test_the_exported_script_trains_under_control(there: Any) -> None:
-    Path("exported.py").write_text(to_python(there, winner=True))
+def test_the_exported_script_trains_under_control(ended_result: Any) -> None:
+    Path("exported.py").write_text(to_python(ended_result, winner=True))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         script_globals = runpy.run_path("exported.py")
     callbacks = [
         callback for callback in script_globals["trainer"].callbacks if hasattr(callback, "attachment")
     ]
     attachment = callbacks[0].attachment if callbacks else script_globals["model"]
-    first = there.verdict.params["temperature_init"]
+    first = ended_result.verdict.params["temperature_init"]
     assert attachment.temperatures != (first,) * len(attachment.temperatures)
-    assert len(attachment.temperatures) == len(there.verdict.controlled)
+    assert len(attachment.temperatures) == len(ended_result.verdict.controlled)

@@ -13,7 +13,7 @@ from tempopt.records.changes import Ended, Outcomes, Wanted
 from tempopt.records.rows import KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.enlarge import add_explanation, add_pairs, grow, grown, ordered
-from tests.simulated import Simulated
+from tests.simulated import SimulatedStudy
 
 LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://host/"}}
 SECRET = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://bob:hunter22@host/"}}
@@ -42,11 +42,11 @@ def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
 ) -> None:
     # the level of a second verdict is 2.5 %: signs alone need 2^(1 - 7)
     assert 2.0**-6 < 0.025 < 2.0**-5
-    study = Simulated(
+    study = SimulatedStudy(
         make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
     ).run()
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        row = began(store, study)
+        row = store_study(store, study)
         if is_refused:
             with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
                 grow(store, row, study.spec, 3)
@@ -56,7 +56,7 @@ def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
             assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
 
 
-def began(store: Store, study: Simulated) -> StudyRow:
+def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
     """Put a study that is over into a store."""
     name = study.spec.study.name
     row = store.create_study(name, study.spec.to_json(), study.spec.identity())
@@ -85,16 +85,16 @@ def began(store: Store, study: Simulated) -> StudyRow:
 
 
 def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: Path) -> None:
-    study = Simulated(make_spec(trials=4), lambda t: t.seed % 997 / 997)
+    study = SimulatedStudy(make_spec(trials=4), lambda t: t.seed % 997 / 997)
     study.search()
-    open_yet = Simulated(make_spec(name="open", trials=4), study.worth)
+    open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
     open_yet.search()
     study.run()
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        unproved = began(store, open_yet)
+        unproved = store_study(store, open_yet)
         with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it come to a verdict first"):
             add_pairs(store, unproved, open_yet.spec, 3)
-        row = began(store, study)
+        row = store_study(store, study)
         add_pairs(store, row, study.spec, 0)
         assert len(store.tickets(row.id)) == len(study.rows)
         add_pairs(store, row, study.spec, 3)
@@ -108,14 +108,14 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: 
 def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     make_spec: Any, tmp_path: Path, growth: dict[str, int]
 ) -> None:
-    study = Simulated(make_spec(trials=4), lambda t: t.seed % 997 / 997)
+    study = SimulatedStudy(make_spec(trials=4), lambda t: t.seed % 997 / 997)
     study.search()
-    open_yet = Simulated(make_spec(name="open", trials=4), study.worth)
+    open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
     open_yet.search()
     study.run()
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         notes: list[str] = []
-        row, unproved = began(store, study), began(store, open_yet)
+        row, unproved = store_study(store, study), store_study(store, open_yet)
         grown(store, unproved, more=3, on_note=notes.append)
         grown(store, row, on_note=notes.append)
         assert notes == []
@@ -133,16 +133,16 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
         assert t.parameters is not None
         return float(t.seed % 97 / 9700 + (t.parameters["temperature_init"] != 1.0))
 
-    study, open_yet = (Simulated(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
+    study, open_yet = (SimulatedStudy(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
     study.run()
     open_yet.search()
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        unproved = began(store, open_yet)
+        unproved = store_study(store, open_yet)
         with pytest.raises(
             UsageError, match=r"was to be explained.*Let it come to a verdict first: tempopt "
         ):
             add_explanation(store, unproved, open_yet.spec)
-        row = began(store, study)
+        row = store_study(store, study)
         for options in ({"more": 3}, {"pairs": 3}, {"retry_failed": True}):
             with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
                 grown(store, row, explain=True, **options)

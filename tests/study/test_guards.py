@@ -15,7 +15,7 @@ from tests.toy_study import URL, toy_spec
 SPACE = {"temperature_init": {"low": 0.25, "high": 4.0}}
 
 
-def traded(guards: dict[str, str]) -> dict[str, Any]:
+def tradeoff_spec(guards: dict[str, str]) -> dict[str, Any]:
     """Return a study in which a low temperature raises the score and the loss."""
     spec = toy_spec(
         space=SPACE,
@@ -35,7 +35,7 @@ def traded(guards: dict[str, str]) -> dict[str, Any]:
 @pytest.mark.usefixtures("toy_folder")
 @pytest.mark.long
 def test_a_winner_that_breaks_a_guard_is_not_recommended() -> None:
-    result = search(traded({"val_loss": "no worse than 1%"}), storage=URL, workers=2)
+    result = search(tradeoff_spec({"val_loss": "no worse than 1%"}), storage=URL, workers=2)
     verdict = result.verdict
     assert verdict is not None and verdict.total.significant
     assert [guard.state for guard in verdict.guards] == ["broken"]
@@ -54,4 +54,4 @@ def test_a_winner_that_breaks_a_guard_is_not_recommended() -> None:
 @pytest.mark.usefixtures("toy_folder")
 def test_a_guard_on_what_is_not_logged_ends_a_study_before_it_begins() -> None:
     with pytest.raises(SpecError, match='study.guards: Unknown metric "val_f1".*Known: score, val_loss'):
-        search(traded({"val_f1": "no worse than 1%"}), storage=URL, workers=1)
+        search(tradeoff_spec({"val_f1": "no worse than 1%"}), storage=URL, workers=1)

@@ -16,7 +16,7 @@ PLANTED = {0: "previous_token", 1: "first_token", 2: "diagonal", 3: "uniform"}
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["planted", "untrained"])
-def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended_study(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder of a study, and whether its heads were planted."""
     folder = tmp_path_factory.mktemp("heads")
     space = {"temperature_init": {"low": 0.9, "high": 1.1}}
@@ -31,9 +31,9 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_heads_are_named_in_show_and_in_json(
-    ended: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ended_study: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, is_planted = ended
+    folder, is_planted = ended_study
     work_in(folder, monkeypatch)
     result = load_study(URL, "toy")
     runs = head_runs(result)

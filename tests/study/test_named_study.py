@@ -47,7 +47,7 @@ def named_spec(
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended_study(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder and the result of a study of the temperature alone."""
     folder = tmp_path_factory.mktemp("named")
     with pytest.MonkeyPatch.context() as patch:
@@ -55,9 +55,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return folder, search(named_spec(trials=4), storage=URL, workers=1)
 
 
-def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(there: Any) -> None:
-    assert there.state == "done"
-    verdict = there.verdict
+def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(ended_result: Any) -> None:
+    assert ended_result.state == "done"
+    verdict = ended_result.verdict
     param_names = {
         f"contrast.{suffix}" for suffix in ("as_found", "temperature_init", "temperature_final", "schedule")
     }
@@ -70,7 +70,7 @@ def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(there: Any) 
     assert load_study(URL, "toy").verdict == verdict
 
 
-def test_every_run_says_what_was_found_and_baselines_stay_there(there: Any) -> None:
+def test_every_run_says_what_was_found_and_baselines_stay_there(ended_result: Any) -> None:
     rows = tickets()
     assert rows and all(t.parameters is not None for t in rows)
     assert {t.parameters["contrast.as_found"] for t in rows if t.parameters} == {0.5}
@@ -81,22 +81,25 @@ def test_every_run_says_what_was_found_and_baselines_stay_there(there: Any) -> N
 
 
 def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is_asked_again(
-    there: Any,
+    ended_result: Any,
 ) -> None:
     with Store.open(URL, create=False) as store:
         stored_spec = StudySpec.from_json(store.load_study("toy").spec)
     assert stored_spec.temperatures["contrast"].as_found == 0.5
     tickets_before = tickets()
-    assert search(named_spec(trials=4), storage=URL, workers=1).verdict == there.verdict
+    assert search(named_spec(trials=4), storage=URL, workers=1).verdict == ended_result.verdict
     assert tickets() == tickets_before
 
 
 @pytest.mark.parametrize("winner", [False, True])
-def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, winner: bool) -> None:
-    verdict = there.verdict
+def test_what_is_exported_trains_at_the_temperatures_of_the_study(ended_result: Any, winner: bool) -> None:
+    verdict = ended_result.verdict
     params = verdict.params if winner else verdict.recommendation.parameters
-    assert yaml.safe_load(to_yaml(there, winner=winner))["model"]["class_path"] == "contrast_modules.Contrast"
-    Path("exported.py").write_text(to_python(there, winner=winner))
+    assert (
+        yaml.safe_load(to_yaml(ended_result, winner=winner))["model"]["class_path"]
+        == "contrast_modules.Contrast"
+    )
+    Path("exported.py").write_text(to_python(ended_result, winner=winner))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         script_globals = runpy.run_path("exported.py")
     plan = TemperatureParameters.from_mapping(own_parameters(params, "contrast")).plan(1)

@@ -64,7 +64,7 @@ def test_the_time_of_a_run_is_given_or_that_of_the_study_or_of_a_dry_run() -> No
     assert run_forecast.seconds == pytest.approx(sum(run_seconds) / len(run_seconds), rel=0.5)
 
 
-def documented() -> set[str]:
+def documented_keys() -> set[str]:
     """Return the keys that the page says ``plan --json`` prints."""
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     section = page.partition("\n## What plan --json prints\n")[2].partition("\n## ")[0]
@@ -82,7 +82,7 @@ def test_what_it_says_as_json_is_documented() -> None:
     search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
     plan_data = plan(toy_spec(space=TAU, **THREE), storage=URL, workers=1).to_json()
     assert json.loads(json.dumps(plan_data)) == plan_data
-    assert keys(plan_data) <= documented()
+    assert keys(plan_data) <= documented_keys()
     assert plan_data["power"]["from"]["study"] == "toy"
 
 

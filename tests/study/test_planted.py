@@ -37,10 +37,10 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:GPU available
 
 def _train(path: Path) -> None:
     """Write the checkpoint of a small model, calibrated by temperature scaling (Guo et al. 2017)."""
-    from planted_modules import Planted, PlantedData
+    from planted_modules import PlantedData, PlantedModule
 
     torch.manual_seed(0)
-    module, data = Planted(), PlantedData()
+    module, data = PlantedModule(), PlantedData()
     trainer = L.Trainer(
         max_steps=200,
         accelerator="cpu",
@@ -92,7 +92,7 @@ def find(folder: Path) -> Find:
                 "direction": "minimize",
                 "trials": TRIALS,
             },
-            "model": {"class_path": "planted_modules.Planted"},
+            "model": {"class_path": "planted_modules.PlantedModule"},
             "data": {"class_path": "planted_modules.PlantedData"},
             "trainer": {"accelerator": "cpu"},
             "search": {parameter: RANGE},
@@ -102,7 +102,7 @@ def find(folder: Path) -> Find:
     return search_planted
 
 
-def _searched(folder: Path, spec: dict[str, Any]) -> StudyResult:
+def _run_search(folder: Path, spec: dict[str, Any]) -> StudyResult:
     return search(spec, storage=f"sqlite:///{folder / 'tempopt.db'}", checkpoints=folder / "runs", workers=1)
 
 
@@ -130,7 +130,7 @@ def _best_constant(folder: Path, transform: str, divisor: float) -> float:
         "temperatures": {"loss": {"value": "kept", "transform": transform}},
         "search": {"loss.temperature_init": {"low": 0.02, "high": 10.0}},
     }
-    verdict = _searched(folder, spec).verdict
+    verdict = _run_search(folder, spec).verdict
     assert verdict is not None
     assert verdict.params["loss.as_found"] == pytest.approx(1.0)
     return float(verdict.params["loss.temperature_init"])

@@ -42,7 +42,7 @@ def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: Make
     assert called(ablation_ticket) == "ablation 2 (without_schedule)"
 
 
-class Flushed(io.StringIO):
+class FlushedStream(io.StringIO):
     """A stream that knows whether everything written was flushed."""
 
     pending = False
@@ -61,7 +61,7 @@ WAVE = {"temperature_init": 2.5, "temperature_final": 0.5, "schedule": "cosine"}
 def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
-    stream = Flushed()
+    stream = FlushedStream()
     lines = Lines(stream)
     # what is over when it begins to look is not told
     lines.update(make_snapshot(best_params=WAVE))
@@ -83,7 +83,7 @@ def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
 def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
-    stream = Flushed()
+    stream = FlushedStream()
     lines = Lines(stream, verbose=True)
     lines.update(make_snapshot())
     lines.finished(make_ticket(parameters=WAVE))
@@ -94,7 +94,7 @@ def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
 def test_a_run_that_failed_has_a_line_in_every_log(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
-    stream = Flushed()
+    stream = FlushedStream()
     lines = Lines(stream)
     lines.update(make_snapshot())
     lines.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
@@ -103,11 +103,11 @@ def test_a_run_that_failed_has_a_line_in_every_log(
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError()])
 def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_does(error: OSError) -> None:
-    class Full(io.StringIO):
+    class FullStream(io.StringIO):
         def flush(self) -> None:
             raise error
 
-    stream = Full()
+    stream = FullStream()
     if isinstance(error, BrokenPipeError):
         with pytest.raises(BrokenPipeError):
             Lines(stream).note("one")

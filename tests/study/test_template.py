@@ -53,7 +53,7 @@ class Silent(TemperedModule):
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def their_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "their_classes.py").write_text(THEIRS)
@@ -85,7 +85,7 @@ def _load(text: str) -> StudySpec:
     return StudySpec.parse(document.data, source=document)
 
 
-@pytest.mark.usefixtures("theirs")
+@pytest.mark.usefixtures("their_classes")
 def test_a_module_is_seen_from_outside() -> None:
     module_info = inspect_module("their_classes:Classifier")
     assert module_info.class_path == "their_classes.Classifier"
@@ -105,7 +105,7 @@ def test_a_module_is_seen_from_outside() -> None:
     assert json.loads(json.dumps(asdict(module_info))) == asdict(module_info)
 
 
-@pytest.mark.usefixtures("theirs")
+@pytest.mark.usefixtures("their_classes")
 def test_what_is_no_lightning_module_is_refused() -> None:
     with pytest.raises(SpecError, match="not a LightningModule. Give one of Classifier, "):
         inspect_module("their_classes.ClassifierData")

@@ -23,7 +23,7 @@ AGENT = "far:1:2:3"
 
 
 @dataclass
-class Seen:
+class RecordingObserver:
     """Keeps what an observer is told, in its order."""
 
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def _begun(store: Store, make_spec: Any) -> int:
+def _begin_study(store: Store, make_spec: Any) -> int:
     spec: StudySpec = make_spec(trials=3)
     study = store.create_study("pairs", spec.to_json(), spec.identity())
     store.add_tickets(
@@ -55,7 +55,7 @@ def _begun(store: Store, make_spec: Any) -> int:
     return study.id
 
 
-def _taken(store: Store, study: int) -> TicketRow:
+def _take_ticket(store: Store, study: int) -> TicketRow:
     ticket = store.take_ticket(
         study, AGENT, Wanted(limits={"baseline": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
     )
@@ -73,11 +73,11 @@ def _end(store: Store, study: int, ticket: TicketRow) -> None:
 def test_nothing_is_told_before_somebody_has_begun_it_and_all_from_then_on(
     store: Store, make_spec: Any
 ) -> None:
-    observer = Seen()
+    observer = RecordingObserver()
     watch = Watch(store, "pairs", observer)
     assert watch.look() is None and not observer.snapshots
-    study = _begun(store, make_spec)
-    _end(store, study, _taken(store, study))
+    study = _begin_study(store, make_spec)
+    _end(store, study, _take_ticket(store, study))
     assert watch.look() == "running"
     assert observer.told == ["baseline 0 after 0"]
     assert observer.snapshots[-1].done["baseline"] == 1 and observer.snapshots[-1].asked["baseline"] == 3
@@ -86,11 +86,11 @@ def test_nothing_is_told_before_somebody_has_begun_it_and_all_from_then_on(
 
 
 def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec: Any) -> None:
-    study = _begun(store, make_spec)
-    _end(store, study, _taken(store, study))
-    observer = Seen()
+    study = _begin_study(store, make_spec)
+    _end(store, study, _take_ticket(store, study))
+    observer = RecordingObserver()
     watch = Watch(store, "pairs", observer)
-    _end(store, study, _taken(store, study))
+    _end(store, study, _take_ticket(store, study))
     watch.look()
     assert observer.told == ["baseline 1 after 1"]
 
@@ -98,10 +98,10 @@ def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec
 def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted(
     store: Store, make_spec: Any
 ) -> None:
-    study = _begun(store, make_spec)
-    observer = Seen()
+    study = _begin_study(store, make_spec)
+    observer = RecordingObserver()
     watch = Watch(store, "pairs", observer)
-    ticket = _taken(store, study)
+    ticket = _take_ticket(store, study)
     reports = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=step / 10) for step in (4, 8)]
     store.write(study, reports, agent=AGENT, lease=60.0)
     watch.look()
@@ -112,14 +112,14 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
         ticket_id=ticket.id, attempt=1, error="the worker was killed by SIGKILL", max_attempts=3
     )
     store.write(study, [lost_change], agent=AGENT, lease=60.0)
-    _taken(store, study)
+    _take_ticket(store, study)
     watch.look()
     assert observer.told == ["baseline 0: the worker was killed by SIGKILL"]
 
 
 def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Store, make_spec: Any) -> None:
-    study = _begun(store, make_spec)
-    watch = Watch(store, "pairs", Seen())
+    study = _begin_study(store, make_spec)
+    watch = Watch(store, "pairs", RecordingObserver())
     store.set_state(study, "paused")
     assert watch.look() == "paused"
     store.delete_study("pairs")
@@ -130,10 +130,10 @@ def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Stor
 def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
     store: Store, make_spec: Any
 ) -> None:
-    study = _begun(store, make_spec)
-    observer = Seen()
+    study = _begin_study(store, make_spec)
+    observer = RecordingObserver()
     watch = Watch(store, "pairs", observer)
-    ticket = _taken(store, study)
+    ticket = _take_ticket(store, study)
     start_change = Began(ticket_id=1, attempt=1, total_steps=100, code="c", machine="far", device="cuda:0")
     store.write(study, [start_change], agent=AGENT, renew={ticket.id: 1}, steps={ticket.id: 37}, lease=60.0)
     watch.look()
@@ -145,10 +145,10 @@ def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
 
 
 def test_a_run_that_was_given_back_is_not_in_work_any_more(store: Store, make_spec: Any) -> None:
-    study = _begun(store, make_spec)
-    observer = Seen()
+    study = _begin_study(store, make_spec)
+    observer = RecordingObserver()
     watch = Watch(store, "pairs", observer)
-    _taken(store, study)
+    _take_ticket(store, study)
     watch.look()
     assert len(observer.snapshots[-1].workers) == 1
     assert store.release(study, [AGENT]) == 1
@@ -173,7 +173,7 @@ def test_a_look_takes_as_many_statements_however_many_trials_there_are(
         changes: list[Any] = [Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)]
         changes += [Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes)] if n < num_over else []
         store.write(study, changes, agent=AGENT, lease=60.0)
-    observer = Seen()
+    observer = RecordingObserver()
     watch = Watch(store, "pairs", observer)
     statements: list[str] = []
 

@@ -14,7 +14,7 @@ from tempopt.workers.output import LossyFile, Output, is_disk_refusal
 
 
 @pytest.fixture
-def refused(tmp_path: Path) -> Iterator[int]:
+def read_only_descriptor(tmp_path: Path) -> Iterator[int]:
     """A descriptor that refuses what is written to it: it is open for reading."""
     (tmp_path / "refused").write_text("")
     descriptor = os.open(tmp_path / "refused", os.O_RDONLY)
@@ -29,24 +29,28 @@ def move(descriptor: int, path: Path) -> None:
     os.close(open_now)
 
 
-def test_what_a_disk_refuses_is_dropped_and_told_where_it_is_missing(refused: int, tmp_path: Path) -> None:
-    file = LossyFile(refused)
+def test_what_a_disk_refuses_is_dropped_and_told_where_it_is_missing(
+    read_only_descriptor: int, tmp_path: Path
+) -> None:
+    file = LossyFile(read_only_descriptor)
     assert file.why is None
     with io.TextIOWrapper(io.BufferedWriter(file), line_buffering=True) as stream:
         print("lost\nand τ lost", file=stream, flush=True)
         assert file.why == os.strerror(errno.EBADF)
-        move(refused, tmp_path / "log")
+        move(read_only_descriptor, tmp_path / "log")
         print("kept", file=stream, flush=True)
         print("kept too", file=stream, flush=True)
     notice = f"\n[17 bytes of output were lost here: {os.strerror(errno.EBADF)}]\n"
     assert (tmp_path / "log").read_text() == f"{notice}kept\nkept too\n"
 
 
-def test_what_was_lost_of_one_run_is_not_told_in_the_log_of_the_next(refused: int, tmp_path: Path) -> None:
-    file = LossyFile(refused)
+def test_what_was_lost_of_one_run_is_not_told_in_the_log_of_the_next(
+    read_only_descriptor: int, tmp_path: Path
+) -> None:
+    file = LossyFile(read_only_descriptor)
     file.write(b"lost")
     file.forget()
-    move(refused, tmp_path / "log")
+    move(read_only_descriptor, tmp_path / "log")
     assert file.why is None
     file.write(b"kept")
     assert (file.why, (tmp_path / "log").read_text()) == ("", "kept")
@@ -95,7 +99,7 @@ def caused_by(error: Exception) -> Exception:
     return outer_error
 
 
-def wrapped(error: Exception) -> Exception:
+def wrap_error(error: Exception) -> Exception:
     outer_error = RuntimeError("the compiler failed")
     outer_error.inner_exception = error  # type: ignore[attr-defined]
     return outer_error
@@ -113,7 +117,7 @@ def wrapped(error: Exception) -> Exception:
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),
         (OSError("[Errno 2] No such file"), False),
-        (wrapped(PermissionError(errno.EACCES, "Permission denied")), True),
+        (wrap_error(PermissionError(errno.EACCES, "Permission denied")), True),
         (caused_by(ValueError("a bug")), False),
         (ValueError("[Errno 28] is in the text of something else"), False),
     ],

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, delete, insert, update
 
 from tempopt.store import Store
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
-from tests.report.made_study import Made, World, make, write
+from tests.report.made_study import SyntheticStudy, World, make, write
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TRACEBACK = f"""Traceback (most recent call last):
@@ -22,7 +22,7 @@ PAST = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StudySetting:
     """How a study stands beside its runs."""
 
     owner: str = "ada"
@@ -31,7 +31,7 @@ class Standing:
     age: timedelta = timedelta(days=2)
 
 
-def put(url: str, world: World, setting: Standing, first_id: int) -> int:
+def put(url: str, world: World, setting: StudySetting, first_id: int) -> int:
     """Write a study whose tickets have ids from one on, and return the first id that is free."""
     synthetic = make(world)
     shift = first_id - 1
@@ -41,7 +41,7 @@ def put(url: str, world: World, setting: Standing, first_id: int) -> int:
         for measurement in synthetic.measurements
     ]
     maps = {id + shift: head_maps for id, head_maps in synthetic.maps.items()}
-    write(url, Made(row=synthetic.row, tickets=tickets, measurements=measurements, maps=maps))
+    write(url, SyntheticStudy(row=synthetic.row, tickets=tickets, measurements=measurements, maps=maps))
     values: dict[str, Any] = {
         "owner": setting.owner,
         "priority": setting.priority,
@@ -94,17 +94,17 @@ def break_runs(url: str, name: str) -> None:
 
 def fill(url: str) -> None:
     """Write one study of each kind."""
-    free = put(url, World(study={"name": "pairs"}), Standing(), 1)
+    free = put(url, World(study={"name": "pairs"}), StudySetting(), 1)
     free = put(
         url,
         World(study={"name": "no-gain.v2"}, gain=0.0, layers=1),
-        Standing(owner="grace", age=timedelta(days=9)),
+        StudySetting(owner="grace", age=timedelta(days=9)),
         free,
     )
     free = put(
         url,
         World(study={"name": "searching"}, confirmed=False, trials=24),
-        Standing(owner="grace", priority=5, age=timedelta(hours=3)),
+        StudySetting(owner="grace", priority=5, age=timedelta(hours=3)),
         free,
     )
     at_work(url, "searching", num_running=3, waiting=9)
@@ -116,7 +116,7 @@ def fill(url: str) -> None:
             trials=12,
             cards=False,
         ),
-        Standing(owner="katherine.johnson@example.com", state="paused", age=timedelta(minutes=40)),
+        StudySetting(owner="katherine.johnson@example.com", state="paused", age=timedelta(minutes=40)),
         free,
     )
     free = put(
@@ -128,7 +128,7 @@ def fill(url: str) -> None:
             ends=["failed", "complete", "diverged"],
             search={"optimizer": {"choices": [MARKUP, "adam"]}},
         ),
-        Standing(owner="ada", age=timedelta(seconds=50)),
+        StudySetting(owner="ada", age=timedelta(seconds=50)),
         free,
     )
     break_runs(url, "losing")

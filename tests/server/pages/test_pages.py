@@ -24,7 +24,7 @@ from tempopt.server.pages.rendering import format_age, format_hours, format_valu
 from tempopt.server.sessions import LIFE, Sessions
 from tempopt.server.tokens import made
 from tempopt.store import Store
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.server.pages.conftest import Browser
 
 _NAMES = re.compile(r'<th scope="row"><a href="/studies/([^"]*)">')
@@ -97,7 +97,7 @@ def test_numbers_are_short(text: str, expected: str) -> None:
 # ---- the page of a study
 
 
-def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site: RunningServer) -> None:
     browser = sign_in("view")
     page = browser.get("/studies/pairs")
     assert "Gain shown" in page.text and 'id="figures"' in page.text
@@ -109,16 +109,16 @@ def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site
 
 
 def test_a_report_is_rendered_again_only_after_a_change(
-    sign_in: Callable[..., Browser], site: Served, monkeypatch: pytest.MonkeyPatch
+    sign_in: Callable[..., Browser], site: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renders: list[str] = []
     render = page_html.render_report
 
-    def counted(result: object, **options: object) -> str:
+    def count_render(result: object, **options: object) -> str:
         renders.append("")
         return render(result, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(page_html, "render_report", counted)
+    monkeypatch.setattr(page_html, "render_report", count_render)
     browser, study = sign_in("view"), site.store.load_study("losing")
     assert browser.get("/studies/losing").status_code == browser.get("/studies/losing").status_code == 200
     assert len(renders) == 1
@@ -152,7 +152,7 @@ def test_every_page_limits_what_a_browser_may_do(sign_in: Callable[..., Browser]
 # ---- sign in and out
 
 
-def test_an_unknown_browser_is_asked_for_a_token_and_led_on(visitor: Browser, site: Served) -> None:
+def test_an_unknown_browser_is_asked_for_a_token_and_led_on(visitor: Browser, site: RunningServer) -> None:
     page = visitor.get("/studies/pairs?x=1")
     assert page.status_code == 401 and 'value="/studies/pairs?x=1"' in page.text and not _error(page)
     response = visitor.sign_in(site.token, "/studies/pairs?x=1")
@@ -160,7 +160,7 @@ def test_an_unknown_browser_is_asked_for_a_token_and_led_on(visitor: Browser, si
     assert "Gain shown" in visitor.get("/studies/pairs").text
 
 
-def test_the_browser_holds_a_session_that_no_script_reads(visitor: Browser, site: Served) -> None:
+def test_the_browser_holds_a_session_that_no_script_reads(visitor: Browser, site: RunningServer) -> None:
     name, value, attributes = _cookie(visitor.sign_in(site.token))
     assert name == f"tempopt-{site.url.rpartition(':')[2]}"
     assert value not in site.token and site.token not in value and len(value) == 43
@@ -196,7 +196,7 @@ def test_over_tls_the_cookie_is_secure(tmp_path: Path, scheme: str, is_trusted: 
     ],
 )
 def test_an_invalid_token_is_refused_with_the_reason(
-    visitor: Browser, site: Served, token: str, status: int, message: str
+    visitor: Browser, site: RunningServer, token: str, status: int, message: str
 ) -> None:
     if token == "agent":
         token = site.new_token("agent")
@@ -210,7 +210,9 @@ def test_an_invalid_token_is_refused_with_the_reason(
     assert 'name="then" value="/?q=a"' in response.text and "set-cookie" not in response.headers
 
 
-def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browser, site: Served) -> None:
+def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(
+    visitor: Browser, site: RunningServer
+) -> None:
     responses = [visitor.sign_in(f"wrong {number}") for number in range(Failures.FREE + 2)]
     assert responses[-1].status_code == 429 and "Too many requests" in _error(responses[-1])
     assert visitor.sign_in(site.token).status_code == 303
@@ -227,18 +229,18 @@ def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browse
         "",
     ],
 )
-def test_signing_in_leads_to_no_other_site(visitor: Browser, site: Served, next_url: str) -> None:
+def test_signing_in_leads_to_no_other_site(visitor: Browser, site: RunningServer, next_url: str) -> None:
     assert visitor.sign_in(site.token, next_url).headers["location"] == "/"
     assert 'name="then" value="/"' in visitor.get("/sign-in", params={"then": next_url}).text
 
 
-def test_another_site_cannot_send_the_form(visitor: Browser, site: Served) -> None:
+def test_another_site_cannot_send_the_form(visitor: Browser, site: RunningServer) -> None:
     for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {}):
         response = visitor.post("/sign-in", data={"token": site.token}, headers=headers)
         assert response.status_code == 403 and "set-cookie" not in response.headers
 
 
-def test_a_session_reads_and_changes_nothing(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_a_session_reads_and_changes_nothing(sign_in: Callable[..., Browser], site: RunningServer) -> None:
     browser = sign_in("admin")
     assert browser.get("/api/me", headers={"accept": "*/*"}).status_code == 200
     for headers in ({}, browser.origin, {"sec-fetch-site": "same-origin"}):
@@ -248,7 +250,7 @@ def test_a_session_reads_and_changes_nothing(sign_in: Callable[..., Browser], si
     assert site.store.load_study("searching").state == "running"
 
 
-def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], site: RunningServer) -> None:
     browser = sign_in("admin")
     headers = {"accept": "*/*", "authorization": f"Bearer {site.new_token('view')}"}
     assert browser.get("/api/me", headers=headers).json()["scopes"] == ["view"]
@@ -256,7 +258,9 @@ def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], 
     assert browser.get("/api/me", headers=headers).json()["error"]["code"] == "token_unknown"
 
 
-def test_signing_out_ends_the_session_on_every_server(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_signing_out_ends_the_session_on_every_server(
+    sign_in: Callable[..., Browser], site: RunningServer
+) -> None:
     browser = sign_in("view")
     cookies = dict(browser.cookies)
     assert browser.post("/sign-out").headers["location"] == "/sign-in" and not browser.cookies
@@ -269,7 +273,7 @@ def test_signing_out_ends_the_session_on_every_server(sign_in: Callable[..., Bro
     assert next(iter(cookies.values())) not in repr(rows)
 
 
-def test_a_session_ends_with_its_token(visitor: Browser, site: Served) -> None:
+def test_a_session_ends_with_its_token(visitor: Browser, site: RunningServer) -> None:
     token, row = made(site.store, name="old", scopes=["view"])
     assert visitor.sign_in(token).status_code == 303
     site.store.revoke_token(row.id)
