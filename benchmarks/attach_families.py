@@ -42,7 +42,7 @@ class Outcome:
     tested: bool = True
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         return self.error is not None and self.error > RIGHT and self.tested
 
 
@@ -170,7 +170,7 @@ def main() -> None:
     autos = [outcomes["auto"] for outcomes in all_outcomes]
     right = sum(outcome.said == "right" for outcome in autos)
     counts = {method: sum(outcome.way == method for outcome in autos) for method in WAYS[:2]}
-    num_wrong = sum(outcome.wrong for outcomes in all_outcomes for outcome in outcomes.values())
+    num_wrong = sum(outcome.is_wrong for outcomes in all_outcomes for outcome in outcomes.values())
     print(
         f"\n{len(autos)} families: auto is right in {right} ({counts['query_rows']} by query rows, "
         f"{counts['attention_interface']} by the interface) and refuses {len(autos) - right}; "

@@ -85,7 +85,7 @@ class _Task:
     def __init__(self, name: str, gain: float) -> None:
         self.world = World(name, is_shuffled=True)
         # any that differ: no set is better than another
-        self._sets = self.world.drawn(0)[: 1 + max(_VARIANTS)]
+        self._sets = self.world.draw_sets(0)[: 1 + max(_VARIANTS)]
         values = [self.world.train(self._sets[0], seed).test for seed in range(_DRAWN)]
         sign = 1.0 if self.world.spec.study.direction == "maximize" else -1.0
         self.gain = sign * gain * stdev(values)

@@ -75,7 +75,7 @@ class Bench:
         self.cpu = cpu
         self.card = "no card"
 
-    def searched(self, name: str, *, workers: int, trials: int, **study: Any) -> list[Fact]:
+    def run_search(self, name: str, *, workers: int, trials: int, **study: Any) -> list[Fact]:
         """Run a search until its trials are done, and return the facts of all of its runs, in order."""
         from tempopt import search
         from tempopt.agent.observer import Snapshot, Unobserved
@@ -152,7 +152,7 @@ class Bench:
         rows = ["| steps | steps/s | graphs in the rehearsal | in the first run | in all later runs |"]
         rows.append("|---|---|---|---|---|")
         for mode in (None, "default"):
-            facts = self.searched(f"compile-{mode}", workers=1, trials=3, compile=mode)
+            facts = self.run_search(f"compile-{mode}", workers=1, trials=3, compile=mode)
             first, *later_facts = facts
             graphs = sum(fact["graphs"] for fact in later_facts)
             assert graphs == 0, f"{graphs} graphs were compiled after the first run"
@@ -166,7 +166,7 @@ class Bench:
         """Return a line: a run that wants more than its share of the card has all of it the second time."""
         enqueue = [{"ballast": BALLAST, "temperature_init": 1.0}]
         # the other arms draw a ballast too; every one that did not fit has to fit later
-        facts = self.searched("cap", workers=4, trials=4, enqueue=enqueue, parallel=4)
+        facts = self.run_search("cap", workers=4, trials=4, enqueue=enqueue, parallel=4)
         heavy = [fact for fact in facts if fact["ballast"]]
         failed_facts = [fact for fact in heavy if fact["end"] == "out of memory"]
         completed_facts = [fact for fact in heavy if fact["end"] == "trained"]
@@ -196,7 +196,7 @@ class Bench:
         single_rate = None
         for workers in self.effort.packed:
             num_runs = workers * self.effort.runs
-            facts = self.searched(f"packed-{workers}", workers=workers, trials=max(1, num_runs - 2))
+            facts = self.run_search(f"packed-{workers}", workers=workers, trials=max(1, num_runs - 2))
             # from when the last worker was at work, until the first one had nothing more to do
             window_start = max(
                 min(fact["begun"] for fact in worker_facts) for worker_facts in _by_worker(facts)

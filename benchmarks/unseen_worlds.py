@@ -64,7 +64,7 @@ class EndTuner:
         wish: Wish = self._report(job, step, value)
         return wish
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         return None
 
 
@@ -88,7 +88,7 @@ def run_search(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[
         "asked": len(trace.asked),
         "sets": len(sets),
     }
-    named_sets = {tuner_name: tuner.named(_CANDIDATES)}
+    named_sets = {tuner_name: tuner.best_sets(_CANDIDATES)}
     if tuner_name == "Optuna GP":
         named_sets[_BY_SURROGATE] = by_surrogate(world, tuner)
     return [
@@ -114,7 +114,7 @@ def by_surrogate(world: UnseenWorld, tuner: Optuna) -> list[Parameters]:
         seed=world.draw,
     )
     recommended_sets = strategy.recommend(tuner.trials(), count=_CANDIDATES, seed=world.draw)
-    return [world.spec.parameters("search", params) for params in recommended_sets] or tuner.named(
+    return [world.spec.parameters("search", params) for params in recommended_sets] or tuner.best_sets(
         _CANDIDATES
     )
 

@@ -37,7 +37,7 @@ def prior_runs(task: str, seed: int) -> PriorRuns:
     """Return what an earlier study of a task has to say."""
     spec = with_study(world_of(task).spec, seed=_OTHER_SEEDS + seed, trials=_EARLIER)
     study = StudySimulation(world_of(task), spec)
-    for _ in study.searched():
+    for _ in study.train_search():
         pass
     direction = spec.study.direction
     runs = [(row.parameters, oriented(row.value or 0.0, direction)) for row in study.rows if usable(row)]
@@ -49,7 +49,7 @@ def shares(task: str, seed: int, earlier: PriorRuns) -> Iterator[float]:
     world = world_of(task)
     spec = with_study(world.spec, seed=seed, trials=max(_AT))
     study = StudySimulation(world, spec, earlier=earlier)
-    for row in study.searched():
+    for row in study.train_search():
         if row.number + 1 in _AT:
             sets = study.recommend(1)
             yield (float(world.truth(sets)[0]) - world.floor) / (world.best - world.floor) if sets else 0.0

@@ -137,7 +137,7 @@ class FakeWorker:
     def _train(self, request: RunRequest) -> None:
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
         start_time, reports = time.monotonic(), []
-        step, notes = self._found(request)
+        step, notes = self._resume_point(request)
         steps = STEPS if request.task == "train" else 2
         reports = [
             [float(report_step), value_at(request, report_step)]
@@ -190,7 +190,7 @@ class FakeWorker:
         checkpoint = Saved(step=step, url=f"file://{path}", digest=digest, size=len(data))
         self._say(Kept(ticket=request.ticket, attempt=request.attempt, saved=checkpoint))
 
-    def _found(self, request: RunRequest) -> tuple[int, list[str]]:
+    def _resume_point(self, request: RunRequest) -> tuple[int, list[str]]:
         notes = []
         for checkpoint in request.resume:
             path = Path(checkpoint.url.removeprefix("file://"))

@@ -145,7 +145,7 @@ class PrivateServer(Server, ABC):
     end: ClassVar[signal.Signals]
 
     def __init__(self, host: str = LOOPBACK, disk: Path | None = None) -> None:
-        if not self.installed():
+        if not self.is_installed():
             raise RuntimeError(f"The programs of {type(self).__name__} are not installed.")
         self._process: subprocess.Popen[bytes] | None = None
         self._user = self._unprivileged()
@@ -163,7 +163,7 @@ class PrivateServer(Server, ABC):
 
     @classmethod
     @abstractmethod
-    def installed(cls) -> bool:
+    def is_installed(cls) -> bool:
         """Return whether the server's programs are on this machine."""
 
     @abstractmethod
@@ -214,7 +214,7 @@ class PrivateServer(Server, ABC):
                 raise RuntimeError(f"{self._command()[0]} does not answer: {error}\n{log_text}") from error
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended of itself."""
         return self._process is not None and self._process.poll() is not None
 
@@ -264,7 +264,7 @@ class PostgresServer(PrivateServer):
     )
 
     @classmethod
-    def installed(cls) -> bool:
+    def is_installed(cls) -> bool:
         return all(_program(name, *cls.folders) for name in ("initdb", "postgres"))
 
     def _base(self) -> str:
@@ -301,7 +301,7 @@ class MariaServer(PrivateServer):
     folders = ("usr/sbin", "usr/local/sbin", "usr/libexec", "usr/local/mysql/bin")
 
     @classmethod
-    def installed(cls) -> bool:
+    def is_installed(cls) -> bool:
         return all(_program(name, *cls.folders) for name in ("mariadb-install-db", "mariadbd"))
 
     def _base(self) -> str:
@@ -359,7 +359,7 @@ def why_not(backend: str) -> str:
             f"NOT TESTED on {backend}: its driver {_DRIVERS[backend]} is not installed. "
             "Run: pip install tempopt[postgresql,mysql]"
         )
-    if not _PRIVATE[backend].installed():
+    if not _PRIVATE[backend].is_installed():
         return (
             f"NOT TESTED on {backend}: its server programs are not installed. Install them (on Debian: "
             f"apt-get install {_PACKAGES[backend]}); the tests start a server of their own."

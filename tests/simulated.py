@@ -51,7 +51,7 @@ class SimulatedStudy:
         """Train the tickets that follow, and return them; none when the study is over."""
         return self.do(next_tickets(self.rows, self.spec))
 
-    def until(self, kind: str) -> list[TicketRow]:
+    def run_until(self, kind: str) -> list[TicketRow]:
         """Train until there are runs of a kind, and return those of its batch."""
         while batch := self.step():
             if batch[0].kind == kind:
@@ -66,20 +66,22 @@ class SimulatedStudy:
             pass
         return self
 
-    def more(self, trials: int) -> SimulatedStudy:
+    def add_trials(self, trials: int) -> SimulatedStudy:
         """Add search trials and go on until the study is over again."""
         self.do(more_tickets(self.rows, self.spec, trials))
         return self.run()
 
     def do(self, tickets: Sequence[NewTicket]) -> list[TicketRow]:
         """Train new tickets."""
-        batch = [self._done(row(ticket, len(self.rows) + index)) for index, ticket in enumerate(tickets)]
+        batch = [
+            self._train_ticket(row(ticket, len(self.rows) + index)) for index, ticket in enumerate(tickets)
+        ]
         self.rows += batch
         if batch:
             self.batches.append(batch)
         return batch
 
-    def of(self, kind: str, arm: str | None = None, of_round: int | None = None) -> list[TicketRow]:
+    def tickets_of(self, kind: str, arm: str | None = None, of_round: int | None = None) -> list[TicketRow]:
         """Return the tickets of a kind."""
         return [
             t
@@ -94,10 +96,10 @@ class SimulatedStudy:
             kinds += [kind for kind in dict.fromkeys(t.kind for t in batch) if kinds[-1:] != [kind]]
         return kinds
 
-    def _done(self, ticket: TicketRow) -> TicketRow:
+    def _train_ticket(self, ticket: TicketRow) -> TicketRow:
         if ticket.parameters is None:
             assert ticket.kind in SAMPLED
-            sampled_params = dict(self._drawn(ticket))
+            sampled_params = dict(self._draw_params(ticket))
             parameters = self.spec.parameters(ticket.arm, sampled_params)  # type: ignore[arg-type]
             ticket = dataclasses.replace(ticket, sampled=sampled_params, parameters=parameters)
         value = self.worth(ticket)
@@ -113,7 +115,7 @@ class SimulatedStudy:
             total_steps=10,
         )
 
-    def _drawn(self, ticket: TicketRow) -> dict[str, Any]:
+    def _draw_params(self, ticket: TicketRow) -> dict[str, Any]:
         draw = random.Random(f"{ticket.kind} {ticket.number} {self.spec.study.seed}")
         space = self.spec.space(ticket.arm)  # type: ignore[arg-type]
         params: dict[str, Any] = {}
@@ -139,11 +141,11 @@ class ModelledStudy(SimulatedStudy):
     def step(self) -> list[TicketRow]:
         return self.do(next_tickets(self.rows, self.spec, self.arms.recommend))
 
-    def _drawn(self, ticket: TicketRow) -> dict[str, Any]:
+    def _draw_params(self, ticket: TicketRow) -> dict[str, Any]:
         return self.arms.ask(ticket)
 
-    def _done(self, ticket: TicketRow) -> TicketRow:
-        ended_row = super()._done(ticket)
+    def _train_ticket(self, ticket: TicketRow) -> TicketRow:
+        ended_row = super()._train_ticket(ticket)
         self.arms.asked(ended_row)
         self.arms.told(ended_row, {10: ended_row.value} if ended_row.value is not None else {})
         return ended_row

@@ -72,7 +72,7 @@ class Block:
     run: bool
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
@@ -101,15 +101,15 @@ ALL = [block for blocks in BLOCKS.values() for block in blocks]
 
 
 def _blocks_in(*languages: str) -> list[Any]:
-    return [pytest.param(block, id=block.where) for block in ALL if block.language in languages]
+    return [pytest.param(block, id=block.location) for block in ALL if block.language in languages]
 
 
 def test_every_block_says_what_it_is_in_a_language_that_is_tested() -> None:
     # README's marked blocks have none: .ci/run takes them by their markers
     # sql is carried out in tests/cli/test_roles.py
     languages = {"python", "output", "yaml", "console", "sql", "text", ""}
-    assert not [f"{block.where}: {block.language}" for block in ALL if block.language not in languages]
-    assert not [block.where for block in ALL if not block.language and block.page.name != "README.md"]
+    assert not [f"{block.location}: {block.language}" for block in ALL if block.language not in languages]
+    assert not [block.location for block in ALL if not block.language and block.page.name != "README.md"]
 
 
 # ---- python
@@ -138,7 +138,7 @@ def test_python_runs_and_prints_what_is_shown(page: Path, folder: Path) -> None:
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
         if block.language == "output":
-            assert stdout.getvalue() == block.text, block.where
+            assert stdout.getvalue() == block.text, block.location
         if block.language == "python" and block.run:
             stdout = io.StringIO()
             # so that a traceback names the line of the page
@@ -151,7 +151,7 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
     for block in ALL:
         names = re.findall(r"^from tempopt import (.+)$", block.text, flags=re.MULTILINE)
         assert {name.strip() for line in names for name in line.split(",")} <= set(tempopt.__all__), (
-            block.where
+            block.location
         )
 
 
@@ -160,11 +160,11 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
 
 @pytest.mark.parametrize("block", _blocks_in("yaml"))
 def test_yaml_is_a_spec_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
-    spec_data = yaml_source.parse(block.text, source=block.where).data
+    spec_data = yaml_source.parse(block.text, source=block.location).data
     if not {"study", "model", "search"} <= set(spec_data):
         spec_data = _laid_over(_REST, spec_data)
     spec_data.setdefault("trainer", _REST["trainer"])
-    spec.StudySpec.parse(spec_data, source=block.where)
+    spec.StudySpec.parse(spec_data, source=block.location)
 
 
 def _laid_over(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _commands(block: Block) -> list[list[str]]:
 
 
 TYPED = [
-    pytest.param(words, id=f"{block.where}: {shlex.join(words)}")
+    pytest.param(words, id=f"{block.location}: {shlex.join(words)}")
     for block in ALL
     for words in _commands(block)
     if words[0] == "tempopt"

@@ -178,12 +178,12 @@ class Case:
                     parameter.mul_(3.0)
         return model
 
-    def halved(self) -> nn.Module:
+    def scaled_model(self) -> nn.Module:
         model = self.model()
         self.halve(model)
         return model
 
-    def attached(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
+    def attached_model(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
         model = self.model()
         return model, attach(model, parameters, way=self.way)
 
@@ -249,7 +249,7 @@ def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
 @every_case
 def test_at_temperature_1_outputs_and_gradients_are_those_of_the_untouched_model(case) -> None:
     plain = case.model()
-    model, _ = case.attached({})
+    model, _ = case.attached_model({})
     assert torch.equal(case.run(model), case.run(plain))
     assert_equal(gradients(model, case.run), gradients(plain, case.run))
     with torch.inference_mode():
@@ -258,8 +258,8 @@ def test_at_temperature_1_outputs_and_gradients_are_those_of_the_untouched_model
 
 @every_case
 def test_at_temperature_2_it_is_the_model_with_its_scale_halved_by_hand(case) -> None:
-    plain, scaled_model = case.model(), case.halved()
-    model, _ = case.attached()
+    plain, scaled_model = case.model(), case.scaled_model()
+    model, _ = case.attached_model()
     expected = case.run(scaled_model)
     torch.testing.assert_close(case.run(model), expected, rtol=1e-6, atol=1e-6)
     assert (expected - case.run(plain)).abs().max() > 1e-4
@@ -269,16 +269,16 @@ def test_at_temperature_2_it_is_the_model_with_its_scale_halved_by_hand(case) ->
 
 @every_case
 def test_the_self_test_passes(case) -> None:
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     attachment.self_test(lambda: case.run(model))
     assert attachment.temperatures == (2.0,) * len(attachment.layers)
 
 
 @every_case
 def test_under_autocast_it_is_the_halved_model_under_autocast(case) -> None:
-    model, _ = case.attached()
+    model, _ = case.attached_model()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual, expected = case.run(model), case.run(case.halved())
+        actual, expected = case.run(model), case.run(case.scaled_model())
     # Weights that are halved in float32 and then rounded are the same as those that are rounded first.
     assert torch.equal(actual, expected)
 
@@ -299,7 +299,7 @@ COMPILED = (
 
 @pytest.mark.parametrize("case", [CASES[name] for name in COMPILED], ids=COMPILED)
 def test_one_compiled_graph_serves_every_temperature(case) -> None:
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled_model = torch.compile(model, backend=counter)
@@ -314,7 +314,7 @@ def test_one_compiled_graph_serves_every_temperature(case) -> None:
 
 def test_it_is_compiled_forward_and_backward_without_a_break() -> None:
     case = CASES["llama interface"]
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     torch._dynamo.reset()
     compiled_model = torch.compile(model, backend="aot_eager", fullgraph=True)
     for temperature in (2.0, 0.5):
@@ -328,7 +328,7 @@ def test_it_is_compiled_forward_and_backward_without_a_break() -> None:
 @every_case
 def test_detached_it_is_the_untouched_model(case) -> None:
     plain = case.model()
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     with attachment:
         case.run(model)
     assert torch.equal(case.run(model), case.run(plain))
@@ -343,7 +343,7 @@ def test_detached_it_is_the_untouched_model(case) -> None:
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generation_with_a_cache_is_generation_without_and_by_hand(name) -> None:
     case = CASES[name]
-    scaled_model, (model, _) = case.halved(), case.attached()
+    scaled_model, (model, _) = case.scaled_model(), case.attached_model()
 
     def generate(generator: Any, *, use_cache: bool) -> Any:
         return generator.generate(
@@ -367,7 +367,7 @@ def test_generation_with_a_cache_is_generation_without_and_by_hand(name) -> None
 @pytest.mark.filterwarnings("ignore:.*use_cache.*")
 def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
     case = CASES[name]
-    model, _ = case.attached()
+    model, _ = case.attached_model()
     expected = gradients(model, case.run)
     model.activation_checkpointing_enable()
     model.train()
@@ -382,7 +382,7 @@ def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
 @pytest.mark.parametrize("name", ["llama interface", "bert interface", "llama", "encoder"])
 def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
     case = CASES[name]
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     output_before = case.run(model)
     twin, twin_attachment = copy.deepcopy((model, attachment))
     attachment.detach()
@@ -394,7 +394,7 @@ def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
 
 
 def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
-    model, attachment = CASES["qwen3 auto"].attached()
+    model, attachment = CASES["qwen3 auto"].attached_model()
     assert attachment.way == "attention_interface"
     assert len(interface_layers(model)) == LAYERS
 
@@ -442,6 +442,6 @@ def test_a_softmax_written_by_hand_without_a_projection_is_refused_with_a_recipe
 
 
 def test_an_entropy_term_beside_a_position_bias_is_refused_by_its_name() -> None:
-    model, _ = CASES["t5 interface"].attached({"entropy_lambda": 0.1})
+    model, _ = CASES["t5 interface"].attached_model({"entropy_lambda": 0.1})
     with pytest.raises(AttachError, match=r"entropy_lambda cannot be had in .* given position_bias"):
         read_pairs(model.train())

@@ -52,13 +52,13 @@ class Listener:
             return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)
         return None
 
-    def of(self, kind: type[Any]) -> list[Any]:
+    def messages_of(self, kind: type[Any]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
 
     @property
     def saved(self) -> list[Saved]:
         """The checkpoints, newest first, as an agent would give them to the next attempt."""
-        return [message.saved for message in reversed(self.of(Kept))]
+        return [message.saved for message in reversed(self.messages_of(Kept))]
 
 
 @pytest.fixture

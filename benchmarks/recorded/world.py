@@ -125,7 +125,7 @@ class World:
     @cached_property
     def mark(self) -> str:
         """What is equal for worlds in which all trainings are the same."""
-        marked_sets = self.drawn(9)[:_MARKS]
+        marked_sets = self.draw_sets(9)[:_MARKS]
         values = [
             self.truth(marked_sets),
             *(self.train(params, seed).final for seed, params in enumerate(marked_sets)),
@@ -201,19 +201,19 @@ class World:
         """Return the mean of what may be drawn where the forest says this; ``apart``: runs to leave out."""
         if not self._two_humps:
             return predictions
-        distances = self._far(features) + 1e12 * other_groups
+        distances = self._distances(features) + 1e12 * other_groups
         means = [
-            expit(predictions[:, None] + self._residuals[self._near(distances, seed)]).mean(axis=1)
+            expit(predictions[:, None] + self._residuals[self._nearest(distances, seed)]).mean(axis=1)
             for seed in sorted(set(self._seeds.tolist()))
         ]
         return np.asarray(np.mean(means, axis=0))
 
-    def _far(self, features: Array) -> Array:
+    def _distances(self, features: Array) -> Array:
         """Return squared distances of configurations from the recorded runs, shape (many, runs)."""
         distances = [(((self._features - row) / self._scale) ** 2).sum(axis=1) for row in features]
         return np.array(distances)
 
-    def _near(self, distances: Array, seed: int) -> Any:
+    def _nearest(self, distances: Array, seed: int) -> Any:
         """Return the runs of a recorded seed whose configurations are nearest, shape (many, ``_NEAREST``)."""
         return np.argsort(distances + 1e9 * (self._seeds != seed), axis=1, kind="stable")[:, :_NEAREST]
 
@@ -236,7 +236,7 @@ class World:
             return self._training(self._curves[rng.integers(len(self._curves))])
         mean = self._one_by_one(features)
         recorded_seed = int(np.random.default_rng(seed).integers(len(set(self._seeds.tolist()))))
-        nearest_rows = self._near(self._far(features[None]), recorded_seed)[0]
+        nearest_rows = self._nearest(self._distances(features[None]), recorded_seed)[0]
         curve = mean + self._residuals[rng.choice(nearest_rows)]
         return self._training(expit(curve) if self._two_humps else curve)
 
@@ -261,7 +261,7 @@ class World:
     @cached_property
     def best(self) -> float:
         """What the best known configuration comes to on test data: of those recorded, and of many between."""
-        sets = [*self.drawn(0), *self._recorded]
+        sets = [*self.draw_sets(0), *self._recorded]
         return float(self._sign * (self._sign * self.truth(sets)).max())
 
     @cached_property
@@ -273,16 +273,16 @@ class World:
         error = self.fit_quality()["held-out RMSE of a configuration's mean"]
         if self._sign * (self.best - self.baseline) > error:
             return self.baseline
-        return float(np.median(self.truth(self.drawn(2))))
+        return float(np.median(self.truth(self.draw_sets(2))))
 
     @cached_property
     def high(self) -> float:
         """What the best twentieth of the space comes to at the least, more being better."""
-        return float(np.quantile(self._sign * self.truth(self.drawn(1)), 0.95))
+        return float(np.quantile(self._sign * self.truth(self.draw_sets(1)), 0.95))
 
     def pair_deviation(self) -> float:
         """Return the standard deviation of a difference on test data, on one seed: a good set less τ = 1."""
-        sets = self.drawn(3)
+        sets = self.draw_sets(3)
         good_sets = [sets[index] for index in np.argsort(-self._sign * self.truth(sets))[:_PAIRS]]
         baseline = self._flat[int(np.argmax(self._sign * self.truth(self._flat)))]
         pairs = [
@@ -292,7 +292,7 @@ class World:
             np.std([training.test - baseline_training.test for training, baseline_training in pairs], ddof=1)
         )
 
-    def drawn(self, seed: int) -> list[dict[str, Any]]:
+    def draw_sets(self, seed: int) -> list[dict[str, Any]]:
         """Return some thousand parameter sets from everywhere in the space."""
         rng = np.random.default_rng(seed)
         space = self.spec.space()

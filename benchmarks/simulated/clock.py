@@ -48,7 +48,7 @@ class Tuner(Protocol):
     def end(self, job: Job, value: float | None) -> None:
         """Take in the end of a training; None: it was ended early, as the tuner wished."""
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         """Return the parameter set that the tuner would name as the best now."""
 
 
@@ -102,7 +102,7 @@ def simulate(
     def end_job(job: Job, value: float | None) -> None:
         tuner.end(job, value)
         trace.ended_early[places[id(job)]] = value is None
-        params = tuner.selected()
+        params = tuner.best_set()
         if params is not None:
             trace.steps.append(num_steps)
             trace.selected.append(dict(params))

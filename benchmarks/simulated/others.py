@@ -112,7 +112,7 @@ class RayTune:
         result = {_RESOURCE: self._rungs[run.trained - 1], _METRIC: run.last}
         self._scheduler.on_trial_complete(None, run.trial, result)
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         # ResultGrid.get_best_result (tune/result_grid.py) has scope="last": the last result of every trial,
         # running ones and those stopped early included. Of equals it takes the first (get_best_trial,
         # tune/analysis/experiment_analysis.py).
@@ -205,7 +205,7 @@ class SyneTune:
         # on_trial_complete no longer; at max_t that decision is always taken.
         self._scheduler.on_trial_remove(job.handle.trial)
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         # Tuner.best_config (syne_tune/tuner.py) takes the best of all results, those on the way included; the
         # first of equals (print_best_metric_found, syne_tune/tuning_status.py).
         trained_runs = [run for run in self._runs if run.trained]

@@ -146,7 +146,7 @@ def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str
     head += ["sets that are better", "to a verdict (of it searching)", "good ones ended"]
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
     headroom, deviation = world.best - world.floor, world.pair_deviation()
-    space = np.sort((world.truth(world.drawn(1)) - world.floor) / headroom)
+    space = np.sort((world.truth(world.draw_sets(1)) - world.floor) / headroom)
     for name, shares in curves.items():
         tuner_results = [result for result in results if result["tuner"] == name]
         cells = [_mean_and_range(shares[:, 2 * point - 1]) for point in points]

@@ -54,11 +54,11 @@ class Optuna:
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         self._study.tell(job.handle, value, state=state)
 
-    def selected(self) -> Parameters | None:
-        sets = self.named(1)
+    def best_set(self) -> Parameters | None:
+        sets = self.best_sets(1)
         return sets[0] if sets else None
 
-    def named(self, count: int) -> list[Parameters]:
+    def best_sets(self, count: int) -> list[Parameters]:
         """Return the sets with the best values seen, the best one first."""
         sign = -1.0 if self._spec.study.direction == "maximize" else 1.0
         complete = sorted((t for t in self.trials() if t.value is not None), key=lambda t: sign * t.value)
@@ -112,7 +112,7 @@ class Tempopt:
 
     def ask(self) -> Job | None:
         number = len(self._trials)
-        trials = self._known(number)
+        trials = self._trials_before(number)
         if any(trial.state == TrialState.RUNNING for trial in trials):
             return None
         seed = derive(self._seed, "sampler", number)
@@ -126,13 +126,17 @@ class Tempopt:
         full_params = self._spec.parameters("search", params)
         return Job(number, full_params, seed=1000 * self._seed + stream)
 
-    def _known(self, number: int) -> list[FrozenTrial]:
+    def _trials_before(self, number: int) -> list[FrozenTrial]:
         return self._trials[: max(0, number - self._parallel + 1)]
 
     def report(self, job: Job, step: int, value: float) -> Wish:
         trial = self._trials[job.handle]
         trial.intermediate_values[step] = value
-        return "end" if self._prunes and self._strategy.prune(self._known(trial.number), trial) else "go on"
+        return (
+            "end"
+            if self._prunes and self._strategy.prune(self._trials_before(trial.number), trial)
+            else "go on"
+        )
 
     def end(self, job: Job, value: float | None) -> None:
         trial = self._trials[job.handle]
@@ -142,13 +146,13 @@ class Tempopt:
             trial.intermediate_values[self._rungs[-1]] = value
             self._stale = True
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         if self._stale:
             self._stale = False
-            self._selected = self.named(1)[0]
+            self._selected = self.best_sets(1)[0]
         return self._selected
 
-    def named(self, count: int) -> list[Parameters]:
+    def best_sets(self, count: int) -> list[Parameters]:
         """Return the sets that the search would name, the best single one first."""
         ended_trials = [t for t in self._trials if t.state != TrialState.RUNNING]
         sets = self._strategy.recommend(ended_trials, count=count, seed=self._seed)

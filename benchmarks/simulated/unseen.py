@@ -133,7 +133,7 @@ class UnseenWorld:
     def _draw_hills(self, rng: np.random.Generator) -> None:
         """Draw where it is best, until that is better than τ = 1 by enough."""
         heights: tuple[float, ...] = (1.0, *_OTHER_HILLS)[: self.kind.hills]
-        first = self._described(self.first)
+        first = self._coordinates_of(self.first)
         while True:
             tops = [self._random(rng) for _ in heights]
             if self.kind.edge:
@@ -141,7 +141,7 @@ class UnseenWorld:
                 tops[0] = self.spec.parameters(
                     "search", {**tops[0], "temperature_init": float(end), "schedule": "constant"}
                 )
-            self._hills = [(h, self._described(top)) for h, top in zip(heights, tops, strict=True)]
+            self._hills = [(h, self._coordinates_of(top)) for h, top in zip(heights, tops, strict=True)]
             self.best_set = tops[0]
             self._weights = rng.dirichlet(np.ones(len(first[0]))) if len(first[0]) else np.zeros(0)
             self._prices = {
@@ -187,7 +187,7 @@ class UnseenWorld:
             "search", {n: _value_at(distribution, rng.random()) for n, distribution in self._space.items()}
         )
 
-    def _described(self, parameters: Parameters) -> tuple[Array, dict[str, str]]:
+    def _coordinates_of(self, parameters: Parameters) -> tuple[Array, dict[str, str]]:
         """Return the course of τ and the numbers, each of a range of 1, and the choices."""
         coordinates: list[float] = []
         if self.kind.tau_matters:
@@ -202,7 +202,7 @@ class UnseenWorld:
 
     def _hill(self, parameters: Parameters) -> float:
         """Return the height of the highest hill above a set, 0 to 1."""
-        coordinates, choices = self._described(parameters)
+        coordinates, choices = self._coordinates_of(parameters)
         heights = []
         for height, (top, best) in self._hills:
             fall = _STEEP * float(self._weights @ (coordinates - top) ** 2)

@@ -97,12 +97,12 @@ class StudySimulation:
         for num_remaining in reversed(range(count)):
             while new_tickets:
                 for ticket in self._enter(new_tickets):
-                    self._skip(ticket) if self._ended(ticket) else self._do(ticket)
+                    self._skip(ticket) if self._is_ended(ticket) else self._do(ticket)
                 new_tickets = next_tickets(self.rows, self._spec, self._arms.recommend)
             yield conclude(self.rows, self.measurements, self._spec)
             new_tickets = more_tickets(self.rows, self._spec, num_more) if num_remaining else []
 
-    def searched(self) -> Iterator[TicketRow]:
+    def train_search(self) -> Iterator[TicketRow]:
         """Train the search tickets alone, and yield each when it is over."""
         for ticket in self._enter(
             [ticket for ticket in first_tickets(self._spec) if ticket.kind == "search"]
@@ -122,7 +122,7 @@ class StudySimulation:
             self._arms = Arms(self._spec, self.rows, self.reports, earlier=self._earlier)
         return self.rows[first:]
 
-    def _ended(self, ticket: TicketRow) -> bool:
+    def _is_ended(self, ticket: TicketRow) -> bool:
         """Whether the search ends before this ticket; the tickets that it begins with are its first ones."""
         if ticket.kind != "search" or ticket.parameters is not None:
             return False
@@ -147,10 +147,10 @@ class StudySimulation:
             self._arms.asked(ticket)
         assert ticket.parameters is not None
         training = self._world.train(ticket.parameters, ticket.seed)
-        outcome, reports = self._watched(ticket, training)
+        outcome, reports = self._watch(ticket, training)
         last = max(reports)
         self.steps += last
-        value = reports[last] if ticket.kind in SAMPLED else self._measured(ticket, training)
+        value = reports[last] if ticket.kind in SAMPLED else self._measure(ticket, training)
         self.rows[ticket.id] = dataclasses.replace(
             ticket,
             state="done",
@@ -184,13 +184,13 @@ class StudySimulation:
                 ticket_id=ticket.id,
                 step=self._world.total_steps,
                 name=guard_name(evaluation.name, metric),
-                value=self._world.guarded(ticket.parameters, ticket.seed, evaluation, metric),  # type: ignore[attr-defined]
+                value=self._world.guarded_value(ticket.parameters, ticket.seed, evaluation, metric),  # type: ignore[attr-defined]
             )
             for evaluation in planned_evaluations
             for metric in evaluation.guards
         ]
 
-    def _measured(self, ticket: TicketRow, training: Training) -> float:
+    def _measure(self, ticket: TicketRow, training: Training) -> float:
         """Measure what is asked at the end of a run that judges, and return what becomes its value."""
         kind: Any = ticket.kind
         winner = {}
@@ -198,7 +198,7 @@ class StudySimulation:
             winner = winner_of(self.rows, self._spec, of_round=ticket.round) or {}
         planned_evaluations = evaluations(kind, arms_of(ticket), self._spec, winner, ticket.parameters or {})
         values = {
-            evaluation.name: self._evaluated(ticket, training, evaluation)
+            evaluation.name: self._evaluate(ticket, training, evaluation)
             for evaluation in planned_evaluations
         }
         self.measurements += [
@@ -211,7 +211,7 @@ class StudySimulation:
         assert value is not None
         return value
 
-    def _evaluated(self, ticket: TicketRow, training: Training, evaluation: Evaluation) -> float | None:
+    def _evaluate(self, ticket: TicketRow, training: Training, evaluation: Evaluation) -> float | None:
         measure = getattr(self._world, "measure", None)
         if measure is not None:
             return float(measure(ticket.parameters, ticket.seed, evaluation))
@@ -219,7 +219,7 @@ class StudySimulation:
             return None
         return float(training.test if evaluation.on == "test" else training.final[-1])
 
-    def _watched(self, ticket: TicketRow, training: Training) -> tuple[Any, dict[int, float]]:
+    def _watch(self, ticket: TicketRow, training: Training) -> tuple[Any, dict[int, float]]:
         reports: dict[int, float] = {}
         for step, value in zip(self._world.rungs, training.final, strict=True):
             reports[step] = float(value)

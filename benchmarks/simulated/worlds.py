@@ -68,16 +68,16 @@ class Gain:
     def __post_init__(self) -> None:
         assert self.of != "schedule" or not self.inference, "no evaluation can make up for a schedule"
 
-    def trained(self, plan: Course) -> float:
+    def trained_gain(self, plan: Course) -> float:
         """Return what training under a plan is worth, were all of the gain training's."""
         position = {"level": plan.mean, "schedule": plan.last - plan.first, "length": 0.0}[self.of]
-        return self._at(position, plan)
+        return self._bump_at(position, plan)
 
-    def evaluated(self, plan: Course) -> float:
+    def evaluated_gain(self, plan: Course) -> float:
         """Return what evaluating at the end of a plan is worth, were all of the gain evaluation's."""
-        return self._at(plan.last, plan)
+        return self._bump_at(plan.last, plan)
 
-    def _at(self, position: float, plan: Course) -> float:
+    def _bump_at(self, position: float, plan: Course) -> float:
         best = self.size * PAIR
         return best * plan.scaled if self.of == "length" else best * bump(position, _PEAKS[self.of])
 
@@ -291,9 +291,9 @@ class Made:
         plan = self._course(parameters)
         places = [place(name, float(parameters[name])) for name in self.other_names]
         loss = _squared_distance(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
-        return _LEVEL - self.curvature * loss + self._gained(parameters, evaluated_params)
+        return _LEVEL - self.curvature * loss + self._temperature_gain(parameters, evaluated_params)
 
-    def _gained(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
+    def _temperature_gain(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
         """Return what temperature is worth."""
         if self.gain is None:
             return 0.0
@@ -301,11 +301,11 @@ class Made:
             fast = parameters[LEARNED] == max(LR_RATIOS)
             return self.learned * self.gain.size * PAIR * (1.0 if fast else 0.5)
         share = self.gain.inference
-        trained_gain = fmean(self.gain.trained(course(parameters, name)) for name in self.temperatures)
+        trained_gain = fmean(self.gain.trained_gain(course(parameters, name)) for name in self.temperatures)
         if not share:
             return trained_gain
         end = course(parameters if evaluated_params is None else evaluated_params)
-        return (1.0 - share) * trained_gain + share * self.gain.evaluated(end)
+        return (1.0 - share) * trained_gain + share * self.gain.evaluated_gain(end)
 
     def train(self, parameters: Parameters, seed: int) -> Training:
         """Return a training; the same for parameters of the same effect and the same seed.
@@ -339,7 +339,7 @@ class Made:
         """Return whether a parameter set keeps the guard in the mean over seeds."""
         return self.cost is None or self.cost.loss(self._course(parameters)) <= 1.0 + self.cost.margin
 
-    def guarded(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
+    def guarded_value(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
         """Return what is measured of the metric that is guarded."""
         assert self.cost is not None and metric == "val_loss", "nothing else is guarded here"
         key = f"{metric} {evaluation.on} {self._key(parameters)}"

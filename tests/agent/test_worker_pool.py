@@ -78,7 +78,7 @@ class World(Unobserved):
         while self._coming:
             self.now, _, worker, message = heapq.heappop(self._coming)
             if worker.alive:
-                worker.told(message)
+                worker.put_message(message)
                 return
 
     def note(self, text: str) -> None:
@@ -124,7 +124,7 @@ class Talker:
         self._world = world
         self.connection, self._theirs = Pipe()
 
-    def told(self, message: Message | None) -> None:
+    def put_message(self, message: Message | None) -> None:
         if message is None:
             self.alive = False
             self._theirs.close()

@@ -58,7 +58,7 @@ def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
         assert outcomes[way].said == "right"
         assert outcomes[way].error < RIGHT
     assert outcomes["auto"].way == "query_rows"
-    assert not outcomes["attention_interface"].wrong
+    assert not outcomes["attention_interface"].is_wrong
 
 
 @pytest.mark.parametrize("name", ["Phi3", "GPTNeoX", "GPTBigCode MQA", "GPTBigCode MHA"])
@@ -139,7 +139,7 @@ def test_the_table_in_the_documents_is_what_the_families_come_to() -> None:
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
     documented_lines = re.findall(r"^\| .* \|$", page, flags=re.MULTILINE)
     lines, outcomes = table()
-    assert not any(outcome.wrong for family_outcomes in outcomes for outcome in family_outcomes.values())
+    assert not any(outcome.is_wrong for family_outcomes in outcomes for outcome in family_outcomes.values())
     assert [line for line in lines if line not in documented_lines] == []
 
 

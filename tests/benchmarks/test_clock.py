@@ -48,7 +48,7 @@ class Halving:
         if value is None:
             self.paused.append(job.handle[0])
 
-    def selected(self) -> Any:
+    def best_set(self) -> Any:
         complete = [number for number, value in self.ends.items() if value is not None]
         return {"x": max(complete)} if complete else None
 

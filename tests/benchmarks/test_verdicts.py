@@ -65,7 +65,7 @@ def test_what_is_enqueued_is_tried_first() -> None:
     study = StudySimulation(
         world, with_study(world.spec, trials=4, enqueue=[enqueued_params], sampler="random", pruner="none")
     )
-    first = next(study.searched())
+    first = next(study.train_search())
     assert enqueued_params.items() <= (first.parameters or {}).items()
 
 

@@ -22,21 +22,21 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def test_no_training_comes_to_what_none_can(world: World) -> None:
-    for seed, parameters in enumerate(world.drawn(4)[:_CONFIGURATIONS]):
+    for seed, parameters in enumerate(world.draw_sets(4)[:_CONFIGURATIONS]):
         training = world.train(parameters, seed)
         for values in (training.final, training.current, training.test):
             assert np.all((np.asarray(values) > 0) & (np.asarray(values) < 1))
 
 
 def test_a_training_is_the_same_whoever_asks(world: World) -> None:
-    parameters = world.drawn(4)[0]
+    parameters = world.draw_sets(4)[0]
     training, other_training = world.train(parameters, 7), World(world.task).train(parameters, 7)
     np.testing.assert_array_equal(training.final, other_training.final)
     assert training.test == other_training.test
 
 
 def test_the_truth_is_the_mean_over_seeds(world: World) -> None:
-    sets = world.drawn(4)[:_CONFIGURATIONS]
+    sets = world.draw_sets(4)[:_CONFIGURATIONS]
     truth = world.truth(sets)
     # a seed of a world is a recorded one by chance, so each configuration is given others
     errors = [
@@ -48,7 +48,7 @@ def test_the_truth_is_the_mean_over_seeds(world: World) -> None:
 
 
 def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: World) -> None:
-    sets = world.drawn(4)[:_CONFIGURATIONS]
+    sets = world.draw_sets(4)[:_CONFIGURATIONS]
     truth = world.truth(sets)
     simulated_values = np.array(
         [[world.train(params, seed).test for seed in range(k, k + SEEDS)] for k, params in enumerate(sets)]

@@ -29,28 +29,29 @@ REFUSED = {"export own": 1, "delete pairs --yes": 2}
 # Commands in a process of their own, in which everything is written down that leaves it.
 WATCHED = """
 import json, sys, urllib.request
-done, seen = [], []
+exit_codes, events = [], []
 def hook(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec"):
-        seen.append([event, str(arguments[-1] if event == "socket.connect" else arguments)])
+        events.append([event, str(arguments[-1] if event == "socket.connect" else arguments)])
     if event == "import" and arguments[0].startswith("innocent"):
-        seen.append([event, arguments[0]])
+        events.append([event, arguments[0]])
     if event == "open" and "named-by-a-row" in str(arguments[0]):
-        seen.append([event, str(arguments[0])])
+        events.append([event, str(arguments[0])])
 sys.addaudithook(hook)
 from tempopt.cli import main
 for line in sys.argv[1:]:
-    done.append(main(line.split()))
-ours = len(seen)
+    exit_codes.append(main(line.split()))
+num_own = len(events)
 import threading
 from tempopt.report.dashboard import Dashboard
-with Dashboard("sqlite:///tempopt.db", port=0, name="pairs") as served:
-    threading.Thread(target=served.serve, daemon=True).start()
-    root = served.url.rstrip("/")
+with Dashboard("sqlite:///tempopt.db", port=0, name="pairs") as dashboard:
+    threading.Thread(target=dashboard.serve, daemon=True).start()
+    root = dashboard.url.rstrip("/")
     for path in ("/dashboard", "/api/studies"):
         urllib.request.urlopen(root + path).read()
-seen = seen[:ours] + [each for each in seen[ours:] if not {"127.0.0.1", "0.0.0.0"} & set(each[1].split("'"))]
-print(json.dumps([done, seen]), file=sys.stderr)
+local = {"127.0.0.1", "0.0.0.0"}
+events = events[:num_own] + [event for event in events[num_own:] if not local & set(event[1].split("'"))]
+print(json.dumps([exit_codes, events]), file=sys.stderr)
 """
 
 

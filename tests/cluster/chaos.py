@@ -152,7 +152,7 @@ class Attacker:
         able = [a for a in self.crew.agents if a.alive and a.worked and not (a.paused or a.ended)]
         return self._random.choice(able)
 
-    def _after(self, seconds: float, undo: Callable[[], object]) -> None:
+    def _schedule_undo(self, seconds: float, undo: Callable[[], object]) -> None:
         self._later.append((time.monotonic() + seconds, undo))
 
     def _undo_what_is_due(self) -> None:
@@ -196,7 +196,7 @@ class Attacker:
                 strike(pid, signal.SIGCONT)
 
         seconds = self._past_lease()
-        self._after(seconds, wake)
+        self._schedule_undo(seconds, wake)
         return f"agent {agent.number} for {seconds:.1f} s"
 
     def _server_away(self, end: Callable[[PrivateServer], None]) -> str:
@@ -211,7 +211,7 @@ class Attacker:
             self._down = False
 
         seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._after(seconds, bring_back)
+        self._schedule_undo(seconds, bring_back)
         return f"for {seconds:.1f} s"
 
     def _http_away(self, end: Callable[[HttpServers, int], None]) -> str:
@@ -225,13 +225,13 @@ class Attacker:
         def bring_back() -> None:
             if self._down:
                 # a server begins with a look at its database
-                self._after(1.0, bring_back)
+                self._schedule_undo(1.0, bring_back)
                 return
             http.start(number)
             self._closed = False
 
         seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._after(seconds, bring_back)
+        self._schedule_undo(seconds, bring_back)
         return f"{number} for {seconds:.1f} s"
 
     def _replace_token(self) -> str:
@@ -251,7 +251,7 @@ class Attacker:
             self._cut.discard(machine.name)
 
         seconds = self._past_lease()
-        self._after(seconds, join)
+        self._schedule_undo(seconds, join)
         return f"{machine.name} for {seconds:.1f} s"
 
     def _victim_abroad(self) -> Machine:

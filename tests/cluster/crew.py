@@ -56,7 +56,7 @@ class Agent:
         """Return the process ids of its workers."""
         return worker_pids(self.process.pid)
 
-    def told(self) -> str:
+    def ending_text(self) -> str:
         """Return how it ended and the last that it said."""
         last = self.log.read_text(errors="replace")[-2500:]
         return f"agent {self.number} ended with exit code {self.process.returncode}:\n{last}"
@@ -94,7 +94,7 @@ class Crew:
         self._start(self.places[0], tempopt("search", write_spec(self.folder, spec)))
         first = self.agents[0]
         wait_until(lambda: not first.alive or bool(read_tickets(self.url)), "the study's tickets")
-        assert first.alive, first.told()
+        assert first.alive, first.ending_text()
         for machine in self.places[1:]:
             self._start(machine)
 
@@ -167,11 +167,11 @@ class Crew:
         if agent.ended or (code == 0 and is_over):
             return
         outage_words = ("database", "cannot be reached", "token")
-        if code == 2 and not agent.worked and any(word in agent.told() for word in outage_words):
+        if code == 2 and not agent.worked and any(word in agent.ending_text() for word in outage_words):
             # it was started while the database was away, and said so
             self.turned_away += 1
             return
-        self.unexplained.append(agent.told())
+        self.unexplained.append(agent.ending_text())
 
     def end(self) -> None:
         """Kill everybody."""

@@ -131,7 +131,7 @@ def _goes_on(site: Place, message: str) -> None:
     num_done = _count_done(site)
     site.set_pace(0.03)
     wait_until(lambda: _is_over(site) or _count_done(site) >= num_done + 2, "two more runs")
-    wait_until(lambda: _is_over(site) or message in site.said(), f"the words {message!r}")
+    wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
 
 
 def _is_over(site: Place) -> bool:
@@ -185,7 +185,7 @@ def _database_on_a_disk(scene: Scene, site: Place) -> None:
 
 def _is_told(site: Place, message: str) -> None:
     """Wait until a trouble was told, and lasts for some tries more."""
-    wait_until(lambda: _is_over(site) or message in site.said(), f"the words {message!r}")
+    wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
     time.sleep(_LASTS)
 
 
@@ -250,12 +250,12 @@ def _server_log_full(scene: Scene, site: Place) -> Iterator[None]:
     assert scene.server is not None
     with _fill_disks(scene, "server-disk"):
         # a segment of the write-ahead log that cannot be made ends every process of the server
-        while _STORE_AWAY not in site.said() and not _is_over(site):
+        while _STORE_AWAY not in site.log_text() and not _is_over(site):
             with contextlib.suppress(OperationalError):
                 scene.server.execute("SELECT pg_create_restore_point('full')")
                 scene.server.execute("SELECT pg_switch_wal()")
         _is_told(site, _STORE_AWAY)
-    if scene.server.ended:
+    if scene.server.has_ended:
         scene.server.restart()
     yield
 
@@ -370,7 +370,7 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
         site.url = scene.url
         with _fill_disks(scene, disk):
             code = site.end(_search(site, scene))
-            output = site.said()
+            output = site.log_text()
         if scene.server is not None:
             # one that a full disk ended does not come back of itself
             scene.server.restart()
@@ -420,7 +420,7 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Out
         code = site.end(agent)
         if is_resumed := code != 0:
             site.end(site.start("resume", NAME, "--checkpoints", str(scene.runs)))
-        return _outcome(site, undisturbed, code=code, output=site.said(), is_resumed=is_resumed)
+        return _outcome(site, undisturbed, code=code, output=site.log_text(), is_resumed=is_resumed)
     finally:
         site.close()
         scene.close()

@@ -93,8 +93,8 @@ class Line:
         answer = None
         with contextlib.suppress(OSError, http.client.HTTPException):
             if is_doubled:
-                self._asked(handler, body)
-            answer = self._asked(handler, body)
+                self._forward(handler, body)
+            answer = self._forward(handler, body)
         if answer is None or lose:
             # the connection breaks, whatever became of the request
             handler.close_connection = True
@@ -113,7 +113,7 @@ class Line:
         handler.end_headers()
         handler.wfile.write(content)
 
-    def _asked(
+    def _forward(
         self, handler: BaseHTTPRequestHandler, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         with self._lock:

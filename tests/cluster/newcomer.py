@@ -104,10 +104,10 @@ class Seat:
                 stderr=messages,
                 timeout=PATIENCE,
             )
-        assert process.returncode == 0, self.said()
+        assert process.returncode == 0, self.log_text()
         return process.stdout.decode()
 
-    def reached(self, address: str, ports: list[int]) -> list[int]:
+    def reachable_ports(self, address: str, ports: list[int]) -> list[int]:
         """Return which of these ports of an address can be reached from here."""
         reached_ports = self.output([sys.executable, "-c", _KNOCK, address, *map(str, ports)])
         return [int(port) for port in reached_ports.split()]
@@ -118,7 +118,7 @@ class Seat:
         code: int = process.returncode
         return code
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the commands printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 

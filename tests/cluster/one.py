@@ -59,7 +59,7 @@ class Place:
         (self.folder / "pace.new").write_text(str(seconds))
         (self.folder / "pace.new").replace(self.folder / "pace")
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the commands printed."""
         return (self.folder / "output.txt").read_text(errors="replace")
 
@@ -87,7 +87,7 @@ class Place:
         return running_rows[0]
 
     def _search(self) -> list[TicketRow]:
-        assert any(process.poll() is None for process in self.processes), self.said()
+        assert any(process.poll() is None for process in self.processes), self.log_text()
         return [row for row in studies.read_tickets(self.url) if row.kind == "search"]
 
     def steps(self, ticket: TicketRow) -> list[int]:

@@ -112,7 +112,7 @@ class Slurm:
         try:
             self._configure()
             self._start("munged", "--foreground", "--force", *self._munge_files())
-            self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
+            self._wait_until(lambda: (self.folder / "munge.socket").exists(), "munged")
             self._start("slurmctld", "-D")
             self.start_node()
         except BaseException:
@@ -174,7 +174,7 @@ class Slurm:
     def start_node(self) -> None:
         """Start the node's daemon, and wait until work can be given to it."""
         self._start("slurmd", "-D", "-N", NODE)
-        self._until(self._is_idle, "slurmd")
+        self._wait_until(self._is_idle, "slurmd")
 
     def _is_idle(self) -> bool:
         states = self.command("sinfo", "-h", f"--partition={PARTITION}", "--format=%t", check=False)
@@ -187,7 +187,7 @@ class Slurm:
         controller.kill()
         controller.wait()
         self._start("slurmctld", "-D", "-c")
-        self._until(self._is_idle, "slurmctld")
+        self._wait_until(self._is_idle, "slurmctld")
 
     def kill_node(self) -> None:
         """End the node's daemon and all that runs on it at once, as a power cut would."""
@@ -203,16 +203,16 @@ class Slurm:
             strike(pid, signal.SIGKILL)
         node.wait()
 
-    def _until(self, condition: Callable[[], bool], description: str) -> None:
+    def _wait_until(self, condition: Callable[[], bool], description: str) -> None:
         give_up = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > give_up or any(
                 daemon.poll() is not None for daemon in self._daemons.values()
             ):
-                raise RuntimeError(f"{description} does not come up.\n{self.said()}")
+                raise RuntimeError(f"{description} does not come up.\n{self.log_text()}")
             time.sleep(0.1)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return the end of what the daemons wrote."""
         logs = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
@@ -245,7 +245,7 @@ class Slurm:
         for partition in (PARTITION, LOW, HIGH):
             self.command("scancel", "--full", "--signal=KILL", f"--partition={partition}", check=False)
             self.command("scancel", f"--partition={partition}", check=False)
-        self._until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
+        self._wait_until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
         if "slurmd" not in self._daemons:
             self.start_node()
 

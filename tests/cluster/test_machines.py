@@ -56,7 +56,9 @@ def test_a_study_begun_on_a_machine_that_dies_ends_on_another_as_it_would_have(
             first_site.folder.rename(tmp_path / "lost")
         first = taken_up.start("resume", NAME)
         other_agents = [taken_up.start("agent", NAME) for _ in range(agents - 1)]
-        assert [taken_up.end(process) for process in (first, *other_agents)] == [0] * agents, taken_up.said()
+        assert [taken_up.end(process) for process in (first, *other_agents)] == [0] * agents, (
+            taken_up.log_text()
+        )
         assert not studies.read(url, TICKETS).differences(undisturbed_record(TICKETS))
         assert (0 in taken_up.steps(running_ticket)) is disk_is_lost
     finally:

@@ -62,12 +62,14 @@ def _first_token(server: Seat) -> str:
     """Return the token that the server shows the first time it is started here, and no time after it."""
     tokens = []
     for _ in range(2):
-        port, offset = free_port("127.0.0.1"), len(server.said())
+        port, offset = free_port("127.0.0.1"), len(server.log_text())
         process = server.start("serve", "--port", str(port))
         wait_for("127.0.0.1", port, process, server.log)
-        wait_until(lambda start=offset: "tempopt serves" in server.said()[start:], "the server's first words")
+        wait_until(
+            lambda start=offset: "tempopt serves" in server.log_text()[start:], "the server's first words"
+        )
         _stop(server, process)
-        tokens.append([word for word in server.said()[offset:].split() if word.startswith("tempopt_")])
+        tokens.append([word for word in server.log_text()[offset:].split() if word.startswith("tempopt_")])
     [[first], extra_tokens] = tokens
     assert not extra_tokens
     # what it was shown in is a terminal, which nobody keeps
@@ -78,7 +80,7 @@ def _first_token(server: Seat) -> str:
 def _stop(server: Seat, process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     # it ends in good order, and then as whoever was told to
-    assert server.end(process) == 0, server.said()
+    assert server.end(process) == 0, server.log_text()
 
 
 def _checkpoint_roots(server: Seat) -> set[str]:
@@ -135,7 +137,7 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         searching = person.start("search", studies.write_spec(person.folder, studies.spec(TICKETS)))
         database = f"sqlite:///{server.folder / 'tempopt.db'}"
         wait_until(lambda: searching.poll() is not None or bool(studies.read_tickets(database)), "the study")
-        assert searching.poll() is None, person.said()
+        assert searching.poll() is None, person.log_text()
         # at the second one
         cluster_token_file = private(cluster.folder / "token", tokens["cluster"])
         agent = cluster.start(
@@ -145,7 +147,7 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         while searching.poll() is None and agent.poll() is None:
             places |= _checkpoint_roots(server)
             time.sleep(0.2)
-        assert [cluster.end(agent), person.end(searching)] == [0, 0], cluster.said() + person.said()
+        assert [cluster.end(agent), person.end(searching)] == [0, 0], cluster.log_text() + person.log_text()
         seconds = time.monotonic() - start_time
         places |= _checkpoint_roots(server)
 
@@ -162,8 +164,8 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
 def _nothing_else_is_reached(cluster: Seat, server: Seat, address: str, ports: list[int]) -> None:
     """Look from the agent's machine at the server's: at its ports, open ones included, and at its files."""
     with listener("0.0.0.0") as other_port, listener("127.0.0.1") as own_port:
-        assert set(cluster.reached(address, [*ports, other_port, own_port])) == set(ports)
-        assert cluster.reached("127.0.0.1", [other_port, own_port]) == []
+        assert set(cluster.reachable_ports(address, [*ports, other_port, own_port])) == set(ports)
+        assert cluster.reachable_ports("127.0.0.1", [other_port, own_port]) == []
     assert (server.folder / "tempopt.db").exists()
     assert cluster.output(["ls", "-A", str(server.folder)]) == ""
     cluster_env = cluster.output(["env"])

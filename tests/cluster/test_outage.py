@@ -46,9 +46,9 @@ def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_onc
     # one of the first, which are never pruned: it is trained to its end
     assert running_ticket.number < studies.NEVER_PRUNED
     wait_until(lambda: len(site.steps(running_ticket)) == studies.STEPS, "the end of the training")
-    assert agent.poll() is None, site.said()
+    assert agent.poll() is None, site.log_text()
     server.start()
-    assert site.end(agent) == 0, site.said()
+    assert site.end(agent) == 0, site.log_text()
     assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
     # nothing was trained twice: not one attempt was thrown away
     assert {row.attempt for row in studies.tickets(site.url)} == {1}
@@ -62,11 +62,11 @@ def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_ch
     running_ticket = site.catch(PACE)
     server.stop()
     assert site.end(agent) == 1
-    assert "store_timeout" in site.said() or "resume" in site.said(), site.said()
+    assert "store_timeout" in site.log_text() or "resume" in site.log_text(), site.log_text()
     server.start()
     site.set_pace(0)
     num_before = len(site.steps(running_ticket))
-    assert site.end(site.start("resume", NAME)) == 0, site.said()
+    assert site.end(site.start("resume", NAME)) == 0, site.log_text()
     assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
     later_steps = site.steps(running_ticket)[num_before:]
     assert later_steps and 0 not in later_steps, "the run began again from nothing"
@@ -83,14 +83,14 @@ def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_che
     agent = site.search(studies.spec(TICKETS, lease=300))
     site.catch(PACE)
     agent.send_signal(blow)
-    assert site.end(agent) == INTERRUPTED, site.said()
+    assert site.end(agent) == INTERRUPTED, site.log_text()
     rows = studies.tickets(site.url)
     assert {row.state for row in rows} == {"done", "waiting"}
     assert {row.failures for row in rows} == {0}
     (given_back,) = [row for row in rows if row.state == "waiting" and row.checkpoints]
     num_trained = len(site.steps(given_back))
     site.set_pace(0)
-    assert site.end(site.start("resume", NAME)) == 0, site.said()
+    assert site.end(site.start("resume", NAME)) == 0, site.log_text()
     assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
     later_steps = site.steps(given_back)[num_trained:]
     assert later_steps and 0 not in later_steps, "the run began again from nothing"

@@ -68,14 +68,14 @@ def study(make_spec: Any) -> SimulatedStudy:
 def test_the_rivals_of_control_are_the_best_constant_and_the_one_of_its_beginning(
     study: SimulatedStudy,
 ) -> None:
-    winner = study.of("confirm", "search")[0].parameters
+    winner = study.tickets_of("confirm", "search")[0].parameters
     assert winner is not None and is_controlled(winner)
-    twin = study.of("confirm", "constant_twin")[0].parameters
+    twin = study.tickets_of("confirm", "constant_twin")[0].parameters
     assert twin is not None and not is_controlled(twin) and twin["lr"] == winner["lr"]
     # control has no schedule, of which it begins
     assert twin["temperature_init"] == pytest.approx(winner["temperature_init"])
-    best = max(study.of("constant"), key=lambda t: t.value or 0.0).parameters
-    assert study.of("confirm", "constant")[0].parameters == best
+    best = max(study.tickets_of("constant"), key=lambda t: t.value or 0.0).parameters
+    assert study.tickets_of("confirm", "constant")[0].parameters == best
 
 
 def test_the_baseline_and_the_constants_are_not_controlled(study: SimulatedStudy) -> None:
@@ -135,7 +135,7 @@ def test_plots_show_what_was_measured(study: SimulatedStudy, result_of: Any) -> 
     assert result.winner is not None
     first = result.winner["temperature_init"]
     data = schedule_data(result)
-    assert data.layers_known and data.measured == len(study.of("confirm", "search"))
+    assert data.layers_known and data.measured == len(study.tickets_of("confirm", "search"))
     assert [layer[0] for layer in data.temperatures] == pytest.approx([first, first])
     assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
     assert "It follows a target of the entropy: the geometric mean of" in data.caption()

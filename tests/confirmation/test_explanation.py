@@ -144,20 +144,20 @@ def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of
     fixed_spec: Any,
 ) -> None:
     study, _ = run_study(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
-    confirm = {t.pair: t.seed for t in study.of("confirm")}
-    parts = study.of("ablation")
+    confirm = {t.pair: t.seed for t in study.tickets_of("confirm")}
+    parts = study.tickets_of("ablation")
     assert {t.pair for t in parts} == set(range(8))
     assert all(t.seed == confirm[t.pair] for t in parts)
     assert [t.number for t in parts] == list(range(len(parts)))
     arms = {arm for t in parts for arm in arms_of(t)}
     # the winner without its schedule is the constant of its own, which is confirmed anyway
     assert arms == {"without_level", "without_length_scaling", "simplest", "learned"}
-    confirmed_keys = {training_key(t.parameters or {}) for t in study.of("confirm")}
+    confirmed_keys = {training_key(t.parameters or {}) for t in study.tickets_of("confirm")}
     assert confirmed_keys.isdisjoint(training_key(t.parameters or {}) for t in parts)
-    ordering_rows = study.of("choose", "simpler")
-    choosing_seeds = {t.pair: t.seed for t in study.of("choose") if t.arm != "simpler"}
+    ordering_rows = study.tickets_of("choose", "simpler")
+    choosing_seeds = {t.pair: t.seed for t in study.tickets_of("choose") if t.arm != "simpler"}
     assert all(t.seed == choosing_seeds[t.pair] for t in ordering_rows if t.pair in choosing_seeds)
-    runs = [(training_key(t.parameters or {}), t.seed) for t in study.of("choose")]
+    runs = [(training_key(t.parameters or {}), t.seed) for t in study.tickets_of("choose")]
     assert len(set(runs)) == len(runs)
     assert study.kinds()[-3:] == ["confirm", "choose", "ablation"]
 
@@ -166,7 +166,7 @@ def test_parts_that_come_to_the_same_plan_share_a_run(fixed_spec: Any) -> None:
     # of two parts to be without one is to have the other alone: the simplest plan has runs already
     space = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
     study, verdict = run_study(fixed_spec, worth_by_part(level=0.1, length_scaling=1.0), space)
-    assert {t.arm for t in study.of("ablation")} == {
+    assert {t.arm for t in study.tickets_of("ablation")} == {
         "without_level+simplest",
         "without_length_scaling",
         "learned",
@@ -197,10 +197,10 @@ def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spe
     study, _ = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
     study.do(more_pairs(study.rows, study.spec, 4))
     study.run()
-    assert study.of("ablation") == []
+    assert study.tickets_of("ablation") == []
     while study.do(explanation_tickets(study.rows, study.spec, is_requested=True)):
         pass
-    assert {(t.round, t.pair) for t in study.of("ablation")} == {(1, pair) for pair in range(4)}
+    assert {(t.round, t.pair) for t in study.tickets_of("ablation")} == {(1, pair) for pair in range(4)}
     verdict = conclude(study.rows, [], study.spec)
     assert verdict is not None and {part.answer.paired.n_pairs for part in verdict.parts} == {4}
 
@@ -212,12 +212,14 @@ def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spe
 def test_a_winner_is_explained_only_where_that_is_asked(fixed_spec: Any, gain: float) -> None:
     worth = worth_by_part(schedule=gain, length_scaling=gain)
     plain, verdict = run_study(fixed_spec, worth, explain=False)
-    assert plain.of("ablation") == [] and verdict.parts == () and verdict.learned is None
-    assert "simpler" not in {t.arm for t in plain.of("choose")}
+    assert plain.tickets_of("ablation") == [] and verdict.parts == () and verdict.learned is None
+    assert "simpler" not in {t.arm for t in plain.tickets_of("choose")}
     explained_study, explained_verdict = run_study(fixed_spec, worth)
-    assert explained_study.of("ablation") and explained_verdict.parts
+    assert explained_study.tickets_of("ablation") and explained_verdict.parts
     # the confirmation and its answer do not depend on it
-    assert [t.seed for t in explained_study.of("confirm")] == [t.seed for t in plain.of("confirm")]
+    assert [t.seed for t in explained_study.tickets_of("confirm")] == [
+        t.seed for t in plain.tickets_of("confirm")
+    ]
     assert explained_verdict.total == verdict.total
 
 
@@ -231,7 +233,10 @@ def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fix
     study.run()
     assert study.step() == [] == explanation_tickets(study.rows, study.spec, is_requested=True)
     trainings = [
-        [(t.kind, t.arm, t.pair, t.seed, training_key(t.parameters or {})) for t in simulated.of(kind)]
+        [
+            (t.kind, t.arm, t.pair, t.seed, training_key(t.parameters or {}))
+            for t in simulated.tickets_of(kind)
+        ]
         for kind in ("choose", "ablation")
         for simulated in (at_once, study)
     ]
@@ -253,7 +258,7 @@ def test_an_explanation_orders_first_and_confirms_then(fixed_spec: Any) -> None:
 def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any) -> None:
     study = SimulatedStudy(fixed_spec({"search": SPACE}, trials=6), worth_by_part(length_scaling=1.0))
     study.search()
-    while not study.of("confirm"):
+    while not study.tickets_of("confirm"):
         assert explanation_tickets(study.rows, study.spec, is_requested=True) == []
         assert study.step()
     open_yet = SimulatedStudy(
@@ -261,7 +266,7 @@ def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any
         worth_by_part(length_scaling=0.005),
     )
     open_yet.search()
-    assert open_yet.until("confirm")
+    assert open_yet.run_until("confirm")
     num_open = 0
     while not is_decided(open_yet.rows, open_yet.spec, 0):
         num_open += 1
@@ -286,7 +291,9 @@ def test_learned_temperatures_are_part_of_an_explanation(fixed_spec: Any, is_lea
         assert verdict.learned is None
         return
     lr_ratios = {
-        t.parameters[LEARNED] for t in study.of("choose", "simpler") if LEARNED in (t.parameters or {})
+        t.parameters[LEARNED]
+        for t in study.tickets_of("choose", "simpler")
+        if LEARNED in (t.parameters or {})
     }
     assert lr_ratios == set(LR_RATIOS)
     assert verdict.learned is not None
@@ -297,7 +304,7 @@ def test_learned_temperatures_are_part_of_an_explanation(fixed_spec: Any, is_lea
 
 def test_a_winner_at_one_is_never_taken_apart(fixed_spec: Any) -> None:
     study, verdict = run_study(fixed_spec, lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]})
-    assert verdict.at_one and study.of("ablation") == [] and verdict.parts == ()
+    assert verdict.at_one and study.tickets_of("ablation") == [] and verdict.parts == ()
 
 
 # ---- what they come to
@@ -313,7 +320,7 @@ def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixe
     }
     [part] = [part for part in verdict.parts if part.name == "length_scaling"]
     winner, ablated = (
-        [t.value for t in study.of(kind, arm)]
+        [t.value for t in study.tickets_of(kind, arm)]
         for kind, arm in (("confirm", "search"), ("ablation", "without_length_scaling"))
     )
     expected = stats.ttest_rel(winner, ablated)
@@ -337,11 +344,11 @@ def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
     study, verdict = run_study(fixed_spec, worth_by_part(**parts))
     assert verdict.simplest is not None
     assert verdict.simplest.parts == parts_kept and verdict.simplest.holds
-    arm = "simplest" if study.of("ablation", "simplest") else None
+    arm = "simplest" if study.tickets_of("ablation", "simplest") else None
     if arm:
-        simple = np.array([t.value for t in study.of("ablation", arm)])
+        simple = np.array([t.value for t in study.tickets_of("ablation", arm)])
         winner, baseline = (
-            np.array([t.value for t in study.of("confirm", arm)]) for arm in ("search", "baseline")
+            np.array([t.value for t in study.tickets_of("confirm", arm)]) for arm in ("search", "baseline")
         )
         ratio_test = stats.ttest_1samp(simple - 0.5 * winner - 0.5 * baseline, 0)
         assert verdict.simplest.kept.p_value == pytest.approx(ratio_test.pvalue)
@@ -363,8 +370,8 @@ def test_where_no_simpler_plan_seems_to_do_none_is_trained(fixed_spec: Any) -> N
         return float(is_whole + np.random.default_rng(t.seed % 2**32).normal(0, 0.01))
 
     study, verdict = run_study(fixed_spec, worth)
-    assert study.of("choose", "simpler") and study.of("ablation")
-    assert "simplest" not in {arm for t in study.of("ablation") for arm in arms_of(t)}
+    assert study.tickets_of("choose", "simpler") and study.tickets_of("ablation")
+    assert "simplest" not in {arm for t in study.tickets_of("ablation") for arm in arms_of(t)}
     assert verdict.simplest is None and len(verdict.parts) == 3
 
 
@@ -373,14 +380,14 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any)
         fixed_spec({"search": SPACE}, trials=6, explain=True), worth_by_part(length_scaling=1.0)
     )
     study.search()
-    while not study.of("choose", "simpler"):
+    while not study.tickets_of("choose", "simpler"):
         assert study.step()
-    arms: dict[Any, Any] = {arm: t.parameters for t in study.of("confirm") for arm in arms_of(t)}
+    arms: dict[Any, Any] = {arm: t.parameters for t in study.tickets_of("confirm") for arm in arms_of(t)}
     first = simplest(study.rows, study.spec, arms, 0)
     assert first is not None and first.parts == ("length_scaling",)
     diverged_row = next(
         t
-        for t in study.of("choose", "simpler")
+        for t in study.tickets_of("choose", "simpler")
         if training_key(t.parameters or {}) == training_key(first.parameters)
     )
     rows = [
@@ -395,7 +402,7 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any)
 def test_there_are_no_parts_before_all_of_their_runs_are_over(fixed_spec: Any) -> None:
     study, verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
     assert verdict.parts
-    last = study.of("ablation")[-1]
+    last = study.tickets_of("ablation")[-1]
     rows = [
         dataclasses.replace(t, state="running", outcome=None, value=None) if t.id == last.id else t
         for t in study.rows

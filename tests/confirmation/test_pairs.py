@@ -146,7 +146,7 @@ SCHEDULED = {
 def run_confirmation(spec: Any, worth: Any) -> SimulatedStudy:
     study = SimulatedStudy(spec, worth)
     study.search()
-    assert study.until("confirm")
+    assert study.run_until("confirm")
     return study
 
 
@@ -163,7 +163,7 @@ def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) ->
     winner, twin = by_arm["search"], by_arm["twin"]
     assert winner is not None and winner["schedule"] == "linear"
     assert twin == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
-    assert by_arm["baseline"] in [t.parameters for t in study.of("choose", "baseline")]
+    assert by_arm["baseline"] in [t.parameters for t in study.tickets_of("choose", "baseline")]
     assert deciding_arms(batch) == by_arm
     assert winner_of(study.rows, study.spec) == winner
 
@@ -177,7 +177,7 @@ def test_a_twin_that_is_the_best_at_one_shares_its_runs_with_the_baseline(make_s
     study = run_confirmation(make_spec(SCHEDULED, trials=6), worth)
     assert [t.arm for t in study.batches[-1] if t.pair == 0] == ["search", "baseline+twin"]
     twin = neutral(winner_of(study.rows, study.spec) or {})
-    assert {str(t.parameters) for t in study.of("confirm", "baseline")} == {str(twin)}
+    assert {str(t.parameters) for t in study.tickets_of("confirm", "baseline")} == {str(twin)}
 
 
 def test_a_confirmation_begins_with_the_pairs_of_its_first_look(make_spec: Any) -> None:
@@ -263,7 +263,7 @@ def test_added_pairs_train_the_arms_that_decide_on_fresh_seeds(make_spec: Any) -
         return 1.0 * (not is_neutral(t.parameters or {})) + random.Random(str((t.seed, t.arm))).gauss(0, 0.01)
 
     study = SimulatedStudy(make_spec(SCHEDULED, trials=6), worth).run()
-    first = study.of("confirm")
+    first = study.tickets_of("confirm")
     assert {t.arm for t in first} == {"search", "baseline", "twin", "constant", "constant_twin"}
     new_rows = study.do(more_pairs(*rows_and_spec(study), 3))
     assert {t.round for t in new_rows} == {1}
@@ -274,7 +274,7 @@ def test_added_pairs_train_the_arms_that_decide_on_fresh_seeds(make_spec: Any) -
     }
     assert {t.seed for t in new_rows}.isdisjoint(t.seed for t in study.rows if t not in new_rows)
     study.run()
-    assert [t.number for t in study.of("confirm")] == list(range(len(study.of("confirm"))))
+    assert [t.number for t in study.tickets_of("confirm")] == list(range(len(study.tickets_of("confirm"))))
     assert {t.round for t in study.do(more_pairs(*rows_and_spec(study), 1))} == {2}
 
 
@@ -282,7 +282,7 @@ def test_pairs_are_added_to_nothing_but_a_verdict(make_spec: Any, run_ticket: An
     study = SimulatedStudy(make_spec(SCHEDULED, trials=6), lambda t: t.seed % 997 / 997)
     assert more_pairs([], study.spec, 4) == []
     study.search()
-    while not study.of("confirm"):
+    while not study.tickets_of("confirm"):
         assert more_pairs(*rows_and_spec(study), 4) == []
         rows_before = list(study.rows)
         assert study.step()

@@ -70,8 +70,8 @@ def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> 
 
 
 def test_each_round_tunes_the_baseline_after_its_search(make_spec: Any) -> None:
-    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().more(3)
-    rounds = [[t.number for t in study.of("baseline", of_round=of_round)] for of_round in (0, 1)]
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().add_trials(3)
+    rounds = [[t.number for t in study.tickets_of("baseline", of_round=of_round)] for of_round in (0, 1)]
     assert rounds == [list(range(4 + 6)), list(range(10, 16))]
 
 
@@ -98,7 +98,10 @@ def test_the_winner_is_chosen_before_the_baseline_on_the_same_seeds(make_spec: A
     assert study.kinds() == ["baseline", "constant", "search", "baseline", "choose", "confirm"]
     batches = [{t.arm for t in batch} for batch in study.batches if batch[0].kind == "choose"]
     assert batches == [{"search"}, {"baseline"}, {"exchange"}]
-    seeds = [{t.pair: t.seed for t in study.of("choose", arm)} for arm in ("search", "baseline", "exchange")]
+    seeds = [
+        {t.pair: t.seed for t in study.tickets_of("choose", arm)}
+        for arm in ("search", "baseline", "exchange")
+    ]
     assert seeds[0] == seeds[1] and set(seeds[2].items()) <= set(seeds[0].items())
 
 
@@ -118,16 +121,16 @@ def test_the_baseline_is_the_better_of_the_best_known_and_the_twin(
 
     study = SimulatedStudy(make_spec({"search": LR}, trials=6), worth)
     study.search()
-    batch = study.until("choose")
+    batch = study.run_until("choose")
     while batch and batch[0].arm != "baseline":
         batch = study.step()
     first = first_winner(study.rows, study.spec)
     assert first is not None
-    ranked_rows = sorted(study.of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
+    ranked_rows = sorted(study.tickets_of("baseline"), key=lambda t: t.value or 0.0, reverse=True)
     candidates = {t.candidate: t.parameters for t in batch}
     assert candidates == {0: ranked_rows[0].parameters, 1: ranked_rows[1].parameters, 2: neutral(first)}
     study.run()
-    baseline = study.of("confirm", "baseline")[0].parameters
+    baseline = study.tickets_of("confirm", "baseline")[0].parameters
     assert baseline == candidates[2 if is_twin_better else 0]
 
 
@@ -168,8 +171,8 @@ def test_where_no_ordinary_parameter_is_searched_the_baseline_is_not_chosen(
 ) -> None:
     study = SimulatedStudy(make_spec({"search": search}, trials=6), hot).run()
     assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm"]
-    assert {t.arm for t in study.of("choose")} == {"search"}
-    assert study.of("confirm", "baseline")
+    assert {t.arm for t in study.tickets_of("choose")} == {"search"}
+    assert study.tickets_of("confirm", "baseline")
 
 
 def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
@@ -177,18 +180,18 @@ def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
     study = SimulatedStudy(make_spec({"search": choices}, trials=8), lambda t: -hot(t)).run()
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None and final_set["temperature_init"] == 1.0
-    assert {t.arm for t in study.of("choose")} <= {"search"}
-    assert {t.arm for t in study.of("confirm")} == {"search+baseline+twin"}
+    assert {t.arm for t in study.tickets_of("choose")} <= {"search"}
+    assert {t.arm for t in study.tickets_of("confirm")} == {"search+baseline+twin"}
     # it is not ahead of itself: the first look ends it
-    assert len(study.of("confirm")) == study.spec.study.seeds.confirm.min
+    assert len(study.tickets_of("confirm")) == study.spec.study.seeds.confirm.min
 
 
 def test_later_rounds_choose_their_own_baseline_among_all_runs_at_one(make_spec: Any) -> None:
-    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().more(3)
-    choose_rows = [study.of("choose", "baseline", of_round) for of_round in (0, 1)]
+    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().add_trials(3)
+    choose_rows = [study.tickets_of("choose", "baseline", of_round) for of_round in (0, 1)]
     assert all(choose_rows)
     assert {t.seed for t in choose_rows[0]}.isdisjoint(t.seed for t in choose_rows[1])
-    best_known = max(study.of("baseline"), key=lambda t: t.value or 0.0).parameters
+    best_known = max(study.tickets_of("baseline"), key=lambda t: t.value or 0.0).parameters
     assert all(best_known in [t.parameters for t in tickets] for tickets in choose_rows)
 
 
@@ -215,19 +218,21 @@ def test_the_winner_takes_the_baselines_other_parameters_where_it_is_better_with
     worth = rates_matter(1.0 if is_better else -1.0)
     study = SimulatedStudy(make_spec({"search": LR}, trials=6), worth).run()
     first = first_winner(study.rows, study.spec)
-    final, baseline = (study.of("confirm", arm)[0].parameters for arm in ("search", "baseline"))
+    final, baseline = (study.tickets_of("confirm", arm)[0].parameters for arm in ("search", "baseline"))
     assert first is not None and final is not None and baseline is not None
     assert baseline["lr"] > first["lr"]
     assert final == ({**first, "lr": baseline["lr"]} if is_better else first)
     assert winner_of(study.rows, study.spec) == winner(study.rows, study.spec) == final
     # both have a run on each of the choosing seeds, none of them twice
-    runs = [(training_key(t.parameters or {}), t.pair) for t in study.of("choose")]
+    runs = [(training_key(t.parameters or {}), t.pair) for t in study.tickets_of("choose")]
     assert len(set(runs)) == len(runs)
     for parameters in (first, {**first, "lr": baseline["lr"]}):
         num_runs = sum(key == training_key(parameters) for key, _ in runs)
         assert num_runs == study.spec.study.seeds.choose
     # with the baseline's other parameters the winner's twin is the baseline
-    assert {t.arm for t in study.of("confirm", "baseline")} == {"baseline+twin" if is_better else "baseline"}
+    assert {t.arm for t in study.tickets_of("confirm", "baseline")} == {
+        "baseline+twin" if is_better else "baseline"
+    }
 
 
 def test_an_exchange_that_diverges_on_a_choosing_seed_is_not_taken(make_spec: Any) -> None:
@@ -236,7 +241,7 @@ def test_an_exchange_that_diverges_on_a_choosing_seed_is_not_taken(make_spec: An
         make_spec({"search": LR}, trials=6),
         lambda t: None if t.arm == "exchange" and t.pair == 0 else worth(t),
     ).run()
-    assert study.of("choose", "exchange")
+    assert study.tickets_of("choose", "exchange")
     assert winner(study.rows, study.spec) == first_winner(study.rows, study.spec)
 
 
@@ -260,7 +265,7 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
     assert deciding_seeds == constants
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None
-    twin = study.of("confirm", "constant_twin")[0].parameters
+    twin = study.tickets_of("confirm", "constant_twin")[0].parameters
     # a line from a to b has the geometric mean of its values, by many points
     first, last = final_set["temperature_init"], final_set["temperature_final"]
     values = [first + (last - first) * (n + 0.5) / 10_000 for n in range(10_000)]
@@ -270,8 +275,8 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
         "schedule": "constant",
         "lr": final_set["lr"],
     }
-    best = max(study.of("constant"), key=lambda t: t.value or 0.0).parameters
-    assert study.of("confirm", "constant")[0].parameters == best
+    best = max(study.tickets_of("constant"), key=lambda t: t.value or 0.0).parameters
+    assert study.tickets_of("confirm", "constant")[0].parameters == best
 
 
 def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
@@ -289,7 +294,7 @@ def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any
 def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_spec: Any) -> None:
     spec = make_spec({"search": SCHEDULED}, trials=6, arms={"constant": 3})
     study = SimulatedStudy(spec, clear_worth).run()
-    arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
+    arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
     verdict = conclude(study.rows, [], spec)
     assert verdict is not None and verdict.total.significant
     assert arms == {"search", "baseline", "twin", "constant_twin"}
@@ -311,7 +316,7 @@ def test_no_constant_is_trained_without_a_gain_of_something_else(
     make_spec: Any, search: dict[str, Any], worth: Any
 ) -> None:
     study = SimulatedStudy(make_spec({"search": search}, trials=6), worth).run()
-    arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
+    arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
     assert arms == {"search", "baseline", "twin"}
 
 
@@ -321,9 +326,9 @@ def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None and final_set["length_scaling"] == "log_n"
     # its level does not move, so that it is its own twin and has one run with it
-    arms = {arm for t in study.of("confirm") for arm in arms_of(t)}
+    arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
     assert arms == {"search", "baseline", "twin", "constant"}
-    constant = study.of("confirm", "constant")[0].parameters
+    constant = study.tickets_of("confirm", "constant")[0].parameters
     assert constant is not None and constant["length_scaling"] == "none"
 
 
@@ -344,6 +349,6 @@ def test_references_are_the_same_for_an_agent_that_reads_the_study_late(make_spe
     arms = Arms(spec, study.rows, [])
     [baseline] = arms.recommend("baseline", 1)
     [constant] = arms.recommend("constant", 1)
-    assert baseline in [t.parameters for t in study.of("choose", "baseline")]
-    assert study.of("confirm", "constant")[0].parameters == constant
+    assert baseline in [t.parameters for t in study.tickets_of("choose", "baseline")]
+    assert study.tickets_of("confirm", "constant")[0].parameters == constant
     assert winner(study.rows, spec, recommend_none) is not None

@@ -33,7 +33,7 @@ def fail(study: SimulatedStudy, kind: str, arm: str | None = None) -> TicketRow:
 
 def test_what_the_winner_is_still_to_be_chosen_on_is_trained_again(study: SimulatedStudy) -> None:
     study.search()
-    study.until("choose")
+    study.run_until("choose")
     failed_rows = [fail(study, kind) for kind in ("baseline", "search", "choose")]
     retried_rows, fresh = retried(study.rows, study.spec)
     assert sorted(row.id for row in retried_rows) == sorted(row.id for row in failed_rows)
@@ -44,7 +44,7 @@ def test_what_was_chosen_stays_chosen_and_the_searchs_runs_are_for_rounds_to_com
     study: SimulatedStudy,
 ) -> None:
     study.search()
-    study.until("confirm")
+    study.run_until("confirm")
     failed_rows = [fail(study, kind) for kind in ("search", "choose", "confirm")]
     # the confirmation goes on
     confirm_index = next(n for n, row in enumerate(study.rows) if row.kind == "confirm")

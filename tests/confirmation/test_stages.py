@@ -311,7 +311,7 @@ def test_to_come_is_an_upper_bound_of_the_tickets_until_the_round_is_decided(
         num_deciding = sum(not is_constant(t) for t in study.rows)
         for num_before, bound in bounds:
             assert num_deciding - num_before <= bound, (number, num_before)
-        assert to_come(study.rows, study.spec) == 0 or not study.of("confirm"), number
+        assert to_come(study.rows, study.spec) == 0 or not study.tickets_of("confirm"), number
 
 
 def by_chance(name: str) -> Worth:
@@ -365,7 +365,7 @@ def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows
             assert to_come(shuffled_rows, spec) == to_come(study.rows, spec)
             if not study.step():
                 break
-        assert study.of("confirm")
+        assert study.tickets_of("confirm")
 
 
 # ---- looks on the way
@@ -397,7 +397,7 @@ def test_a_confirmation_ends_at_the_first_look_that_shows_a_gain(make_spec: Any)
     study = looked_at(make_spec, gains.__getitem__, {"min": 4, "max": 16})
     assert pairs_by_batch(study)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert 2 <= len(pairs_by_batch(study)) < 4
-    assert [t.number for t in study.of("confirm")] == list(range(len(study.of("confirm"))))
+    assert [t.number for t in study.tickets_of("confirm")] == list(range(len(study.tickets_of("confirm"))))
 
 
 def test_a_confirmation_goes_on_to_its_last_look_while_it_is_open(make_spec: Any) -> None:

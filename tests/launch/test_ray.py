@@ -379,9 +379,9 @@ import json, signal, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher
 
-before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 launcher = RayLauncher({"address": sys.argv[1], "working_dir": sys.argv[2]})
-assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 ids = launcher.start([Task(**json.loads(sys.argv[3]))])
 while (job := launcher.jobs(ids)[0]).state in ("waiting", "running"):
     time.sleep(0.1)

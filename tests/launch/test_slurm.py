@@ -139,18 +139,18 @@ class Scene:
         limit = math.ceil((60 * (60 * hours + minutes) + seconds + 45) / 60)
         self.slurm.command("scontrol", "update", f"JobId={self.ids[0]}", f"TimeLimit={limit}")
 
-    def shown(self, index: int = 0) -> str:
+    def job_text(self, index: int = 0) -> str:
         """Return what Slurm tells of a job."""
         return self.slurm.command("scontrol", "show", "job", self.ids[index])
 
     def restarts(self, index: int = 0) -> int:
         """Return how often a job was queued again."""
-        job_text = self.shown(index)
+        job_text = self.job_text(index)
         match = re.search(r"Restarts=(\d+)", job_text)
         assert match is not None, job_text
         return int(match[1])
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the agents printed."""
         return "".join(log.read_text() for log in sorted(self.folder.glob("slurm/*/*_agent.log")))
 
@@ -162,7 +162,7 @@ class Scene:
         assert [path for path in folder.iterdir() if _SECRET in _text(path)] == []
         return folder
 
-    def deserted(self) -> Path:
+    def unreachable_config(self) -> Path:
         """Return the configuration of a Slurm whose controller is not there."""
         config_text = Path(self.slurm.environment["SLURM_CONF"]).read_text()
         config = self.folder / "deserted.conf"
@@ -231,7 +231,7 @@ class TestTimeLimit:
         scene.slurm.command("scontrol", "update", f"JobId={scene.ids[0]}", "TimeLimit=60")
         scene.set_pace(_FAST)
         assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
-        assert "Interrupted. Everything that was reported is saved." in scene.said()
+        assert "Interrupted. Everything that was reported is saved." in scene.log_text()
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
 
@@ -295,8 +295,8 @@ class TestPreemption:
         scene.set_pace(_FAST)
         (tmp_path / "peace").mkdir()
         undisturbed = studies.run_undisturbed(tmp_path / "peace", spec)
-        wait_until(lambda: "JobState=COMPLETED" in scene.shown(), "the end of the job")
-        output = scene.said() if submission == "launcher" else (scene.folder / "agents.txt").read_text()
+        wait_until(lambda: "JobState=COMPLETED" in scene.job_text(), "the end of the job")
+        output = scene.log_text() if submission == "launcher" else (scene.folder / "agents.txt").read_text()
         assert "Interrupted. Everything that was reported is saved." in output
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
@@ -350,7 +350,7 @@ class TestJobs:
         folder = scene.check_privacy()
         with monkeypatch.context() as patch:
             patch.setattr(slurm, "_PAUSES", ())
-            patch.setenv("SLURM_CONF", str(scene.deserted()))
+            patch.setenv("SLURM_CONF", str(scene.unreachable_config()))
             assert launcher.jobs(scene.ids) == jobs
             (job,) = SlurmLauncher(launcher.options).jobs(scene.ids[:1])
             assert job.state == "waiting" and job.message.startswith("Slurm does not answer: squeue failed")

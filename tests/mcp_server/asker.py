@@ -33,7 +33,7 @@ class Asker:
         assert json.loads(reply.content[0].text) == answer  # type: ignore[union-attr]
         return answer
 
-    async def refused(self, tool: str, **arguments: Any) -> str:
+    async def refusal(self, tool: str, **arguments: Any) -> str:
         """Return the error with which a tool refuses."""
         reply = await self.client.call_tool(tool, arguments)
         assert reply.is_error, reply.structured_content
@@ -41,7 +41,7 @@ class Asker:
         [content] = reply.content
         return content.text  # type: ignore[union-attr]
 
-    async def until(self, study: str, state: str) -> dict[str, Any]:
+    async def wait_for_state(self, study: str, state: str) -> dict[str, Any]:
         """Return what show answers once a study stands so."""
         deadline = time.monotonic() + 900
         while time.monotonic() < deadline:
@@ -55,7 +55,7 @@ class Asker:
 
     async def until_done(self, study: str) -> dict[str, Any]:
         """Return what show answers once a study is over."""
-        answer = await self.until(study, "done")
+        answer = await self.wait_for_state(study, "done")
         assert answer["troubles"] == []
         return answer
 

@@ -164,7 +164,7 @@ async def _nothing_is_left(coder: Asker, team: Team) -> None:
     """See that another study is refused within a budget that is spent, and none of its runs begun."""
     runs_before = team.begun_runs()
     for tool, arguments in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 3}"]})):
-        message = await coder.refused(tool, spec=_spec("coder-more"), **arguments)
+        message = await coder.refusal(tool, spec=_spec("coder-more"), **arguments)
         assert "would exceed the budget of coder" in message
         assert "GPU-hours are left in this budget" in message
     list_reply = await coder.ask("list")
@@ -190,7 +190,7 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_sp
     async def looks() -> None:
         async with session("--storage", team.url, **session_args, **team.token("view")) as viewer:
             assert (await viewer.ask("verdict", study="coder-toy"))["done"]
-            message = await viewer.refused("search", spec=_spec("coder-new"))
+            message = await viewer.refusal("search", spec=_spec("coder-new"))
             assert "may view" in message and "takes the scope submit" in message and "\n" not in message
 
     run(codes)
@@ -210,10 +210,10 @@ def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -
     async def is_paused() -> None:
         # what was begun is trained without the session that has begun it
         async with session("--gpu-hours", "1e-4", "--storage", team.url, **session_args) as coder:
-            study_data = await coder.until("coder-paced", "paused")
+            study_data = await coder.wait_for_state("coder-paced", "paused")
             assert any("GPU-hours are left in this budget" in trouble for trouble in study_data["troubles"])
             runs_before = team.begun_runs()
-            message = await coder.refused("search", **arguments)
+            message = await coder.refusal("search", **arguments)
             assert '"coder-paced" cannot go on within the budget of coder' in message
             await asyncio.sleep(5)
             assert team.begun_runs() == runs_before and study_data["runs_running"] == 0

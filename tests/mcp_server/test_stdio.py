@@ -76,7 +76,7 @@ def test_bad_input_of_each_tool_gets_one_error_that_says_what_is_allowed() -> No
             # a store with a study in it, so that names of studies are looked up
             Store.open(URL).close()
             for tool, arguments, parts in BAD:
-                message = await asker.refused(tool, **arguments)
+                message = await asker.refusal(tool, **arguments)
                 assert all(part in message for part in parts), (tool, arguments, message)
                 assert "Traceback" not in message and "not foreseen" not in message
 
@@ -88,11 +88,11 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
 
     async def client_task() -> None:
         async with session("--runs", str(MOST_RUNS - 1)) as asker:
-            message = await asker.refused("search", spec=spec)
+            message = await asker.refusal("search", spec=spec)
             runs_text = f"{MOST_RUNS - 1} of {MOST_RUNS - 1} runs are left"
             assert f"takes up to {MOST_RUNS} runs" in message and runs_text in message
             sets = ["{}", "{temperature_init: 2}"]
-            message = await asker.refused("compare", spec=spec, sets=sets, pairs=MOST_RUNS)
+            message = await asker.refusal("compare", spec=spec, sets=sets, pairs=MOST_RUNS)
             assert f"takes up to {2 * MOST_RUNS} runs" in message and runs_text in message
             assert (await asker.ask("list"))["studies"] == []
 
@@ -122,7 +122,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
         async with session(*budget) as asker:
             # of a study that is not over the most that it can take is kept
             other_settings = [*arguments["set"], "study.name=other"]
-            message = await asker.refused("search", spec="clip_digits", set=other_settings)
+            message = await asker.refusal("search", spec="clip_digits", set=other_settings)
             assert f"{max_runs - 1} of {2 * max_runs - 1} runs are left" in message
             await asker.ask("search", **arguments)
             study_data = await asker.until_done("clip_digits")

@@ -374,7 +374,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
         channel = listener(die_at=10)
         with pytest.raises(SystemExit):
             Run(request, channel).execute()
-        assert channel.of(NotKept) == []
+        assert channel.messages_of(NotKept) == []
         checkpoints[name] = channel.saved
     assert [checkpoint.url for checkpoint in checkpoints["behind"]] == [
         f"tempopt://toy/{RUN}/step-{step}-1.ckpt" for step in (8, 4)
@@ -391,7 +391,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     }
     results = {name: run.execute() for name, run in runs_by_name.items()}
     for name in ("local", "behind"):
-        assert channels[name].of(Started)[0].step == 8 and channels[name].of(NotKept) == []
+        assert channels[name].messages_of(Started)[0].step == 8 and channels[name].messages_of(NotKept) == []
         assert results[name].reports == results["undisturbed"].reports
         assert results[name].measurements == results["undisturbed"].measurements
     assert [checkpoint.step for checkpoint in channels["behind"].saved] == [
@@ -429,7 +429,7 @@ def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
     channel = listener()
     outcome = Run(request, channel).execute()
     assert outcome.state == "complete" and channel.saved == []
-    assert "baseline-0001" in channel.of(NotKept)[0].why
+    assert "baseline-0001" in channel.messages_of(NotKept)[0].why
 
 
 def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
@@ -446,7 +446,7 @@ def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
     attempt = _taken_again(running_server, agent, channel.saved)
     (running_server.checkpoints / "toy" / RUN / "step-8-1.ckpt").unlink()
     Run(dataclasses.replace(request, attempt=attempt, resume=channel.saved), second_channel).execute()
-    (start_message,) = second_channel.of(Started)
+    (start_message,) = second_channel.messages_of(Started)
     assert start_message.step == 4 and "step-8-1.ckpt of step 8 is not there" in start_message.notes[0]
 
 

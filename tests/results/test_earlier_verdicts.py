@@ -41,7 +41,7 @@ def two_rounds(make_spec: Any, result_of: Any) -> Any:
     def make(*rounds: int, **settings: Any) -> tuple[StudyResult, StudyResult]:
         study = SimulatedStudy(make_spec(trials=6, **settings), gaining_worth(*rounds)).run()
         first_result = result_of(study.spec, list(study.rows), state="done")
-        study.more(4)
+        study.add_trials(4)
         return first_result, result_of(study.spec, study.rows, state="done")
 
     return make

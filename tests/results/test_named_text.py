@@ -116,7 +116,7 @@ def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
     spec = make_spec(named_sections("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
     study = SimulatedStudy(spec, lambda t: (t.seed % 97) / 97)
     study.search()
-    able, noise = detectable(spec), known_of(study.of("baseline"), spec)
+    able, noise = detectable(spec), known_of(study.tickets_of("baseline"), spec)
     assert noise is not None
     text = gain_text(able, noise, "val_mrr", baseline_name(spec))
     assert text.endswith("from 3 runs at contrast = 1.414 as found)")

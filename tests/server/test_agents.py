@@ -51,7 +51,7 @@ class Agent:
         self.study_id = answer["study"]["id"]
         return answer
 
-    def said(self, *changes: Change, **fields: Any) -> httpx.Response:
+    def sync_response(self, *changes: Change, **fields: Any) -> httpx.Response:
         """Say what happened; return the raw answer."""
         body = Sync(
             study="toy",
@@ -65,7 +65,7 @@ class Agent:
 
     def sync(self, *changes: Change, **fields: Any) -> dict[str, Any]:
         """Say what happened; return what the server answers."""
-        answer = self.said(*changes, **fields)
+        answer = self.sync_response(*changes, **fields)
         assert answer.status_code == 200, answer.text
         reply: dict[str, Any] = answer.json()
         return reply
@@ -75,7 +75,7 @@ class Agent:
         reply = self.sync(take=Take(held=held_ids or [], wait=wait))["taken"]
         return None if reply is None else from_plain(TicketRow, reply["ticket"])
 
-    def trained(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
+    def report_training(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
         """Say that a run reported these values, evenly, and came to its end; return the answer."""
         steps = [STEPS // len(values) * (index + 1) for index in range(len(values))]
         report_changes = [
@@ -141,7 +141,7 @@ def test_everything_that_is_said_may_be_said_again(running_server: RunningServer
     ticket = agent.take()
     assert ticket is not None
     for _ in range(3):
-        answer = agent.trained(ticket, [3.0, 2.0, 1.0])
+        answer = agent.report_training(ticket, [3.0, 2.0, 1.0])
         assert answer["refused"] == [] and answer["pruned"] == {}
     row = _row(running_server, ticket)
     assert (row.state, row.outcome, row.value, row.attempt, row.seconds) == ("done", "complete", 1.0, 1, 1.0)
@@ -168,7 +168,7 @@ def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_
         ticket = agent.take()
         assert ticket is not None
         is_bad = ticket.kind == "search" and ticket.number >= 8
-        answer = agent.trained(ticket, [3.0, 9.0, 0.5] if is_bad else values[ticket.kind])
+        answer = agent.report_training(ticket, [3.0, 9.0, 0.5] if is_bad else values[ticket.kind])
         assert answer["pruned"] == ({str(ticket.id): 16} if is_bad else {})
         if is_bad:
             pruned_rows.append(_row(running_server, ticket))
@@ -185,7 +185,7 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
     for _ in range(13):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
     report_changes = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=2.5) for step in (8, 16)]
@@ -210,13 +210,13 @@ def test_who_comes_late_is_refused_and_what_another_does_stays(
     running_server.app.state.tempopt.desks.close("toy")
     retaken = other_agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (late.id, 2)
-    answer = agent.trained(late, [3.0, 2.0, 0.1])
+    answer = agent.report_training(late, [3.0, 2.0, 0.1])
     assert answer["refused"] == [late.id] and answer["taken"] is None
     assert (
         _row(running_server, late).agent == f"{other_agent.name}@other"
         and _row(running_server, late).state == "running"
     )
-    assert other_agent.trained(retaken, [3.0, 2.0, 1.0])["refused"] == []
+    assert other_agent.report_training(retaken, [3.0, 2.0, 1.0])["refused"] == []
     assert _row(running_server, late).value == 1.0
     other_agent.http.close()
 
@@ -243,7 +243,7 @@ def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, ag
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "agent_name_taken")
     double.study_id = agent.study_id
-    assert double.said(take=Take()).status_code == 409
+    assert double.sync_response(take=Take()).status_code == 409
     double.http.close()
 
 
@@ -279,7 +279,7 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
     reply = agent.sync(take=Take())["taken"]
     assert [entry["url"] for entry in reply["request"]["resume"]] == [url]
     ticket = from_plain(TicketRow, reply["ticket"])
-    agent.trained(ticket, [3.0, 2.0, 1.0])
+    agent.report_training(ticket, [3.0, 2.0, 1.0])
     assert list(folder.iterdir()) == [], "the server deletes what no run needs any more"
 
 
@@ -302,7 +302,7 @@ def test_a_checkpoint_of_another_place_is_refused(
     ticket = agent.take()
     assert ticket is not None
     change = Kept(ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5))
-    answer = agent.said(change)
+    answer = agent.sync_response(change)
     assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
     assert _row(running_server, ticket).checkpoints == ()
 
@@ -320,7 +320,7 @@ def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
     foreign_change = dataclasses.replace(
         change, outcomes=dataclasses.replace(change.outcomes, measurements=foreign)
     )
-    assert agent.said(foreign_change).status_code == 400
+    assert agent.sync_response(foreign_change).status_code == 400
     assert agent.sync(change)["refused"] == []
     assert _row(running_server, ticket).value == 1.0
 
@@ -354,7 +354,7 @@ def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
     assert {row.kind for row in tickets} == {"baseline", "constant"}
     *first_tickets, last = tickets
     for ticket in first_tickets:
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     waiting = Agent(running_server, "there:2:m:1.1")
     waiting.join()
     with ThreadPoolExecutor() as pool:
@@ -363,7 +363,7 @@ def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
         while len(running_server.app.state.tempopt.desks.of("toy").listeners) == 0:
             assert not answer.done()
             threading.Event().wait(0.01)
-        agent.trained(last, [3.0, 2.0, 1.0])
+        agent.report_training(last, [3.0, 2.0, 1.0])
         next_ticket = answer.result()
     assert next_ticket is not None and next_ticket.kind == "search" and time.monotonic() - start_time < 20
     waiting.http.close()
@@ -383,9 +383,9 @@ def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
     running_server: RunningServer, agent: Agent
 ) -> None:
     running_server.store.delete_study("toy")
-    assert agent.said(take=Take()).json()["error"]["code"] == "study_not_found"
+    assert agent.sync_response(take=Take()).json()["error"]["code"] == "study_not_found"
     begin(running_server.store)
-    assert agent.said(take=Take()).json()["error"]["code"] == "study_not_found"
+    assert agent.sync_response(take=Take()).json()["error"]["code"] == "study_not_found"
     agent.join()
     assert agent.take() is not None
 
@@ -470,7 +470,7 @@ def test_many_agents_at_once_get_each_ticket_once(running_server: RunningServer,
         keys = []
         while (ticket := worker.take()) is not None and ticket.kind in ("baseline", "constant", "search"):
             keys.append((ticket.kind, ticket.number))
-            worker.trained(ticket, [3.0, 2.0, 1.0 + ticket.number / 100])
+            worker.report_training(ticket, [3.0, 2.0, 1.0 + ticket.number / 100])
         return keys
 
     with ThreadPoolExecutor(8) as pool:

@@ -47,7 +47,7 @@ def _prunable(agent: Agent) -> TicketRow:
     for _ in range(13):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
     return ticket
@@ -86,7 +86,7 @@ def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
     ticket = _prunable(agent)
     forged_report, _ = _said_of(ticket, 17, 99.0)
     liar.sync(forged_report, runs=run_counts(ticket, {16: 99.0}))
-    answer = agent.trained(ticket, [3.0, 2.0, 0.5])
+    answer = agent.report_training(ticket, [3.0, 2.0, 0.5])
     assert answer["pruned"] == {} and answer["refused"] == []
     assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("complete", 0.5)
 
@@ -126,7 +126,7 @@ def test_nothing_that_others_say_of_a_run_is_kept(
             None,
         )
     assert "forged" not in liar.join()["codes"]
-    assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
+    assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []
 
 
 def test_of_tickets_that_are_not_there_nothing_is_taken(running_server: RunningServer, agent: Agent) -> None:
@@ -146,7 +146,7 @@ def test_a_run_whose_pruning_report_is_told_no_more_still_ends(
 ) -> None:
     ticket = _prunable(agent)
     agent.sync(*(_said_of(ticket, step, value)[0] for step, value in ((8, 3.0), (16, 9.0))))
-    answer = agent.said(make_end(ticket, 0.5), runs=run_counts(ticket, {8: 3.0}))
+    answer = agent.sync_response(make_end(ticket, 0.5), runs=run_counts(ticket, {8: 3.0}))
     assert answer.status_code == 200, answer.text
     assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 9.0)
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_attempt_or_step_is_refused(
     assert ticket is not None
     url = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/{name}"
     checkpoint = Checkpoint(step=10, url=url, digest="d", size=5)
-    answer = agent.said(Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
+    answer = agent.sync_response(Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
     assert answer.status_code == 400 and "step-10-1.ckpt" in answer.json()["error"]["message"]
     assert _row(running_server, ticket).checkpoints == ()
 
@@ -232,7 +232,7 @@ def test_a_pool_whose_store_holds_times_without_end_is_served(
     for _ in range(2):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     for number, forged_seconds in enumerate((math.inf, 1.7e308)):
         running_server.store._database.write(
             lambda c, forged_seconds=forged_seconds, number=number: c.execute(  # type: ignore[misc]
@@ -265,7 +265,10 @@ def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
         assert ticket is not None
         is_bad = ticket.kind == "search" and ticket.number % 2 == 1
         assert (
-            agent.trained(ticket, [3.0, value if is_bad else 2.0, value if is_bad else 1.0])["refused"] == []
+            agent.report_training(ticket, [3.0, value if is_bad else 2.0, value if is_bad else 1.0])[
+                "refused"
+            ]
+            == []
         )
         row = _row(running_server, ticket)
         if is_bad:
@@ -287,7 +290,7 @@ def test_a_study_of_the_largest_values_that_count_is_served(
     for number in range(17):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, values[number % 3]])
+        agent.report_training(ticket, [3.0, 2.0, values[number % 3]])
         assert _row(running_server, ticket).outcome in ("complete", "pruned")
 
 
@@ -384,7 +387,7 @@ def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
         row = _row(running_server, ticket)
         assert (row.state, row.seconds, row.gpu_seconds, row.total_steps) == ("running", 0.0, 0.0, None)
     assert running_server.store.measurements(ticket.study_id, [ticket.id]) == []
-    assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
+    assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
     # with the last run of the first design the search begins
     *earlier, last = tickets
     for ticket in earlier:
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     token = running_server.new_token("agent")
     waiting = Agent(running_server, "there:2:m:1.1", token)
     waiting.join()
@@ -43,7 +43,7 @@ def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
             assert not answer.done()
             threading.Event().wait(0.01)
         running_server.store.revoke_token(_id(token))
-        agent.trained(last, [3.0, 2.0, 1.0])
+        agent.report_training(last, [3.0, 2.0, 1.0])
         assert answer.result() is None
-    assert waiting.said().status_code == 401
+    assert waiting.sync_response().status_code == 401
     waiting.http.close()

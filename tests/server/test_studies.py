@@ -164,10 +164,12 @@ with Store.open("sqlite:///{tmp_path}/t.db") as store:
     spec["trainer"]["callbacks"] = [trap]
     spec["trainer"]["logger"] = trap
     assert client.post("/api/studies", json={{"spec": spec}}).status_code == 201
-    own = {{**spec, "study": {{**spec["study"], "name": "own"}}, "search": {{"schedule": ["trap:Schedule"]}}}}
-    assert client.post("/api/studies", json={{"spec": own}}).status_code == 422
+    schedule_spec = {{**spec, "study": {{**spec["study"], "name": "own"}}}}
+    schedule_spec["search"] = {{"schedule": ["trap:Schedule"]}}
+    assert client.post("/api/studies", json={{"spec": schedule_spec}}).status_code == 422
     study = store.load_study("toy")
-    store.create_study("stored", {{**own, "study": {{**own["study"], "name": "stored"}}}}, "0")
+    stored_study = {{**schedule_spec["study"], "name": "stored"}}
+    store.create_study("stored", {{**schedule_spec, "study": stored_study}}, "0")
     body = {{"sets": [{{"temperature_init": 2.0}}]}}
     assert client.post("/api/studies/toy/enqueue", json=body).status_code == 200
     for name in ("toy", "stored"):

@@ -46,8 +46,8 @@ KNEE = '''
         knee: float = number(0.5, low=0.01, high=1.0)
 
         def _at(self, progress: float) -> float:
-            gone = min(progress / self.knee, 1.0)
-            return self.temperature_init ** (1.0 - gone) * self.temperature_final**gone
+            fraction = min(progress / self.knee, 1.0)
+            return self.temperature_init ** (1.0 - fraction) * self.temperature_final**fraction
 '''
 
 
@@ -169,7 +169,7 @@ def test_a_wrong_name_or_number_is_told_before_anything_is_trained(
         ),
         (KNEE.replace("return self", "return 1e30 * self"), "Return a number from 1e-06 to"),
         (
-            KNEE.replace("return self", 'return "" or self').replace("**gone", '**gone and "hot"'),
+            KNEE.replace("return self", 'return "" or self').replace("**fraction", '**fraction and "hot"'),
             "is 'hot' at progress",
         ),
         (KNEE.replace("return self", "return 1 / 0 * self"), "raised ZeroDivisionError at progress 0.0"),

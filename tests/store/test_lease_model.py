@@ -98,7 +98,7 @@ class Tickets(RuleBasedStateMachine):
         expired=st.booleans(),
     )
     def take(self, agent: str, last: int | None, dead_agents: set[str], knows: bool, expired: bool) -> Any:
-        held_ids = self.held(agent) if knows else set()
+        held_ids = self.ids_held_by(agent) if knows else set()
         dead_agents = dead_agents - {agent}
         self.reclaim(agent, dead_agents, knows, expired)
         criteria = Wanted(
@@ -109,9 +109,9 @@ class Tickets(RuleBasedStateMachine):
             held=held_ids,
             expired=expired,
         )
-        return self.taken(self.store.take_ticket(self.study.id, agent, criteria), agent, last)
+        return self.record_taking(self.store.take_ticket(self.study.id, agent, criteria), agent, last)
 
-    def held(self, agent: str) -> set[int]:
+    def ids_held_by(self, agent: str) -> set[int]:
         return {t.id for t in self.store.tickets(self.study.id) if t.agent == agent}
 
     def reclaim(self, agent: str, dead_agents: set[str], knows: bool, expired: bool) -> None:
@@ -125,7 +125,7 @@ class Tickets(RuleBasedStateMachine):
                 self.lose(number)
                 self.may_come_back[number] = holder if self.state[number] == "waiting" else None
 
-    def taken(self, ticket: TicketRow | None, agent: str, last: int | None) -> Any:
+    def record_taking(self, ticket: TicketRow | None, agent: str, last: int | None) -> Any:
         waiting = [
             n for n in range(NUM_TICKETS) if self.state[n] == "waiting" and (last is None or n <= last)
         ]
@@ -188,7 +188,7 @@ class Tickets(RuleBasedStateMachine):
             limits=limits(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
-            held=self.held(agent),
+            held=self.ids_held_by(agent),
             expired=expired,
         )
         reply = self.store.write(
@@ -200,7 +200,7 @@ class Tickets(RuleBasedStateMachine):
             assert reply.taken is None
             return multiple()
         self.reclaim(agent, set(), knows=True, expired=expired)
-        return self.taken(reply.taken, agent, last)
+        return self.record_taking(reply.taken, agent, last)
 
     @rule(run=consumes(runs))
     def fail(self, run: TicketRow) -> None:

@@ -155,7 +155,7 @@ def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
         run(killed_channel, maps=True).execute()
     resumed_run = run(resumed_channel, maps=True, attempt=2, resume=killed_channel.saved)
     resumed_result = resumed_run.execute()
-    assert resumed_channel.of(Started)[0].step > 11
+    assert resumed_channel.messages_of(Started)[0].step > 11
     assert plain_result.maps is None and reference_result.maps is not None
     assert list(reference_result.maps["moments"]) == list(MOMENTS)
     assert [moment["step"] for moment in reference_result.maps["moments"].values()] == [0, 11, 23]

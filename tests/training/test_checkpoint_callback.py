@@ -124,7 +124,7 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
         resumed_channel = listener()
         resumed_run = Run(dataclasses.replace(request, attempt=2, resume=[saved]), resumed_channel)
         resumed_state = full_state(resumed_run, resumed_run.execute())
-        assert resumed_channel.of(Started)[0].step == saved.step
+        assert resumed_channel.messages_of(Started)[0].step == saved.step
         assert [name for name in expected if not same(resumed_state[name], expected[name])] == [], saved.step
     return behind
 
@@ -203,15 +203,15 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
             dataclasses.replace(checkpointed_request, attempt=2, resume=channel.saved[:2]), resumed_channel
         )
         assert same(full_state(resumed_run, resumed_run.execute()), expected)
-        assert resumed_channel.of(Started)[0].step == (die_at - 1) // 4 * 4
-        assert resumed_channel.of(Started)[0].notes == []
+        assert resumed_channel.messages_of(Started)[0].step == (die_at - 1) // 4 * 4
+        assert resumed_channel.messages_of(Started)[0].notes == []
 
 
 def steps_kept(request: RunRequest, channel: Any) -> list[int]:
     finished = Run(request, channel).execute()
     assert finished.checkpoint_seconds > 0
     assert finished.checkpoint_seconds < finished.seconds
-    return [message.saved.step for message in channel.of(Kept)]
+    return [message.saved.step for message in channel.messages_of(Kept)]
 
 
 def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
@@ -236,7 +236,7 @@ def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rar
     trained.append(run)
     run.execute()
     # not behind 24, the end
-    assert [message.saved.step for message in channel.of(Kept)] == [3, 6, 9, 12, 15, 18, 21]
+    assert [message.saved.step for message in channel.messages_of(Kept)] == [3, 6, 9, 12, 15, 18, 21]
 
 
 def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
@@ -245,7 +245,7 @@ def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
     channel = listener()
     request = request_for(checkpoints=str(tmp_path), checkpoint_every=3600.0)
     Run(request, channel).execute()
-    assert channel.of(Kept) == []
+    assert channel.messages_of(Kept) == []
 
 
 def test_a_validation_within_an_accumulated_gradient_is_kept_after_the_step(
@@ -271,6 +271,6 @@ def test_a_run_on_a_stream_that_does_not_know_its_position_begins_again_and_says
     assert (finished.state, finished.step, channel.saved) == ("stopped", 7, [])
     with pytest.warns(UserWarning, match="do not know their position"):
         Run(dataclasses.replace(request, attempt=2), restarted_channel).execute()
-    (started,) = restarted_channel.of(Started)
+    (started,) = restarted_channel.messages_of(Started)
     assert started.step == 0
     assert started.notes == ["The training data do not know their position: the run begins again."]

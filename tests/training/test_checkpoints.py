@@ -69,7 +69,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_it_is_used
     damage(Path(saved[0].url))
     channel = listener()
     finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert started.step == 4
     (note,) = started.notes
     assert note.startswith(f"The checkpoint step-8-1.ckpt of step 8 {reason}")
@@ -85,7 +85,7 @@ def test_without_a_checkpoint_that_can_be_used_the_run_begins_again(
     Path(saved[1].url).unlink()
     channel = listener()
     finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert started.step == 0
     assert [note.endswith(": the run begins again.") for note in started.notes] == [False, True]
     assert finished.reports == Run(request_for(), listener()).execute().reports
@@ -182,8 +182,8 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_at_once(
     finished = Run(request_for(checkpoints=str(tmp_path / "ticket")), channel).execute()
     assert finished.state == "complete"
     assert finished.reports == Run(request_for(), listener()).execute().reports
-    assert channel.of(Kept) == []
-    assert [message.why for message in channel.of(NotKept)] == ["No space left on device"] * 5
+    assert channel.messages_of(Kept) == []
+    assert [message.why for message in channel.messages_of(NotKept)] == ["No space left on device"] * 5
     assert capsys.readouterr().out.count("No space left on device") == 5
     # nothing half-written is left behind
     assert list((tmp_path / "ticket").iterdir()) == []
@@ -196,7 +196,7 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_run(
     request, channel = request_for(checkpoints=str(tmp_path / "file" / "ticket")), listener()
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert {message.why for message in channel.of(NotKept)} == {"Not a directory"}
+    assert {message.why for message in channel.messages_of(NotKept)} == {"Not a directory"}
 
 
 def test_a_folder_that_is_closed_does_not_end_the_run(
@@ -215,7 +215,7 @@ def test_a_folder_that_is_closed_does_not_end_the_run(
     channel = listener()
     finished = Run(request_for(checkpoints=str(folder)), channel).execute()
     assert finished.state == "complete"
-    assert {message.why for message in channel.of(NotKept)} == {"Permission denied"}
+    assert {message.why for message in channel.messages_of(NotKept)} == {"Permission denied"}
 
 
 def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
@@ -247,7 +247,7 @@ def test_a_file_url_is_a_folder_like_any_other(request_for: Any, listener: Any, 
     Run(request, channel).execute()
     assert channel.saved[0].url == f"file://{tmp_path}/ticket/step-7-1.ckpt"
     Run(dataclasses.replace(request, attempt=2, resume=channel.saved), resumed_channel).execute()
-    assert resumed_channel.of(Started)[0].step == 7
+    assert resumed_channel.messages_of(Started)[0].step == 7
 
 
 def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
@@ -266,7 +266,7 @@ def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
     resumed_request = dataclasses.replace(request, attempt=2, resume=[gone, damaged, *channel.saved])
     finished = Run(resumed_request, resumed_channel).execute()
     assert (finished.reports, finished.measurements) == (expected.reports, expected.measurements)
-    (started,) = resumed_channel.of(Started)
+    (started,) = resumed_channel.messages_of(Started)
     assert started.step == 8
     assert ["is not there" in started.notes[0], "is damaged" in started.notes[1]] == [True, True]
     # what was on its way is gone
@@ -280,8 +280,8 @@ def test_a_bucket_that_is_gone_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}-gone/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert "bucket does not exist" in channel.of(NotKept)[0].why
-    assert channel.of(Kept) == []
+    assert "bucket does not exist" in channel.messages_of(NotKept)[0].why
+    assert channel.messages_of(Kept) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -307,8 +307,8 @@ def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.reports == Run(request_for(), listener()).execute().reports
-    assert [message.saved.step for message in channel.of(Kept)] == [4, 16, 20]
-    assert [message.why.partition(":")[0] for message in channel.of(NotKept)] == [
+    assert [message.saved.step for message in channel.messages_of(Kept)] == [4, 16, 20]
+    assert [message.why.partition(":")[0] for message in channel.messages_of(NotKept)] == [
         "PermissionError",
         "OSError",
     ]

@@ -181,7 +181,7 @@ def test_compiled_steps_report_what_the_steps_as_they_are_written_report(
         channel = listener()
         request = request_for(module, compile=mode, trainer={"max_steps": 8}, **request_options)
         Run(request, channel).execute()
-        reports[mode] = [report.value for report in channel.of(Report)]
+        reports[mode] = [report.value for report in channel.messages_of(Report)]
     assert reports["default"] == pytest.approx(reports[None], rel=1e-4)
 
 

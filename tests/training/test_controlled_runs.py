@@ -92,7 +92,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
         run(killed_channel).execute()
     resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
     resumed_result = resumed_run.execute()
-    assert [message.step for message in resumed_channel.of(Started)] == [8]
+    assert [message.step for message in resumed_channel.messages_of(Started)] == [8]
     assert (resumed_result.reports, resumed_result.measurements, resumed_result.curves) == (
         reference_result.reports,
         reference_result.measurements,
@@ -143,7 +143,7 @@ def test_a_dry_run_tries_the_control_that_is_searched(controls: Controls, listen
     request = controls(way, task="rehearse", space=space, parameters={"temperature_init": 2.0})
     channel = listener()
     assert isinstance(rehearse(request, channel), Finished)
-    assert "controlled the entropy for two steps" in [stage.what for stage in channel.of(Stage)]
+    assert "controlled the entropy for two steps" in [stage.what for stage in channel.messages_of(Stage)]
 
 
 @pytest.mark.long

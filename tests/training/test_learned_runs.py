@@ -126,7 +126,7 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
         run(killed_channel).execute()
     resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
     resumed_result = resumed_run.execute()
-    assert [message.step for message in resumed_channel.of(Started)] == [8]
+    assert [message.step for message in resumed_channel.messages_of(Started)] == [8]
     assert (resumed_result.reports, resumed_result.measurements, resumed_result.curves) == (
         reference_result.reports,
         reference_result.measurements,

@@ -262,7 +262,7 @@ def test_what_loggers_leave_in_a_checkpoint_breaks_no_resume(
     resumed_channel = listener()
     run = Run(request_for(**logged, attempt=2, resume=killed_channel.saved), resumed_channel)
     assert run.execute().reports == expected.reports
-    assert resumed_channel.of(Started)[0].step == killed_channel.saved[0].step
+    assert resumed_channel.messages_of(Started)[0].step == killed_channel.saved[0].step
     for reference_param, resumed_param in zip(
         reference_run.module.parameters(), run.module.parameters(), strict=True
     ):
@@ -381,7 +381,7 @@ def test_a_logger_that_is_down_is_left_out_and_the_run_goes_on(
     run = Run(request_for(logger=[brittle, csv_logger(tmp_path)]), channel)
     finished = run.execute()
     assert finished.reports == expected.reports
-    notes = [*channel.of(Started)[0].notes, *finished.notes]
+    notes = [*channel.messages_of(Started)[0].notes, *finished.notes]
     assert notes == [
         "trainer.logger.0: Brittle failed (ConnectionError: the server "
         "http://bob:***@host/mlflow is away). The run continues without it."

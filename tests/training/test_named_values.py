@@ -130,7 +130,7 @@ def test_each_step_is_trained_at_the_temperature_of_its_schedule(
     assert run.execute().state == "complete"
     assert step_taus(run) == pytest.approx(linear(), rel=1e-6)
     assert set(step_taus(run, 1)) == {2.0}
-    assert channel.of(Started)[0].layers == [f"criterion.{reads}"]
+    assert channel.messages_of(Started)[0].layers == [f"criterion.{reads}"]
 
 
 def test_a_schedule_of_another_kind_follows_its_formula(make_request: RequestMaker, listener: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_run_that_was_interrupted_in_mid_schedule_trains_to_the_same_bits(
         run(killed_channel).execute()
     resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
     resumed_result = resumed_run.execute()
-    assert resumed_channel.of(Started)[0].step == 8
+    assert resumed_channel.messages_of(Started)[0].step == 8
     assert step_taus(resumed_run) == pytest.approx(linear()[8:], rel=1e-6)
     assert resumed_result.reports == reference_result.reports
     assert resumed_result.measurements == reference_result.measurements
@@ -308,7 +308,9 @@ def test_a_check_finds_the_temperature_that_the_module_has(
     moving = {"contrast.schedule": "linear", "contrast.temperature_final": 0.01}
     rehearsed = rehearse(dataclasses.replace(request, task="rehearse", parameters=moving), channel)
     assert rehearsed.found == initial_taus
-    assert f"tested the temperatures at criterion.{reads}" in [stage.what for stage in channel.of(Stage)]
+    assert f"tested the temperatures at criterion.{reads}" in [
+        stage.what for stage in channel.messages_of(Stage)
+    ]
 
 
 def test_without_named_temperatures_nothing_is_found(make_request: RequestMaker) -> None:

@@ -208,7 +208,9 @@ def test_it_is_learned_as_a_parameter_would_be(make_request: RequestMaker, liste
 def test_a_dry_run_proves_that_training_reads_it(make_request: RequestMaker, listener: Any) -> None:
     channel = listener()
     rehearse(make_request(task="rehearse"), channel)
-    assert "tested the temperatures at contrast_temperature" in [stage.what for stage in channel.of(Stage)]
+    assert "tested the temperatures at contrast_temperature" in [
+        stage.what for stage in channel.messages_of(Stage)
+    ]
     with pytest.raises(AttachError, match=r'temperatures\.contrast.*nothing reads "contrast_temperature"'):
         rehearse(make_request(task="rehearse", init={"reads": False}), listener())
 

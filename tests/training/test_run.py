@@ -74,7 +74,7 @@ def test_a_module_with_callbacks_and_hyperparameters_of_its_own_is_tempered_and_
         run(resumed_channel, attempt=2, resume=killed_channel.saved).execute().reports
         == reference_result.reports
     )
-    assert resumed_channel.of(Started)[0].step == 4
+    assert resumed_channel.messages_of(Started)[0].step == 4
 
 
 def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(
@@ -120,7 +120,7 @@ def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
     finished = Run(request_for(), channel).execute()
     assert finished.state == "stopped"
     assert 8 <= finished.step <= 10
-    assert [report.step for report in channel.of(Report)] == [4, 8]
+    assert [report.step for report in channel.messages_of(Report)] == [4, 8]
     assert finished.measurements == {}
 
 
@@ -147,8 +147,8 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
     channel = listener()
     finished = Run(request_for(init={"diverge_at": 9}), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 10)
-    assert all(math.isfinite(report.value) for report in channel.of(Report))
-    assert [report.step for report in channel.of(Report)] == [4, 8]
+    assert all(math.isfinite(report.value) for report in channel.messages_of(Report))
+    assert [report.step for report in channel.messages_of(Report)] == [4, 8]
 
 
 def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
@@ -158,7 +158,7 @@ def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
     channel = listener()
     finished = Run(request_for(), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 4)
-    assert channel.of(Report) == []
+    assert channel.messages_of(Report) == []
 
 
 def test_a_metric_that_was_never_logged_is_named_with_those_that_were(
@@ -185,14 +185,14 @@ def test_every_batch_of_training_validation_and_evaluation_is_progress(
 ) -> None:
     channel = listener()
     Run(request_for(evaluations=[Evaluation(name="test", on="test")]), channel).execute()
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert (started.step, started.total_steps, started.device) == (0, 24, "cpu")
     message_types = [type(message).__name__ for message in channel.heard]
     # built, and taken up at the beginning; then four batches and one of validation, over and over
     assert message_types[:3] == ["Progress", "Started", "Progress"]
     trained = ["Progress"] * 5 + ["Report"]
     assert message_types[2:] == trained * 6 + ["Progress"]
-    steps = [message.step for message in channel.of(Progress)]
+    steps = [message.step for message in channel.messages_of(Progress)]
     assert sorted(set(steps)) == list(range(25))
     assert steps == sorted(steps)
 
@@ -203,7 +203,7 @@ def test_progress_is_said_no_more_often_than_an_agent_needs(
     monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 3600.0)
     channel = listener()
     Run(request_for(), channel).execute()
-    assert [message.step for message in channel.of(Progress)] == [0]
+    assert [message.step for message in channel.messages_of(Progress)] == [0]
 
 
 def test_the_last_validation_serves_as_the_measurement_of_the_end(request_for: Any, listener: Any) -> None:

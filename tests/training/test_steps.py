@@ -29,7 +29,7 @@ def train_run(request: Any, listener: Any) -> tuple[Any, Any, list[float]]:
     channel, recorder = listener(), ProgressRecorder()
     run = Run(request, channel)
     run.trainer.callbacks.append(recorder)
-    return run.execute(), channel.of(Started)[0], recorder.progress
+    return run.execute(), channel.messages_of(Started)[0], recorder.progress
 
 
 def test_a_training_by_epochs_counts_batches_whatever_steps_its_module_takes(

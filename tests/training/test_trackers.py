@@ -42,7 +42,7 @@ def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the
         channel = listener()
         finished = Run(request_for(trainer=trainer, label=LABEL), channel).execute()
         assert finished.reports == expected.reports
-        run_notes.append([*channel.of(Started)[0].notes, *finished.notes])
+        run_notes.append([*channel.messages_of(Started)[0].notes, *finished.notes])
     ((first,), (second,)) = run_notes
     assert first.startswith("trainer.logger: MLFlowLogger failed (") and "Max retries exceeded" in first
     assert second == (

@@ -21,7 +21,7 @@ def test_a_module_without_attention_is_trained_as_it_is(request_for: Any, listen
     request = request_for("PooledStock", compared=True, parameters={"widths": [4, 6]}, evaluations=TEST)
     finished = Run(request, channel).execute()
     assert finished.state == "complete" and finished.step == 24
-    assert channel.of(Started)[0].layers == []
+    assert channel.messages_of(Started)[0].layers == []
     # with no plan that moves, its end and the moment are the same
     assert finished.measurements["test"] == finished.measurements["test_current"]
     assert rehearse(request_for("PooledStock", compared=True, task="rehearse", evaluations=TEST), listener())
@@ -37,7 +37,7 @@ def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
             request_for("Stock", compared=True, attach=attach, evaluations=TEST), channel
         ).execute()
         values.append(finished.measurements["test"])
-        assert len(channel.of(Started)[0].layers) == (0 if attach is None else 2)
+        assert len(channel.messages_of(Started)[0].layers) == (0 if attach is None else 2)
     # at temperature 1 attaching changes nothing
     assert values[0] == values[1]
     with pytest.raises(SpecError, match="temperature_init is a temperature parameter.*Add attach:"):

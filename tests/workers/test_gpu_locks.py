@@ -20,10 +20,10 @@ from tempopt.workers.placement import Need, Placement, count_workers, deal
 MACHINE = Machine(cores=64, cards=("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))
 _AGENT = """
 import sys
-from tests.workers.test_gpu_locks import MACHINE, on
+from tests.workers.test_gpu_locks import MACHINE, deal_gpus
 from tempopt.workers.gpu_locks import claimed
-with claimed(MACHINE, on(float(sys.argv[1]), int(sys.argv[2]))) as places:
-    print(*(card for place in places for card in place.gpus), flush=True)
+with claimed(MACHINE, deal_gpus(float(sys.argv[1]), int(sys.argv[2]))) as places:
+    print(*(card for placement in places for card in placement.gpus), flush=True)
     sys.stdin.read()
 """
 

@@ -90,7 +90,7 @@ def test_forked_and_cold_workers_train_the_same_in_their_first_run_and_in_their_
         "        Path('threads').write_text(str(torch.get_num_threads()))\n"
         # large enough that PyTorch divides it among its threads
         "        noise = torch.randn(300, 300) @ torch.randn(300, 300)\n"
-        "        weights = sum(each.sum() for each in self.parameters())\n"
+        "        weights = sum(param.sum() for param in self.parameters())\n"
         "        return super().training_step(batch, index) + noise.mean() * weights\n"
     )
     request = request_for(parameters={"temperature_init": 2.0, "entropy_lambda": 0.1})
@@ -155,8 +155,8 @@ def test_a_worker_is_not_told_where_the_studies_are_and_who_the_agent_is(
         monkeypatch.setenv(name, "3")
     (tmp_path / "curious.py").write_text(
         "import json, os, sys\nfrom pathlib import Path\nfrom toy_modules import Toy\n\n"
-        "seen = dict(os.environ), sys.path[0], os.getpgrp() == os.getpid()\n"
-        "Path('seen.json').write_text(json.dumps(seen))\n"
+        "state = dict(os.environ), sys.path[0], os.getpgrp() == os.getpid()\n"
+        "Path('seen.json').write_text(json.dumps(state))\n"
         "class Curious(Toy): ...\n"
     )
     worker = start(start_method)
