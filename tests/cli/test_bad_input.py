@@ -286,7 +286,7 @@ def test_what_can_only_be_seen_by_running(
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can."""
+    """A port at which nothing listens, and no other process can."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         yield int(listener.getsockname()[1])

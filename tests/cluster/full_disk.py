@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or closed under each thing that a search writes, and given back meanwhile.
+"""A disk that is full, read-only or closed under each thing that a search writes, and freed meanwhile.
 
 ``python -m tests.cluster.full_disk [DATABASE ...] [TROUBLE ...]`` prints as a table what each of them did to
 a study, beside the same study undisturbed. As root on Linux: the disks are small mounted file systems.

@@ -1,4 +1,4 @@
-"""The database is away for a while, or somebody wants the machine: nothing is lost, nothing is done again."""
+"""The database is away for a while, or the machine is needed: nothing is lost, nothing is done again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_onc
     server.start()
     assert site.end(agent) == 0, site.log_text()
     assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
-    # nothing was trained twice: not one attempt was thrown away
+    # nothing was trained twice: not one attempt was discarded
     assert {row.attempt for row in studies.tickets(site.url)} == {1}
 
 

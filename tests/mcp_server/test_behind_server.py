@@ -219,6 +219,6 @@ def test_a_token_for_some_studies_sees_and_begins_no_others(
             ask(coder, "search", spec=spec_of(name))
     with pytest.raises(AccessDenied, match=r'begin with "coder-"'):
         ask(coder, "compare", spec=spec_of("new"), sets=["{}", "{temperature_init: 2}"])
-    # there is something to go on with, so that nothing is tried
+    # there is a study to continue, so that nothing is tried
     assert ask(coder, "search", spec=spec_of("coder-1"))["study"] == "coder-1"
     assert sorted(names(running_server.store)) == ["coder-1", "secret"]

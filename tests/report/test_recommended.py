@@ -58,7 +58,7 @@ def page_parts(result: StudyResult) -> tuple[str, str, list[str]]:
 
 
 def parse_command(command: str) -> Any:
-    """Return what the command line makes of a command that somebody copies."""
+    """Return what the command line makes of a copied command."""
     parser, _ = cli.build_parsers()
     tempopt, *words = shlex.split(command)
     assert tempopt == "tempopt"
