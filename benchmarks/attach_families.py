@@ -34,7 +34,7 @@ BITES = 1e-4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way comes to."""
+    """The outcome of one way."""
 
     said: str
     way: str = ""
@@ -78,7 +78,7 @@ def distance(output: Tensor, other_output: Tensor) -> float:
 
 
 def try_method(family: Family, model: nn.Module, method: str, truth: Tensor, shift_size: float) -> Outcome:
-    """Return what one way comes to, with its self-test on the same batch."""
+    """Return the outcome of one way, with its self-test on the same batch."""
     model = copy.deepcopy(model)
     try:
         attachment = attach(model, {"temperature_init": 2.0}, way=method, example=None)

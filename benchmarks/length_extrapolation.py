@@ -2,7 +2,7 @@
 
 Su 2021 ("entropy invariance", kexue.fm/archives/8823) trained masked language models on 64 tokens and read
 longer texts: attention scaled by ln n / ln n0 (E) lost less than attention as it is (O). Here both train
-with the same seeds, and what each length comes to is printed beside the article's numbers, whichever way
+with the same seeds, and the accuracy at each length is printed beside the article's numbers, whichever way
 it comes out. The article's models, text and number of seeds are others: only the pattern can be compared.
 """
 

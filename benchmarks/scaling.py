@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """What a case has come to.
+    """The outcome of a case.
 
     Args:
         seconds: From the moment when the agents were let go to the end of the last trial.

@@ -1,8 +1,8 @@
 """How many training steps does a search take to the right answer? Tuners compared on recorded trainings.
 
 A simulated clock, several asynchronous workers, the same budget for all (benchmarks/simulated); what
-trainings come to is recorded (benchmarks/recorded). Each search is judged by what the configuration it would
-name comes to in truth, not by the best value that it has seen. Results are kept as lines of a file, so that
+trainings are worth is recorded (benchmarks/recorded). Each search is judged by what the configuration it
+would name is worth in truth, not by the best value that it has seen. Results are kept as lines of a file, so that
 tuners of another environment can be added, and a search that is there is not run again.
 
     python -m benchmarks.search --repetitions 30 --budget 40        # whatever can be imported here

@@ -1,4 +1,4 @@
-"""What do looks on the way save, and do level and coverage hold? Looks at 4, 8, 12, 16 pairs beside fixed.
+"""What do interim looks save, and do level and coverage hold? Looks at 4, 8, 12, 16 pairs beside fixed.
 
 Differences are normal with standard deviation 1. A sequence of looks ends where its boundary is crossed, at
 16 pairs, or where the gain is not above zero (which no boundary counts on). The second table goes through

@@ -80,7 +80,7 @@ def run_server(storage: str) -> Iterator[Serving]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a case has come to, in one of the two ways.
+    """The outcome of a case, in one of the two ways.
 
     Args:
         found: What the agents have seen.

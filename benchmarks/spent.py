@@ -127,7 +127,7 @@ def run(
     by its parent, and a look at the table ten times a second misses of each process what it did after
     the last look. Ray waits for none of its workers, so that of its processes a little is missed.
     """
-    # whoever outlives its parent becomes a child of this process, and can be seen and waited for
+    # a process that outlives its parent becomes a child of this process, and can be seen and waited for
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     cpu_before, busy, clock = _waited_for(), _busy_seconds(), time.monotonic()
     watch = Watch(is_daemon)

@@ -1,7 +1,7 @@
 """How often is a verdict wrong, and how often right? Whole studies in worlds in which the truth is known.
 
-Search, choosing, confirmation and verdict are tempopt's own (benchmarks/simulated/whole.py); what a training
-comes to is said by a world in closed form (benchmarks/simulated/worlds.py). What has been run is not run
+Search, choosing, confirmation and verdict are tempopt's own (benchmarks/simulated/whole.py); the value of
+a training is given by a world in closed form (benchmarks/simulated/worlds.py). What has been run is not run
 again.
 
     python -m benchmarks.verdicts null-3 level-3@1 --studies 300 --rounds 5 --processes 2

@@ -1,7 +1,7 @@
 """What is an earlier study worth? Searches on recorded trainings, begun from nothing and from other studies.
 
 Each search begins with what a study of 40 trials has kept, of the same task (with other seeds) or of another
-one, and is asked on its way what it would name. What is named is judged by what it comes to in truth.
+one, and is asked on its way what it would name. What is named is judged by its true value.
 
     python -m benchmarks.warm_start --searches 10
 """

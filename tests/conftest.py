@@ -16,7 +16,7 @@ settings.register_profile("house", deadline=None, derandomize=True, database=Non
 settings.load_profile("house")
 
 
-# Whoever starts tests in the background has them ignore Ctrl-C, and so every process that they start.
+# Tests that are started in the background ignore Ctrl-C, and so every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -37,7 +37,7 @@ def _no_settings(tmp_path_factory: pytest.TempPathFactory) -> str:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, _no_settings: str) -> None:
     for name in [name for name in os.environ if name.startswith("TEMPOPT_")]:
         monkeypatch.delenv(name)
-    # the servers that whoever tests has logged in to
+    # the servers that the user has logged in to
     monkeypatch.setenv("XDG_CONFIG_HOME", _no_settings)
 
 
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not tested, and how to have it tested, where nobody can overlook it."""
+    """Say what was not tested, and how to have it tested, where it cannot be overlooked."""
     skip_reports = (report.longrepr for report in terminalreporter.getreports("skipped"))
     reasons = {
         location[2].removeprefix("Skipped: ") for location in skip_reports if isinstance(location, tuple)

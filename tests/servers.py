@@ -122,7 +122,7 @@ class Server:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Remove a database, with any connections to it."""
         force = " WITH (FORCE)" if self.base.startswith("postgresql") else ""
         self.execute(f"DROP DATABASE {name}{force}")
 
@@ -229,7 +229,7 @@ class PrivateServer(Server, ABC):
             self._process = None
 
     def stop(self) -> None:
-        """End the server in good order, whoever is connected to it."""
+        """End the server in good order, with any connections to it."""
         if self._process is not None:
             self._process.send_signal(self.end)
             try:
@@ -368,7 +368,7 @@ def why_not(backend: str) -> str:
 
 
 def start_private(backend: str, host: str = LOOPBACK, disk: Path | None = None) -> PrivateServer:
-    """Return a new private server of a backend, running; whoever asks for it removes it."""
+    """Return a new private server of a backend, running; the caller removes it."""
     return _PRIVATE[backend](host, disk)
 
 

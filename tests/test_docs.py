@@ -3,7 +3,7 @@
 Every fenced block of README and docs is taken by its language. Python is executed, page by page in one
 namespace and in a folder of the page's own, and what it prints is the ``output`` block behind it; yaml is a
 spec, or parts of one; whatever line begins with ``tempopt`` is read by the parser of the command line. A
-block with a title is a file of that name, too. ``<!-- not run: why -->`` before a block says that nobody
+block with a title is a file of that name, too. ``<!-- not run: why -->`` before a block says that no test
 carries it out here.
 """
 

@@ -13,7 +13,7 @@ from tempopt.files import absolute, read_text, replace
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """A pipe that nobody writes into."""
+    """A pipe that nothing writes into."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     return path

@@ -44,7 +44,7 @@ STORED = {
 
 
 class LossModule(L.LightningModule):
-    """An encoder, and on its embeddings a loss of somebody else's."""
+    """An encoder, and on its embeddings a loss of another library."""
 
     def __init__(self, case: ForeignLoss, temperature: float | None = None) -> None:
         super().__init__()

@@ -186,7 +186,7 @@ def is_same_study(study_run: EndedStudy, other_run: EndedStudy) -> bool:
 def begin_study(
     spec: dict[str, Any], url: str = URL, condition: Callable[[Any], bool] = lambda snapshot: True
 ) -> None:
-    """Leave the study as somebody leaves it who goes away at once."""
+    """Leave the study as a user leaves it who goes away at once."""
 
     def leave() -> None:
         raise KeyboardInterrupt

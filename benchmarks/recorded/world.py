@@ -6,8 +6,8 @@ configurations nearest by. A seed is a recorded seed throughout a world, so that
 trainings of one seed stays common. The forest is of another family than any sampler that is compared.
 
 Where a metric has two humps (associative recall: some seeds learn, others hardly do), all of this is done on
-its logits: else a poor configuration would come to more than 1 with a lucky seed, and the best ones would be
-as noisy as those in the middle. What one comes to in truth is the mean over all that may be drawn.
+its logits: else a poor configuration would reach more than 1 with a lucky seed, and the best ones would be
+as noisy as those in the middle. The true value of one is the mean over all that may be drawn.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _beyond(parameters: Mapping[str, Any]) -> list[int]:
 
 
 class World:
-    """What trainings of a task come to.
+    """The values of trainings of a task.
 
     Args:
         task: Name of the task.
@@ -218,7 +218,7 @@ class World:
         return np.argsort(distances + 1e9 * (self._seeds != seed), axis=1, kind="stable")[:, :_NEAREST]
 
     def truth(self, sets: Sequence[Mapping[str, Any]]) -> Array:
-        """Return what configurations come to on test data in the mean over seeds."""
+        """Return the mean over seeds of configurations' values on test data."""
         values: Array = self.expected(sets)[:, -1]
         return values
 
@@ -248,7 +248,7 @@ class World:
 
     @cached_property
     def baseline(self) -> float:
-        """What τ = 1 comes to on test data, with the best of the recorded values of what else is searched."""
+        """The value of τ = 1 on test data, with the best of the recorded values of what else is searched."""
         return float(self._sign * (self._sign * self.truth(self._flat)).max())
 
     @cached_property
@@ -260,7 +260,7 @@ class World:
 
     @cached_property
     def best(self) -> float:
-        """What the best known configuration comes to on test data: of those recorded, and of many between."""
+        """The value of the best known configuration on test data: of those recorded, and of many between."""
         sets = [*self.draw_sets(0), *self._recorded]
         return float(self._sign * (self._sign * self.truth(sets)).max())
 
@@ -277,7 +277,7 @@ class World:
 
     @cached_property
     def high(self) -> float:
-        """What the best twentieth of the space comes to at the least, more being better."""
+        """The least value of the best twentieth of the space, more being better."""
         return float(np.quantile(self._sign * self.truth(self.draw_sets(1)), 0.95))
 
     def pair_deviation(self) -> float:

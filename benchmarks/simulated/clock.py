@@ -81,7 +81,7 @@ def simulate(
     """Run a search until its trainings have taken a number of steps.
 
     Args:
-        world: What trainings come to.
+        world: The values of trainings.
         make: Makes the tuner.
         budget: Training steps; no training is begun after they are spent.
         workers: Trainings side by side.

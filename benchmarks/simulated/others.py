@@ -2,7 +2,7 @@
 
 Neither Ray's cluster nor Syne Tune's backends are started. Ray Tune's population based training is left out:
 it changes the hyperparameters of a run in the middle and gives it the weights of another one, and what such a
-mixture comes to cannot be answered by a world that knows whole trainings with one parameter set each.
+mixture is worth cannot be answered by a world that knows whole trainings with one parameter set each.
 
 Syne Tune 0.16 has neither MOBSTER nor DyHPO, nor has 0.15; both are tried in 0.14.2, the last to have them.
 BOHB and ASHACQR are what 0.16 itself offers where the configurations of ASHA are to be chosen by a model.

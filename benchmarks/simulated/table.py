@@ -1,4 +1,4 @@
-"""The table of searches: what each would name comes to in truth, by trainings spent."""
+"""The table of searches: the true value of what each would name, by trainings spent."""
 
 from __future__ import annotations
 

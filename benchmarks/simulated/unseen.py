@@ -222,7 +222,7 @@ class UnseenWorld:
         return _ALWAYS + (0.5 - _ALWAYS) * min(max(self._beyond(parameters) / 0.15, 0.0), 1.0)
 
     def worth(self, parameters: Parameters) -> float:
-        """Return what a set comes to in the mean over seeds, as a share of the known gain."""
+        """Return a set's mean value over seeds, as a share of the known gain."""
         return self._calm(parameters) - self.kind.collapse * (self.collapse_rate(parameters) - _ALWAYS)
 
     def _calm(self, parameters: Parameters) -> float:
@@ -231,7 +231,7 @@ class UnseenWorld:
         return height - self.kind.cliff * bool(is_beyond)
 
     def truth(self, sets: Sequence[Parameters]) -> Array:
-        """Return what sets come to in the mean over seeds."""
+        """Return the mean values of sets over seeds."""
         return np.array([self.worth(params) for params in sets])
 
     def train(self, parameters: Parameters, seed: int) -> Training:

@@ -26,7 +26,7 @@ from tempopt.workers.messages import Evaluation, guard_name
 
 
 class World(Protocol):
-    """What trainings come to.
+    """The values of trainings.
 
     A world may have a method ``measure(parameters, seed, evaluation)`` as well: what a training is
     worth at its end under any temperature (``benchmarks.simulated.worlds``). One that has none says what its
@@ -54,7 +54,7 @@ class StudySimulation:
     """One study.
 
     Args:
-        world: What trainings come to.
+        world: The values of trainings.
         spec: The study's spec, of the world's task.
         earlier: What it has kept of earlier studies.
         weighs: Whether the search is told what its runs measure of guarded metrics.

@@ -128,7 +128,7 @@ def _squared_distance(places: Sequence[float], shift: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collapse:
-    """Trainings that come to a bad end, each by itself.
+    """Trainings that end badly, each by itself.
 
     Args:
         at_one: How probable that is at τ = 1.
@@ -161,7 +161,7 @@ class Cost:
     margin: float
 
     def loss(self, plan: Course) -> float:
-        """Return what the loss comes to in the mean over seeds."""
+        """Return the mean of the loss over seeds."""
         return 1.0 + self.at_best * (plan.mean / _PEAKS["level"]) ** 2
 
 
@@ -178,13 +178,13 @@ class Made:
         curvature: What it costs to be off the best place of one of them by the whole of its range.
         gain: What temperature is worth; None: nothing.
         tied: How temperature and the others hang together; None: not at all.
-        collapse: Which trainings come to a bad end; None: none.
+        collapse: Which trainings end badly; None: none.
         cost: What temperature costs in another metric, which is guarded; None: nothing.
         named: Whether two temperatures have names; what temperature is worth is the mean over all that are
             searched, and so is what other parameters hang on.
         attends: Whether attention's is searched.
         read: Whether the metric changes with named temperatures at inference, so that they are tested there.
-        learned: Share of the gain that learned temperatures come to at the highest ratio of learning rates
+        learned: Share of the gain that learned temperatures reach at the highest ratio of learning rates
             that is tried, and half of it at any other.
         noise: Distribution of chance.
         uneven: Whether what is a training's own is wider the farther the temperatures are from the
@@ -264,11 +264,11 @@ class Made:
         return None if is_claimed is None else not is_claimed
 
     def truth(self, sets: Sequence[Parameters]) -> Array:
-        """Return what parameter sets come to in the mean over seeds."""
+        """Return the mean values of parameter sets over seeds."""
         return np.array([self.worth(params) for params in sets])
 
     def worth(self, parameters: Parameters, evaluated_params: Parameters | None = None) -> float:
-        """Return what a parameter set comes to in the mean over seeds.
+        """Return a parameter set's mean value over seeds.
 
         Args:
             parameters: What is trained with.
@@ -283,11 +283,11 @@ class Made:
         return mean_course([course(parameters, name) for name in self.temperatures])
 
     def failure_rate(self, parameters: Parameters) -> float:
-        """Return how probable it is that a training comes to a bad end."""
+        """Return how probable it is that a training ends badly."""
         return 0.0 if self.collapse is None else self.collapse.probability(self._course(parameters))
 
     def _calm(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
-        """Return what a parameter set comes to where nothing collapses."""
+        """Return a parameter set's value where nothing collapses."""
         plan = self._course(parameters)
         places = [place(name, float(parameters[name])) for name in self.other_names]
         loss = _squared_distance(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
@@ -349,7 +349,7 @@ class Made:
         return self.cost.loss(self._course(parameters)) + seed_noise + run_noise
 
     def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, run_luck: Luck) -> float:
-        """Return what a training comes to, without the noise of a validation or a test."""
+        """Return a training's value, without the noise of a validation or a test."""
         value = self._calm(parameters, plan) + of_seed(seed, self.noise) + run_luck.run
         if self.collapse is not None and run_luck.chance < self.collapse.probability(
             self._course(parameters)

@@ -1,4 +1,4 @@
-"""A module that runs out of a card's memory as often as it is told to, and writes down where it trains."""
+"""A module that runs out of a card's memory as often as asked, and writes down where it trains."""
 
 from __future__ import annotations
 

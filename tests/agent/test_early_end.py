@@ -1,4 +1,4 @@
-"""A search that ends by what it may still be worth ends at the same trial, whoever is first."""
+"""A search that ends by what it may still be worth ends at the same trial, whichever agent is first."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(search_study: An
 
 
 class Onlooker(Unobserved):
-    """Somebody who wants to see every five seconds what other agents do."""
+    """An observer that wants to see every five seconds what other agents do."""
 
     others_every = 5.0
 

@@ -262,7 +262,7 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     working = agent(pack_placements(1, 2))
     working.run()
     order = [number for number, _, _ in world.runs]
-    # nobody begins while the long one is waited for, and then the run that waited is the first
+    # no worker begins while the long one is waited for, and then the run that waited is the first
     assert order[:3] == [0, 1, 0]
     assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
     assert {share for number, _, share in world.runs if number > 1} == {0.5}
@@ -360,7 +360,7 @@ def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_lea
     restart_workers(world)
     agent, rows = begin(world, lease=30)
     working = agent(pack_placements(1, 2))
-    # what the neighbour trains is given back when the grace is over
+    # what the neighbour trains is returned when the grace is over
     working._spec = working._spec.with_overrides(["resources.grace=0"])
     with pytest.raises(KeyboardInterrupt):
         working.run()

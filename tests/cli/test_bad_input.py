@@ -58,7 +58,7 @@ trainer: {max_steps: 10, max_time: 1}
 # The layers of toy_modules.Toy.
 
 Start = Callable[..., subprocess.Popen[str]]
-Told = Callable[..., str]
+Runner = Callable[..., str]
 
 
 def _set(*settings: str) -> list[str]:
@@ -98,7 +98,7 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def run_failing(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Told:
+def run_failing(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Runner:
     """Return a runner that gives what a command said on stderr, and sees that it was one message."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{TOYS}")
@@ -119,7 +119,7 @@ def run_failing(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 @pytest.fixture
-def run_refused(run_failing: Told, folder: Path) -> Told:
+def run_refused(run_failing: Runner, folder: Path) -> Runner:
     """Return a runner as ``run_failing``, which sees that no study was begun as well."""
 
     def run(*words: str, **environment: str) -> str:
@@ -145,7 +145,7 @@ def begun_database(folder: Path) -> Path:
 
 
 def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
-    run_refused: Told, folder: Path
+    run_refused: Runner, folder: Path
 ) -> None:
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
     message = run_refused("search", "wrong.yaml")
@@ -166,7 +166,7 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
 @pytest.mark.parametrize("checkpoint_args", [(), ("--checkpoints", "deep/runs")])
 @pytest.mark.long
 def test_a_comparison_that_is_refused_leaves_no_folder(
-    run_refused: Told, folder: Path, checkpoint_args: tuple[str, ...]
+    run_refused: Runner, folder: Path, checkpoint_args: tuple[str, ...]
 ) -> None:
     folders_before = {path for path in folder.iterdir() if path.is_dir()}
     message = run_refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *checkpoint_args)
@@ -185,7 +185,7 @@ def test_a_comparison_that_is_refused_leaves_no_folder(
     ],
 )
 def test_a_spec_that_is_no_spec(
-    run_refused: Told, folder: Path, content: bytes | None, fragment: str
+    run_refused: Runner, folder: Path, content: bytes | None, fragment: str
 ) -> None:
     if content is not None:
         (folder / "given.yaml").write_bytes(content)
@@ -203,12 +203,12 @@ def test_a_spec_that_is_no_spec(
         ("trainer.limit_val_batches=0", "trainer.limit_val_batches: given 0, but a run has to train and to"),
     ],
 )
-def test_a_setting_that_does_not_fit(run_refused: Told, setting: str, fragment: str) -> None:
+def test_a_setting_that_does_not_fit(run_refused: Runner, setting: str, fragment: str) -> None:
     assert fragment in run_refused("search", "toy.yaml", "--set", setting)
 
 
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
-    run_refused: Told, folder: Path
+    run_refused: Runner, folder: Path
 ) -> None:
     (folder / "mine.py").write_text("from toy_modules import Toy\n\n\nclass Mine(Toy):\n    pass\n")
     message = run_refused(
@@ -226,7 +226,9 @@ def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
         assert fragment in message
 
 
-def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(run_refused: Told, folder: Path) -> None:
+def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(
+    run_refused: Runner, folder: Path
+) -> None:
     hides, needy = folder / "lightning_modules", folder / "needy.py"
     hides.mkdir()
     (hides / "__init__.py").touch()
@@ -242,7 +244,7 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(run_refused
 
 
 @pytest.mark.long
-def test_init_of_a_module_that_there_is_not_writes_nothing(run_failing: Told, folder: Path) -> None:
+def test_init_of_a_module_that_there_is_not_writes_nothing(run_failing: Runner, folder: Path) -> None:
     message = run_failing("init", "not.a:Class", "-o", "new.yaml")
     assert 'init: There is no module "not". ' in message
     assert not (folder / "new.yaml").exists()
@@ -276,7 +278,7 @@ class Plain(toy_modules.Stock):
     ],
 )
 def test_what_can_only_be_seen_by_running(
-    run_refused: Told, folder: Path, settings: list[str], fragment: str
+    run_refused: Runner, folder: Path, settings: list[str], fragment: str
 ) -> None:
     (folder / "plain.py").write_text(PLAIN, encoding="utf-8")
     assert fragment in run_refused("search", "toy.yaml", *_set(*settings))
@@ -284,7 +286,7 @@ def test_what_can_only_be_seen_by_running(
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can."""
+    """A port at which nothing listens, and no other process can."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         yield int(listener.getsockname()[1])
@@ -293,7 +295,7 @@ def closed_port() -> Iterator[int]:
 @pytest.mark.service
 @pytest.mark.parametrize(("scheme", "driver"), [("postgresql", "psycopg"), ("mysql", "pymysql")])
 def test_a_database_that_cannot_be_reached(
-    run_failing: Told, closed_port: int, scheme: str, driver: str
+    run_failing: Runner, closed_port: int, scheme: str, driver: str
 ) -> None:
     pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing. pip install tempopt[{scheme}]")
     url = f"{scheme}://me:{WRITTEN}@127.0.0.1:{closed_port}/studies"
@@ -313,7 +315,7 @@ def _connect(driver: str, server: str, **settings: Any) -> Any:
 
 
 @pytest.mark.service
-def test_a_wrong_password(run_failing: Told) -> None:
+def test_a_wrong_password(run_failing: Runner) -> None:
     host, _, port = MARIADB.partition(":")
     _connect("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
     message = run_failing("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
@@ -335,14 +337,14 @@ def test_a_wrong_password(run_failing: Told) -> None:
         ("toy.yaml", "The database sqlite:///toy.yaml failed: file is not a database. The file is some"),
     ],
 )
-def test_a_storage_that_is_none(run_failing: Told, folder: Path, url: str, fragment: str) -> None:
+def test_a_storage_that_is_none(run_failing: Runner, folder: Path, url: str, fragment: str) -> None:
     (folder / "here").mkdir()
     bytes_before = (folder / "toy.yaml").read_bytes()
     assert fragment in run_failing("search", "toy.yaml", "--storage", url)
     assert (folder / "toy.yaml").read_bytes() == bytes_before
 
 
-def test_a_database_that_is_newer_than_the_program(run_failing: Told, begun_database: Path) -> None:
+def test_a_database_that_is_newer_than_the_program(run_failing: Runner, begun_database: Path) -> None:
     with sqlite3.connect(begun_database) as connection:
         connection.execute("UPDATE tempopt_alembic_version SET version_num = '9999'")
     connection.close()
@@ -352,7 +354,7 @@ def test_a_database_that_is_newer_than_the_program(run_failing: Told, begun_data
         assert "Install that version: pip install --upgrade tempopt" in message
 
 
-def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Told, begun_database: Path) -> None:
+def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Runner, begun_database: Path) -> None:
     overrides = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
     message = run_failing("search", "toy.yaml", *overrides)
     for fragment in (

@@ -1,4 +1,4 @@
-"""A database's password is repeated by nobody, however it was given and whatever goes wrong."""
+"""A database's password is repeated nowhere, however it was given and whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can."""
+    """A port at which nothing listens, and no other process can."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         yield int(listener.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What a database can make of whoever reads it: nothing is run, fetched or told that its rows name."""
+"""What a database can do to a process that reads it: nothing is run, fetched or told that its rows name."""
 
 from __future__ import annotations
 

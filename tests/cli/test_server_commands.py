@@ -248,7 +248,7 @@ def test_ctrl_c_leaves_the_study_running_and_says_how_to_look_again(
     study = running_server.store.load_study("toy")
     assert study.state == "running"
     assert len(running_server.store.tickets(study.id)) == 4
-    # what is added and enqueued comes to the server's study
+    # what is added and enqueued reaches the server's study
     run_command(["search", spec, "--trials", "+2"], running_server.url, capsys, code=130)
     (work_folder / "sets.yaml").write_text("[{temperature_init: 2.0}]")
     run_command(["search", spec, "--enqueue", "sets.yaml"], running_server.url, capsys, code=130)

@@ -177,7 +177,7 @@ VALUES = st.one_of(
 )
 OPTIONS = "bogus ssl_ca charset port host connect_timeout row_factory".split()
 SCHEMES = "sqlite postgresql mysql mariadb postgres mysql+pymysql oracle".split()
-# No name is looked up, and nobody listens at port 1.
+# No name is looked up, and nothing listens at port 1.
 HOSTS = ["", "127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:x", "[::1]:1", "[::1", "..a", "x" * 300]
 URLS = ODD | st.builds(
     lambda scheme, user, host, base, query: f"{scheme}://{user}{host}/{base}{query}",

@@ -134,7 +134,7 @@ class Attacker:
             self.say(f"{kind}: {victim}")
             pending[:1] = []
             return True
-        # nobody is there to be struck like that just now
+        # no agent can be struck like that now
         pending.append(pending.pop(0)) if pending else None
         return False
 
@@ -313,11 +313,11 @@ def attack(
 
     Args:
         folder: An empty folder for its database, checkpoints and logs.
-        undisturbed: What the study comes to in peace.
+        undisturbed: The record of the undisturbed study.
         print_line: Told of every blow, and of their sum.
 
     Raises:
-        AssertionError: Something was lost, done twice or not done, or an agent died that nobody struck.
+        AssertionError: Something was lost, done twice or not done, or an agent died that was not struck.
     """
     start_time = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)

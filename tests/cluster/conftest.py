@@ -1,4 +1,4 @@
-"""What the studies of these tests come to in peace, found out once for all processes that run tests."""
+"""The records of the undisturbed studies of these tests, made once for all processes that run tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers import PrivateServer, start_private, why_not
 
 @pytest.fixture(scope="session")
 def undisturbed_record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
-    """Return what gives the record of a study of so many search tickets that nobody disturbs."""
+    """Return what gives the record of a study of so many search tickets that is not disturbed."""
     shared_folder = tmp_path_factory.getbasetemp()
     shared_folder = shared_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else shared_folder
 

@@ -146,7 +146,7 @@ class Crew:
 
         Args:
             is_away: Whether the database cannot be reached from a machine just now.
-            is_over: Whether the study is: nobody is replaced.
+            is_over: Whether the study is: no agent is replaced.
         """
         for agent in [agent for agent in self.agents if not agent.alive]:
             if not is_over and is_away(agent.machine):

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or closed under each thing that a search writes, and given back meanwhile.
+"""A disk that is full, read-only or closed under each thing that a search writes, and freed meanwhile.
 
 ``python -m tests.cluster.full_disk [DATABASE ...] [TROUBLE ...]`` prints as a table what each of them did to
 a study, beside the same study undisturbed. As root on Linux: the disks are small mounted file systems.
@@ -26,7 +26,7 @@ from tests import servers
 from tests.cluster import small_disk, studies
 from tests.cluster.chaos import BACKENDS
 from tests.cluster.crew import wait_until
-from tests.cluster.one import Place
+from tests.cluster.one import Site
 from tests.cluster.small_disk import Disk, run
 from tests.cluster.studies import NAME, Record
 from tests.servers import PrivateServer, start_private
@@ -100,7 +100,7 @@ class Scene:
                 disk.folder.rmdir()
 
 
-Trouble = Callable[[Scene, Place], contextlib.AbstractContextManager[None]]
+Trouble = Callable[[Scene, Site], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,18 @@ class Case:
         backends: The databases that it can happen with.
     """
 
-    lay_out: Callable[[Scene, Place], None]
+    lay_out: Callable[[Scene, Site], None]
     trouble: Trouble
     told: str
     prefix: tuple[str, ...] = ()
     backends: tuple[str, ...] = BACKENDS
 
 
-def _count_done(site: Place) -> int:
+def _count_done(site: Site) -> int:
     return sum(row.state == "done" for row in studies.read_tickets(site.url))
 
 
-def _goes_on(site: Place, message: str) -> None:
+def _goes_on(site: Site, message: str) -> None:
     """Wait until a trouble was told and felt by more than one run."""
     num_done = _count_done(site)
     site.set_pace(0.03)
@@ -134,7 +134,7 @@ def _goes_on(site: Place, message: str) -> None:
     wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
 
 
-def _is_over(site: Place) -> bool:
+def _is_over(site: Site) -> bool:
     return all(process.poll() is not None for process in site.processes)
 
 
@@ -149,22 +149,22 @@ def _fill_disks(scene: Scene, *names: str) -> Iterator[None]:
             scene.disks[name].free()
 
 
-def _checkpoints_on_a_disk(scene: Scene, site: Place) -> None:
+def _checkpoints_on_a_disk(scene: Scene, site: Site) -> None:
     scene.runs = scene.disk("runs-disk").folder / "runs"
 
 
 @contextlib.contextmanager
-def _runs_full(scene: Scene, site: Place) -> Iterator[None]:
+def _runs_full(scene: Scene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "runs-disk"):
         _goes_on(site, CASES["checkpoints"].told)
         yield
 
 
-def _do_nothing(scene: Scene, site: Place) -> None:
+def _do_nothing(scene: Scene, site: Site) -> None:
     pass
 
 
-def _logs_on_a_disk(scene: Scene, site: Place) -> None:
+def _logs_on_a_disk(scene: Scene, site: Site) -> None:
     # a log lies beside the checkpoints of its run, which are to have room
     disk = scene.disk("log-disk").folder
     for run_folder in (run_name(kind, number) for kind in KINDS for number in range(TICKETS)):
@@ -173,30 +173,30 @@ def _logs_on_a_disk(scene: Scene, site: Place) -> None:
 
 
 @contextlib.contextmanager
-def _logs_full(scene: Scene, site: Place) -> Iterator[None]:
+def _logs_full(scene: Scene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "log-disk"):
         _goes_on(site, CASES["logs"].told)
         yield
 
 
-def _database_on_a_disk(scene: Scene, site: Place) -> None:
+def _database_on_a_disk(scene: Scene, site: Site) -> None:
     scene.database = scene.disk("db-disk").folder / "tempopt.db"
 
 
-def _is_told(site: Place, message: str) -> None:
+def _is_told(site: Site, message: str) -> None:
     """Wait until a trouble was told, and lasts for some tries more."""
     wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
     time.sleep(_LASTS)
 
 
 @contextlib.contextmanager
-def _database_full(scene: Scene, site: Place) -> Iterator[None]:
+def _database_full(scene: Scene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "db-disk"):
         _is_told(site, CASES["database"].told)
         yield
 
 
-def _both_on_disks(scene: Scene, site: Place) -> None:
+def _both_on_disks(scene: Scene, site: Site) -> None:
     _checkpoints_on_a_disk(scene, site)
     if scene.backend == "sqlite":
         _database_on_a_disk(scene, site)
@@ -214,7 +214,7 @@ def _store_away(scene: Scene) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _outbox_full(scene: Scene, site: Place) -> Iterator[None]:
+def _outbox_full(scene: Scene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "runs-disk"), _store_away(scene):
         _is_told(site, CASES["outbox"].told)
         # the half of a line that was written before must not spoil those that are written now
@@ -226,7 +226,7 @@ def _outbox_full(scene: Scene, site: Place) -> Iterator[None]:
         yield
 
 
-def _tables_on_a_disk(scene: Scene, site: Place) -> None:
+def _tables_on_a_disk(scene: Scene, site: Site) -> None:
     # what is written ahead has room: a server refuses what needs more, and lives
     disk, scene.server = scene.server_disk().folder, start_private(scene.backend)
     shutil.chown(disk, scene.server.folder.owner(), scene.server.folder.group())
@@ -234,19 +234,19 @@ def _tables_on_a_disk(scene: Scene, site: Place) -> None:
     scene.url = scene.server.create_database("disk", "TABLESPACE small")
 
 
-def _server_on_a_disk(scene: Scene, site: Place) -> None:
+def _server_on_a_disk(scene: Scene, site: Site) -> None:
     scene.server = start_private(scene.backend, disk=scene.server_disk().folder)
 
 
 @contextlib.contextmanager
-def _server_full(scene: Scene, site: Place) -> Iterator[None]:
+def _server_full(scene: Scene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "server-disk"):
         _is_told(site, _SERVER_FULL)
         yield
 
 
 @contextlib.contextmanager
-def _server_log_full(scene: Scene, site: Place) -> Iterator[None]:
+def _server_log_full(scene: Scene, site: Site) -> Iterator[None]:
     assert scene.server is not None
     with _fill_disks(scene, "server-disk"):
         # a segment of the write-ahead log that cannot be made ends every process of the server
@@ -260,24 +260,24 @@ def _server_log_full(scene: Scene, site: Place) -> Iterator[None]:
     yield
 
 
-def _all_on_a_disk(scene: Scene, site: Place) -> None:
+def _all_on_a_disk(scene: Scene, site: Site) -> None:
     disk = scene.disk("disk").folder
     scene.database, scene.runs = disk / "tempopt.db", disk / "runs"
 
 
 @contextlib.contextmanager
-def _all_full(scene: Scene, site: Place) -> Iterator[None]:
+def _all_full(scene: Scene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "disk"):
         _is_told(site, CASES["all in one folder"].told)
         yield
 
 
-def _scratch_on_a_disk(scene: Scene, site: Place) -> None:
+def _scratch_on_a_disk(scene: Scene, site: Site) -> None:
     (site.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
 
 
 @contextlib.contextmanager
-def _scratch_full(scene: Scene, site: Place) -> Iterator[None]:
+def _scratch_full(scene: Scene, site: Site) -> Iterator[None]:
     # the last block of the module's own file has room for some lines more
     with _fill_disks(scene, "scratch"):
         with (site.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
@@ -288,7 +288,7 @@ def _scratch_full(scene: Scene, site: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _read_only(scene: Scene, site: Place) -> Iterator[None]:
+def _read_only(scene: Scene, site: Site) -> Iterator[None]:
     # files that are open now stay open to writing, or it would be refused
     runs_folder = str(scene.runs)
     run("mount", "--bind", runs_folder, runs_folder)
@@ -301,7 +301,7 @@ def _read_only(scene: Scene, site: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _close_folder(scene: Scene, site: Place) -> Iterator[None]:
+def _close_folder(scene: Scene, site: Site) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
         _goes_on(site, CASES["checkpoints without permission"].told)
@@ -349,7 +349,7 @@ class Outcome:
 
 
 # Which disk is full before a search begins, and with which databases.
-BEGINNINGS: dict[str, tuple[Callable[[Scene, Place], None], str, tuple[str, ...]]] = {
+BEGINNINGS: dict[str, tuple[Callable[[Scene, Site], None], str, tuple[str, ...]]] = {
     "checkpoints": (_checkpoints_on_a_disk, "runs-disk", BACKENDS),
     "database": (_database_on_a_disk, "db-disk", ("sqlite",)),
     "the server's disk": (_server_on_a_disk, "server-disk", _SERVERS),
@@ -363,7 +363,7 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
     """
     lay_out, disk, _ = BEGINNINGS[name]
     scene = Scene(folder, backend)
-    site = Place(folder / "here", "")
+    site = Site(folder / "here", "")
     try:
         lay_out(scene, site)
         scene.start()
@@ -381,14 +381,12 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
         scene.close()
 
 
-def _search(site: Place, scene: Scene) -> subprocess.Popen[bytes]:
+def _search(site: Site, scene: Scene) -> subprocess.Popen[bytes]:
     spec = studies.spec(TICKETS, lease=60, max_attempts=3)
     return site.start("search", studies.write_spec(scene.folder, spec), "--checkpoints", str(scene.runs))
 
 
-def _outcome(
-    site: Place, undisturbed: Record, *, code: int, output: str, is_resumed: bool = False
-) -> Outcome:
+def _outcome(site: Site, undisturbed: Record, *, code: int, output: str, is_resumed: bool = False) -> Outcome:
     rows = studies.tickets(site.url)
     try:
         differences = studies.read(site.url, TICKETS).differences(undisturbed)
@@ -407,7 +405,7 @@ def _outcome(
 def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
     case, scene = CASES[name], Scene(folder, backend)
-    site = Place(folder / "here", "", case.prefix)
+    site = Site(folder / "here", "", case.prefix)
     try:
         case.lay_out(scene, site)
         scene.start()

@@ -68,7 +68,7 @@ class Machine:
         _ip(*namespace_args, "route", "replace", "unreachable", self.server)
 
     def cut(self) -> None:
-        """Pull the cable: packets vanish, and nobody is told."""
+        """Pull the cable: packets vanish, without notice."""
         _ip("link", "set", self._outside, "down")
 
     def join(self) -> None:

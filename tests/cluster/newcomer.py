@@ -26,12 +26,12 @@ for port in sys.argv[2:]:
         continue
     print(port)
 """
-# What is mounted in a command's place is seen by nobody else.
+# What is mounted in a command's place is seen by no other process.
 _HIDDEN = 'mount -t tmpfs none "$0" && exec "$@"'
 
 
 def free_port(host: str) -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -175,7 +175,7 @@ def holders(folder: Path, needles: list[str], *, but: set[Path]) -> Iterator[tup
 
 
 def answers(host: str, port: int) -> bool:
-    """Return whether somebody listens there."""
+    """Return whether a process listens there."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5):
         return True
     return False
@@ -201,7 +201,7 @@ def wait_for(host: str, port: int, process: subprocess.Popen[bytes], log_path: P
 
 
 def private(path: Path, text: str) -> Path:
-    """Write a file that nobody else may read."""
+    """Write a file that no other user may read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write(text)
     return path

@@ -15,7 +15,7 @@ from tests.cluster.crew import PATIENCE, wait_until
 
 
 @dataclass
-class Place:
+class Site:
     """A folder in which commands are given, on this machine or on another.
 
     Args:

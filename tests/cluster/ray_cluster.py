@@ -96,7 +96,7 @@ class RayCluster:
                 num_gpus=GPUS,
                 object_store_memory=_STORE,
                 include_dashboard=False,
-                # what nobody asks here takes as long to start as what is asked
+                # what no test asks here takes as long to start as what is asked
                 include_log_monitor=False,
                 no_monitor=True,
                 **options,
@@ -155,7 +155,7 @@ def _asking_for(token_file: Path | None) -> Iterator[None]:
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on, and that the system gives to nobody who asks for any."""
+    """Return a port that nothing listens on, and that the system does not give out as a free one."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.SystemRandom().sample(range(24_100, low), 100):
         with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):

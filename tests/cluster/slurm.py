@@ -120,7 +120,7 @@ class Slurm:
             raise
 
     def _configure(self) -> None:
-        # munge insists that everybody may reach its socket and nobody its key
+        # munge requires that every user may reach its socket and no user its key
         self.folder.chmod(0o755)
         for name in ("state", "spool"):
             (self.folder / name).mkdir()
@@ -193,7 +193,7 @@ class Slurm:
         """End the node's daemon and all that runs on it at once, as a power cut would."""
         node = self._daemons.pop("slurmd")
         daemon_pids = {daemon.pid for daemon in self._daemons.values()}
-        # all are frozen before the first is ended: nobody may live to report another's death
+        # all are frozen before the first is ended: none may live to report another's death
         frozen: set[int] = set()
         while running_pids := set(self.processes()) - daemon_pids - frozen:
             for pid in running_pids:

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import studies
 from tests.cluster.crew import wait_until
 from tests.cluster.network import Network
-from tests.cluster.one import Place
+from tests.cluster.one import Site
 from tests.cluster.studies import NAME, Record
 from tests.servers import start_private, why_not
 
@@ -39,8 +39,8 @@ def test_a_study_begun_on_a_machine_that_dies_ends_on_another_as_it_would_have(
         pytest.skip(reason)
     server = start_private("postgresql", machines.address)
     url = server.create_database("machines")
-    first_site = Place(tmp_path / "a", url, machines.machine().whole_prefix)
-    taken_up = Place(tmp_path / "b", url, machines.machine().whole_prefix)
+    first_site = Site(tmp_path / "a", url, machines.machine().whole_prefix)
+    taken_up = Site(tmp_path / "b", url, machines.machine().whole_prefix)
     try:
         first_site.search(studies.spec(TICKETS, lease=5))
         first_site.catch(PACE)

@@ -72,14 +72,14 @@ def _first_token(server: Seat) -> str:
         tokens.append([word for word in server.log_text()[offset:].split() if word.startswith("tempopt_")])
     [[first], extra_tokens] = tokens
     assert not extra_tokens
-    # what it was shown in is a terminal, which nobody keeps
+    # what it was shown in is a terminal, which is not kept
     server.log.unlink()
     return first
 
 
 def _stop(server: Seat, process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    # it ends in good order, and then as whoever was told to
+    # it ends in good order, and then with the exit code of the signal
     assert server.end(process) == 0, server.log_text()
 
 

@@ -1,4 +1,4 @@
-"""The database is away for a while, or somebody wants the machine: nothing is lost, nothing is done again."""
+"""The database is away for a while, or the machine is needed: nothing is lost, nothing is done again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import studies
 from tests.cluster.crew import INTERRUPTED, wait_until
-from tests.cluster.one import Place
+from tests.cluster.one import Site
 from tests.cluster.studies import NAME, Record
 from tests.servers import PrivateServer
 
@@ -22,23 +22,23 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def place_for(tmp_path: Path) -> Iterator[Callable[[str], Place]]:
+def site_for(tmp_path: Path) -> Iterator[Callable[[str], Site]]:
     """Return what gives the folder for the study of a URL; what runs there is ended with the test."""
-    places = []
+    sites = []
 
-    def make(url: str) -> Place:
-        places.append(Place(tmp_path / "here", url))
-        return places[-1]
+    def make(url: str) -> Site:
+        sites.append(Site(tmp_path / "here", url))
+        return sites[-1]
 
     yield make
-    for site in places:
+    for site in sites:
         site.close()
 
 
 def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_once(
-    server: PrivateServer, place_for: Callable[[str], Place], undisturbed_record: Callable[[int], Record]
+    server: PrivateServer, site_for: Callable[[str], Site], undisturbed_record: Callable[[int], Record]
 ) -> None:
-    site = place_for(server.create_database("outage"))
+    site = site_for(server.create_database("outage"))
     agent = site.search(studies.spec(TICKETS, lease=300, store_timeout=3600))
     running_ticket = site.catch(PACE)
     server.kill()
@@ -50,14 +50,14 @@ def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_onc
     server.start()
     assert site.end(agent) == 0, site.log_text()
     assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
-    # nothing was trained twice: not one attempt was thrown away
+    # nothing was trained twice: not one attempt was discarded
     assert {row.attempt for row in studies.tickets(site.url)} == {1}
 
 
 def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_checkpoint(
-    server: PrivateServer, place_for: Callable[[str], Place], undisturbed_record: Callable[[int], Record]
+    server: PrivateServer, site_for: Callable[[str], Site], undisturbed_record: Callable[[int], Record]
 ) -> None:
-    site = place_for(server.create_database("outage"))
+    site = site_for(server.create_database("outage"))
     agent = site.search(studies.spec(TICKETS, lease=5, store_timeout=1))
     running_ticket = site.catch(PACE)
     server.stop()
@@ -75,11 +75,11 @@ def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_ch
 @pytest.mark.parametrize("blow", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_checkpoint(
     tmp_path: Path,
-    place_for: Callable[[str], Place],
+    site_for: Callable[[str], Site],
     undisturbed_record: Callable[[int], Record],
     blow: signal.Signals,
 ) -> None:
-    site = place_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
+    site = site_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
     agent = site.search(studies.spec(TICKETS, lease=300))
     site.catch(PACE)
     agent.send_signal(blow)

@@ -1,4 +1,4 @@
-"""Which parts a winner is taken apart into, which simpler plan is tried, and what both come to."""
+"""Which parts a winner is taken apart into, which simpler plan is tried, and what both are worth."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_a_winner_at_one_is_never_taken_apart(fixed_spec: Any) -> None:
     assert verdict.at_one and study.tickets_of("ablation") == [] and verdict.parts == ()
 
 
-# ---- what they come to
+# ---- what they are worth
 
 
 def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixed_spec: Any) -> None:

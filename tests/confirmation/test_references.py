@@ -89,7 +89,7 @@ def test_the_search_s_model_says_what_tunes_the_baseline(make_spec: Any, best: f
     agents = [Arms(spec, [*study.rows, *new_rows], []) for _ in range(2)]
     rates = [agents[0].ask(ticket)["lr"] for ticket in new_rows[:3]]
     assert all(abs(math.log10(rate / best)) < 0.7 for rate in rates)
-    # an agent that comes to one of them alone asks the same
+    # an agent that gets one of them alone asks the same
     assert agents[1].ask(new_rows[2])["lr"] == rates[2]
 
 

@@ -92,7 +92,7 @@ def test_the_numbers_of_the_design_are_the_specs_to_say(make_spec: Any) -> None:
 
 
 def test_the_seeds_of_the_first_round_stay_what_they_are(make_spec: Any, run: Run) -> None:
-    # a study that is being carried out goes on with them after an upgrade
+    # a study that is being carried out continues with them after an upgrade
     tickets = carried_through([run(t) for t in first_tickets(make_spec())], make_spec(), run)
     firsts = {t.kind: t.seed for t in reversed(tickets)}
     assert firsts == {
@@ -367,7 +367,7 @@ def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows
         assert study.tickets_of("confirm")
 
 
-# ---- looks on the way
+# ---- interim looks
 
 
 def looked_at(make_spec: Any, values: Callable[[int], float], confirm: Any, **study: Any) -> SimulatedStudy:

@@ -347,7 +347,7 @@ def test_added_pairs_give_no_verdict_before_all_of_them_are_over(fixed_spec: Any
     assert conclude([*tickets[:-1], waiting], [], fixed_spec()) == conclude(rounds(NOISY), [], fixed_spec())
 
 
-# ---- looks on the way
+# ---- interim looks
 
 
 SEQUENTIAL = {"confirm": {"min": 4, "max": 16}}

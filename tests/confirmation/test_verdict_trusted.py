@@ -125,7 +125,7 @@ def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -
 def test_estimating_on_the_seeds_that_chose_would_be_caught(
     simulation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # nobody leaves the race, so that the winner has a run on each of them
+    # no candidate leaves the race, so that the winner has a run on each of them
     monkeypatch.setattr("tempopt.records.racing.ALPHA", 0.0)
     for claims, num_covered in simulation("normal", 300, naive=True, candidates=10).values():
         assert not is_within_level(claims, 300, FIRST / 2)

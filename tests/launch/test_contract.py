@@ -62,7 +62,7 @@ KILLED = "test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in
 def test_a_launcher_that_is_wrong_fails(mistake: str, found_by: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "test_wrong.py"
     file.write_text(WRONG.replace("WRONG", mistake), encoding="utf-8")
-    # in a folder without this repository's settings, as somebody has it who has the wheel alone
+    # in a folder without this repository's settings, as with the wheel alone
     words = ["-q", "-p", "no:cacheprovider", f"{file.name}::TestWrong::{found_by}"]
     command = [sys.executable, "-m", "pytest", *words]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

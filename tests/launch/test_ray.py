@@ -64,7 +64,7 @@ def launcher(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A database that every process reaches; its password is asked for by nobody."""
+    """A database that every process reaches; its password is not asked for."""
     server, why_not = find_or_start("postgresql")
     if server is None:
         pytest.skip(why_not)
@@ -75,7 +75,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def task(tmp_path: Path, url: str) -> Task:
-    """An agent that fills a node, of a study that is slow until somebody speeds it up."""
+    """An agent that fills a node, of a study that is slow until a test speeds it up."""
     _set_pace(tmp_path, 0.3)
     environment = {name: studies.environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
     return Task(
@@ -139,7 +139,7 @@ def _workers(node: Any) -> list[int]:
 
 
 def _shell(home: Path, **extra_vars: str) -> dict[str, str]:
-    """Return the environment of somebody's shell, in which this program's connection has set nothing."""
+    """Return the environment of a user's shell, in which this program's connection has set nothing."""
     env_vars = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     return {**env_vars, "HOME": str(home), **extra_vars}
 
@@ -432,7 +432,7 @@ def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
     command = _script(cluster, _ALONE, json.dumps(task_data))
     process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=_shell(tmp_path))
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
-    # Ray makes one where nobody has said otherwise, for others to read
+    # Ray makes one by default, for others to read
     for token_path in tmp_path.glob(".ray/auth_token"):
         assert token_path.stat().st_mode & 0o777 == 0o600
 

@@ -26,7 +26,7 @@ def silent_address() -> Iterator[str]:
 
 @pytest.fixture
 def closed_address(silent_address: str) -> str:
-    """An address at which nobody listens."""
+    """An address at which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -70,7 +70,7 @@ def test_what_is_no_address_is_refused() -> None:
 def test_a_ray_of_this_machine_that_is_not_there_is_said_to_be_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # where nobody has noted an address
+    # where no address is noted
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with ray_cluster.no_other(), pytest.raises(UsageError, match=r"address=auto: .*Give HOST:PORT"):
         make_launcher("ray", {"address": "auto"})

@@ -111,7 +111,7 @@ class Scene:
         return self.launcher.jobs(self.ids)[index]
 
     def wait_for(self, states: Sequence[str], index: int = 0) -> Job:
-        """Wait until a job has come to one of these states, and return it."""
+        """Wait until a job has reached one of these states, and return it."""
         wait_until(lambda: self.job(index).state in states, f"a job that is one of {states}")
         return self.job(index)
 
@@ -155,7 +155,7 @@ class Scene:
         return "".join(log.read_text() for log in sorted(self.folder.glob("slurm/*/*_agent.log")))
 
     def check_privacy(self) -> Path:
-        """Check that jobs tell nobody the password and let nobody look; return their folder."""
+        """Check that jobs show no user the password or their files; return their folder."""
         (folder,) = self.folder.glob("slurm/*")
         assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
         assert self.processes(_SECRET) == []
@@ -366,7 +366,7 @@ class TestJobs:
         assert files_with_secret == []
         assert {path.suffix for path in folder.iterdir()} == {".err", ".json", ".log", ".out"}
         scene.slurm.forget()
-        # whoever looks later
+        # a later launcher
         second_launcher = SlurmLauncher(launcher.options)
         assert second_launcher.jobs([*scene.ids, "4711_0"]) == [*ended_jobs, Job(id="4711_0", state="gone")]
         assert second_launcher.jobs(["4711"]) == [Job(id="4711", state="gone")]

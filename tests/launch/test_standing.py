@@ -1,4 +1,4 @@
-"""What a row of the jobs table can make of whoever asks how the jobs of a study stand: nothing."""
+"""What a row of the jobs table can do to a process that asks how the jobs stand: nothing."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.toy_study import SMALL, toy_spec, work_in
 
 pytestmark = pytest.mark.server
 
-Opened = Callable[..., Session]
+OpenSession = Callable[..., Session]
 BEGUN = 90 / 3600
 """GPU-hours that a study of :func:`begin_study` has used."""
 
@@ -33,7 +33,7 @@ BEGUN = 90 / 3600
 @pytest.fixture
 def open_session(
     running_server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Opened]:
+) -> Iterator[OpenSession]:
     """Return what opens a session with a token of the user coder; no run is tried in it."""
     work_in(tmp_path, monkeypatch)
     monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
@@ -91,7 +91,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_spent_budget_refuses_before_anything_is_tried(
-    running_server: RunningServer, open_session: Opened
+    running_server: RunningServer, open_session: OpenSession
 ) -> None:
     begin_study(running_server.store, "first", owner="coder", hours=BEGUN)
     coder = open_session(budget=Budget(gpu_hours=BEGUN))
@@ -104,7 +104,7 @@ def test_a_spent_budget_refuses_before_anything_is_tried(
 
 
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
-    running_server: RunningServer, open_session: Opened
+    running_server: RunningServer, open_session: OpenSession
 ) -> None:
     runs = SMALL_RUNS - 6
     with pytest.raises(
@@ -114,7 +114,7 @@ def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
 
 
 def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
-    running_server: RunningServer, open_session: Opened
+    running_server: RunningServer, open_session: OpenSession
 ) -> None:
     begin_study(running_server.store, "mine", owner="coder", hours=1.0)
     coder = open_session(budget=Budget(gpu_hours=BEGUN))
@@ -129,7 +129,7 @@ def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
 
 
 def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
-    running_server: RunningServer, open_session: Opened, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_another(spec: StudySpec, observer: Any) -> StudySpec:
         begin_study(running_server.store, "other", owner="coder", hours=1.0)
@@ -141,7 +141,7 @@ def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
     assert names(running_server.store) == ["other"]
 
 
-def test_a_study_that_waits_says_for_what(running_server: RunningServer, open_session: Opened) -> None:
+def test_a_study_that_waits_says_for_what(running_server: RunningServer, open_session: OpenSession) -> None:
     begin_study(running_server.store, "mine", owner="coder", hours=1.0)
     coder = open_session()
     study_data = ask(coder, "show", study="mine")
@@ -152,7 +152,7 @@ def test_a_study_that_waits_says_for_what(running_server: RunningServer, open_se
 
 
 def test_a_token_that_views_reads_and_does_no_more(
-    running_server: RunningServer, open_session: Opened
+    running_server: RunningServer, open_session: OpenSession
 ) -> None:
     begin_study(running_server.store, "mine", owner="coder", hours=BEGUN)
     viewer = open_session("view", budget=Budget(gpu_hours=BEGUN))
@@ -174,7 +174,7 @@ def test_a_token_that_views_reads_and_does_no_more(
 
 
 def test_a_session_outlives_that_its_token_is_refused_for_a_while(
-    running_server: RunningServer, open_session: Opened, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin_study(running_server.store, "mine", owner="coder", hours=BEGUN)
     refusals: list[str] = []
@@ -192,7 +192,7 @@ def test_a_session_outlives_that_its_token_is_refused_for_a_while(
 
 
 def test_a_session_asks_little_of_a_server_as_long_as_nothing_runs(
-    running_server: RunningServer, open_session: Opened
+    running_server: RunningServer, open_session: OpenSession
 ) -> None:
     running_server.store.set_state(
         begin_study(running_server.store, "mine", owner="coder", hours=1.0).id, "done"
@@ -205,7 +205,7 @@ def test_a_session_asks_little_of_a_server_as_long_as_nothing_runs(
 
 
 def test_a_token_for_some_studies_sees_and_begins_no_others(
-    running_server: RunningServer, open_session: Opened, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin_study(running_server.store, "coder-1", owner="coder", hours=1.0)
     begin_study(running_server.store, "secret", owner="ada", hours=1.0)
@@ -219,6 +219,6 @@ def test_a_token_for_some_studies_sees_and_begins_no_others(
             ask(coder, "search", spec=spec_of(name))
     with pytest.raises(AccessDenied, match=r'begin with "coder-"'):
         ask(coder, "compare", spec=spec_of("new"), sets=["{}", "{temperature_init: 2}"])
-    # there is something to go on with, so that nothing is tried
+    # there is a study to continue, so that nothing is tried
     assert ask(coder, "search", spec=spec_of("coder-1"))["study"] == "coder-1"
     assert sorted(names(running_server.store)) == ["coder-1", "secret"]

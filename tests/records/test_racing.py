@@ -17,11 +17,11 @@ from tempopt.records.racing import ALPHA, in_race, next_pairs
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import pairs_of
 
-Tried = Callable[..., list[TicketRow]]
+MakeRows = Callable[..., list[TicketRow]]
 
 
 @pytest.fixture(scope="module")
-def make_rows(make_ticket: Callable[..., TicketRow]) -> Tried:
+def make_rows(make_ticket: Callable[..., TicketRow]) -> MakeRows:
     """Return a maker of the tickets of candidates (rows) on pairs (columns); infinite: not tried there."""
 
     def make(table_CP: Any, *, diverged_pairs: Collection[tuple[int, int]] = ()) -> list[TicketRow]:
@@ -53,7 +53,7 @@ def test_candidates_are_compared_after_two_four_and_eight_pairs() -> None:
     assert list(next_pairs(2, 3)) == [2]
 
 
-def test_two_candidates_are_compared_by_the_paired_t_test(make_rows: Tried) -> None:
+def test_two_candidates_are_compared_by_the_paired_t_test(make_rows: MakeRows) -> None:
     rng = np.random.default_rng(0)
     counts = set()
     for _ in range(200):
@@ -66,7 +66,7 @@ def test_two_candidates_are_compared_by_the_paired_t_test(make_rows: Tried) -> N
     assert counts == {1, 2}
 
 
-def test_several_are_compared_with_the_variance_of_a_two_way_layout(make_rows: Tried) -> None:
+def test_several_are_compared_with_the_variance_of_a_two_way_layout(make_rows: MakeRows) -> None:
     rng = np.random.default_rng(1)
     table = rng.normal(size=(4, 4), scale=0.4) + rng.normal(size=4) + np.array([[0.0], [0.3], [1.0], [1.1]])
     # an independent way to the residuals: least squares on indicators of candidate and pair
@@ -90,14 +90,16 @@ def test_several_are_compared_with_the_variance_of_a_two_way_layout(make_rows: T
     ),
     st.sampled_from(["maximize", "minimize"]),
 )
-def test_the_best_mean_is_never_given_up(make_rows: Tried, table: list[list[float]], direction: Any) -> None:
+def test_the_best_mean_is_never_given_up(
+    make_rows: MakeRows, table: list[list[float]], direction: Any
+) -> None:
     remaining = in_race(make_rows(table), direction)
     means = np.mean(table, axis=1) * (1 if direction == "maximize" else -1)
     assert remaining == sorted(remaining)
     assert max(means[remaining]) == pytest.approx(max(means), rel=1e-9, abs=1e-6)
 
 
-def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(make_rows: Tried) -> None:
+def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(make_rows: MakeRows) -> None:
     equal_table = [[1.0, 1.1], [1.1, 1.0], [1.05, 1.0]]
     assert in_race(make_rows(equal_table), "maximize") == [0, 1, 2]
     assert in_race(make_rows(equal_table, diverged_pairs={(1, 0)}), "maximize") == [0, 2]

@@ -402,7 +402,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
 
 
 def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[Saved]) -> int:  # noqa: F811
-    """Have the run's checkpoints recorded and the run given back and taken again; return its attempt."""
+    """Have the run's checkpoints recorded and the run returned and taken again; return its attempt."""
     ticket = _ticket(server)
     for saved_checkpoint in reversed(checkpoints):
         checkpoint = Checkpoint(

@@ -153,7 +153,7 @@ def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[Tic
 
 
 def finish(world: World, synthetic: SyntheticStudy) -> SyntheticStudy:
-    """Return a study whose search is over, as somebody has changed it, with all that proves it."""
+    """Return a study whose search is over, as it was changed, with all that proves it."""
     spec, draw, rows = world.spec(), random.Random(4), list(synthetic.tickets)
     _prove(world, spec, draw, rows)
     return _synthetic_study(world, spec, draw, rows)

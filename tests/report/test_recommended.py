@@ -24,11 +24,11 @@ from tests.results.full_text import full_lines
 URL = "sqlite:///the lab's.db"
 FAST = {"sampler": "random", "pruner": "none"}
 
-Carried = Callable[..., StudyResult]
+RunStudy = Callable[..., StudyResult]
 
 
 @pytest.fixture(scope="module")
-def carry_out(result_of: Callable[..., StudyResult]) -> Carried:
+def carry_out(result_of: Callable[..., StudyResult]) -> RunStudy:
     """Return what carries out a study in a world and reads it; keyword arguments go to ``study:``."""
 
     def run_study(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
@@ -58,7 +58,7 @@ def page_parts(result: StudyResult) -> tuple[str, str, list[str]]:
 
 
 def parse_command(command: str) -> Any:
-    """Return what the command line makes of a command that somebody copies."""
+    """Return what the command line makes of a copied command."""
     parser, _ = cli.build_parsers()
     tempopt, *words = shlex.split(command)
     assert tempopt == "tempopt"
@@ -67,7 +67,7 @@ def parse_command(command: str) -> Any:
     return namespace
 
 
-def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carry_out: Carried) -> None:
+def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carry_out: RunStudy) -> None:
     result = carry_out(world_of("level-0@0.5"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
                      seeds={"confirm": 6}, **FAST)  # fmt: skip
     answer, todo, (command,) = page_parts(result)
@@ -81,7 +81,7 @@ def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carry_out: Ca
     assert "; a pair is one fresh seed, trained with the winner and with what it is compared with)" in todo
 
 
-def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_out: Carried) -> None:
+def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_out: RunStudy) -> None:
     result = carry_out(world_of("level-0@5"), {"temperature_init": (0.7, 1.5)}, trials=4,
                      enqueue=[{"temperature_init": 0.7}], **FAST)  # fmt: skip
     answer, todo, (wider, export) = page_parts(result)
@@ -98,7 +98,7 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_ou
     assert not any("constant temperature" in line for line in full_lines(result)[2:])
 
 
-def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carry_out: Carried) -> None:
+def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carry_out: RunStudy) -> None:
     world = dataclasses.replace(world_of("guarded-0@4"), cost=Cost(at_best=0.3, margin=0.005))
     result = carry_out(world, {"temperature_init": (0.25, 0.6)}, trials=4, **FAST)
     answer, todo, commands = page_parts(result)
@@ -115,7 +115,7 @@ def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carry
     assert end.endswith(f"it breaks the guard on val_loss ({match[1]}, limit +0.5 %).")
 
 
-def test_a_gain_at_inference_alone_is_not_contradicted(carry_out: Carried) -> None:
+def test_a_gain_at_inference_alone_is_not_contradicted(carry_out: RunStudy) -> None:
     space = {"temperature_init": (0.25, 4.0), "temperature_final": (0.95, 1.05)}
     result = carry_out(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
     answer, todo, (command,) = page_parts(result)

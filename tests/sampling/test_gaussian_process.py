@@ -27,7 +27,7 @@ def runs(count: int = 20, *, seed: int = 0, seeds: int = 3) -> Runs:
 
 
 def predict(surrogate: Surrogate, queries: Array) -> tuple[Array, Array]:
-    """Return means and standard deviations of what parameter sets come to."""
+    """Return means and standard deviations of the values of parameter sets."""
     posterior = surrogate.posterior(queries)
     return posterior.mean_M, np.sqrt(np.maximum(np.diag(posterior.covariance()), 0.0))
 

@@ -89,7 +89,7 @@ def test_a_planted_best_is_found_and_named(maximize: bool) -> None:
         trials.append(make_trial(number, params, sign=sign))
     best_params = sampler.recommend(trials, count=1, seed=0)[0]
     assert truth(best_params) > -0.03
-    # random points come to this seldom
+    # random points seldom reach this
     assert np.mean([truth(t.params) > -0.03 for t in start(200)]) < 0.15
 
 

@@ -73,7 +73,7 @@ def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
 
 @pytest.fixture
 def running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
-    """A server on an SQLite database and a folder, of which nobody else knows."""
+    """A server on an SQLite database and a folder, which no other test uses."""
     storage, checkpoints = f"sqlite:///{tmp_path / 'server.db'}", tmp_path / "checkpoints"
     with Store.open(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())

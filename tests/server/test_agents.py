@@ -29,7 +29,7 @@ STEPS = 24
 
 
 class Agent:
-    """An agent that trains nothing: it says what it is told to say.
+    """An agent that trains nothing: it says what its caller passes.
 
     Args:
         server: The server.

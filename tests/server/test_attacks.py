@@ -24,7 +24,7 @@ SECRET = 0.123456789
 
 @pytest.fixture
 def secret(running_server: RunningServer) -> int:
-    """A study of another team, whose runs nobody else may learn of; returns the id of one of its tickets."""
+    """A study of another team, whose runs others may not see; returns the id of one of its tickets."""
     spec = StudySpec.parse(toy_spec(name="speech-secret", trials=12), source="the test")
     row = running_server.store.create_study("speech-secret", spec.to_json(), spec.identity())
     make_study(running_server.store.url, name="speech-secret", direction="minimize", metric="val_loss")
@@ -43,7 +43,7 @@ def secret(running_server: RunningServer) -> int:
 
 @pytest.fixture
 def team(running_server: RunningServer) -> Iterator[httpx.Client]:
-    """Whoever may do everything to studies of their own team, and nothing to others."""
+    """A client that may do everything to studies of their own team, and nothing to others."""
     token = running_server.new_token("view", "submit", studies="vision-")
     headers = {"authorization": f"Bearer {token}"}
     with httpx.Client(base_url=running_server.url, headers=headers, timeout=30) as client:

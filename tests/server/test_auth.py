@@ -1,4 +1,4 @@
-"""Who may do what: every route asks for a scope, and nobody gets further than their token."""
+"""Who may do what: every route asks for a scope, and no client gets further than its token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that lie: of runs of others nothing is changed, and what nobody can have measured is refused."""
+"""Agents that lie: of runs of others nothing is changed, and what no run can have measured is refused."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture
 def client(running_server: RunningServer) -> Iterator[httpx.Client]:
-    """Somebody who may do everything, to a server with the study ``toy``; it serves to the end."""
+    """A client that may do everything, to a server with the study ``toy``; it serves to the end."""
     headers = {"authorization": f"Bearer {running_server.token}", "tempopt-protocol": str(PROTOCOL)}
     with httpx.Client(base_url=running_server.url, headers=headers, timeout=60) as client:
         assert client.post("/api/studies", json={"spec": toy_spec()}).status_code == 201
@@ -288,7 +288,7 @@ def test_what_is_no_request_ends_that_line_alone(
     with _line(running_server) as line:
         line.sendall(payload)
         reply = b""
-        # whoever is not listened to may be cut off while they speak
+        # a client that is not read from may be cut off while it sends
         with contextlib.suppress(OSError):
             line.shutdown(socket.SHUT_WR)
             while piece := line.recv(65536):

@@ -61,7 +61,7 @@ def api(study_database: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, s
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         token, _ = new_token(store, name="admin", scopes=["admin"])
         app = create_app(store, checkpoints=(tmp_path / "checkpoints").as_uri())
-        # nobody is made to wait for a ticket or for news
+        # no request waits for a ticket or for news
         app.state.tempopt.leaving.set()
         headers = {"authorization": f"Bearer {token}"}
         yield schemathesis.openapi.from_asgi("/openapi.json", app), headers

@@ -1,4 +1,4 @@
-"""What whoever runs a server watches."""
+"""What the administrator of a server watches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_metrics_count_studies_tickets_and_requests(running_server: RunningServe
     )
     httpx.get(f"{running_server.url}/api/studies/mine", headers={"authorization": "Bearer wrong"})
     metrics = read(running_server)
-    # nobody has taken a ticket yet
+    # no ticket has been taken yet
     assert metrics["tempopt_studies", (("state", "waiting"),)] == 1
     assert metrics["tempopt_studies", (("state", "running"),)] == 0
     assert metrics["tempopt_studies", (("state", "done"),)] == 0

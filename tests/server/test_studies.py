@@ -144,7 +144,7 @@ def test_an_odd_body_is_refused_in_words(
 
 
 def test_no_module_that_a_study_names_is_imported(tmp_path: Path) -> None:
-    """In a process of its own: a spec whose classes write a file when somebody imports them."""
+    """In a process of its own: a spec whose classes write a file when they are imported."""
     marker = tmp_path / "imported.txt"
     (tmp_path / "trap.py").write_text(TRAP.format(path=str(marker)))
     code = f"""

@@ -1,4 +1,4 @@
-"""What is told of a spec with several faults, in one round: what validation comes to only later as well."""
+"""What is told of a spec with several faults, in one round: what validation reaches only later as well."""
 
 from __future__ import annotations
 

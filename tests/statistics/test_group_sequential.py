@@ -139,7 +139,7 @@ def test_more_evidence_is_never_less(looks: tuple[Look, ...], score: float, incr
 
 
 def test_a_repeated_p_value_is_one_whenever_a_test_is_ended() -> None:
-    # the least of all looks is below a level as often as that, whoever chooses among them
+    # the least of all looks is below a level as often as that, however one chooses among them
     studies = 20_000
     differences = np.random.default_rng(6).standard_normal((studies, 16))
     min_p_values = np.ones(studies)

@@ -42,7 +42,7 @@ def server(backend: str) -> Server:
 
 @pytest.fixture(scope="module")
 def private_servers() -> Iterator[Callable[[str], PrivateServer]]:
-    """Servers that may be killed: nobody else uses them."""
+    """Servers that may be killed: no other test uses them."""
     servers: dict[str, PrivateServer] = {}
 
     def start(backend: str) -> PrivateServer:

@@ -1,4 +1,4 @@
-"""What attempts took of cards adds up, and a run that needs a card to itself needs it whoever takes it."""
+"""What attempts took of cards adds up, and a run that needs a card to itself needs it on every agent."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_a_missing_file_is_refused_and_not_made_where_a_store_must_be(tmp_path: 
 
 @pytest.fixture
 def locked_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that may be read and not written, with the rights of somebody for whom that holds."""
+    """A folder that may be read and not written, with the rights of a user for whom that holds."""
     Store.open(str(tmp_path / "elsewhere.db")).close()  # loads what the powerless could not
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

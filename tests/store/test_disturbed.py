@@ -1,4 +1,4 @@
-"""Whole studies on each database, disturbed by clocks and servers: they come to the same as in peace."""
+"""Whole studies on each database, disturbed by clocks and servers: they end the same as undisturbed."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_leases_that_are_over_count_only_if_they_are_to(store: Store, study: Stu
 
 @pytest.fixture
 def silent_ticket(store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: TicketRow) -> TicketRow:
-    """A ticket that was taken from "agent" for its silence, and that nobody has begun since."""
+    """A ticket that was taken from "agent" for its silence, and that no agent has begun since."""
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     expire(store, ticket)
     store.add_tickets(study.id, [new_ticket(0, "baseline")])

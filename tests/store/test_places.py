@@ -1,4 +1,4 @@
-"""Where runs are trained and how far they are, as whoever looks at the store sees it."""
+"""Where runs are trained and how far they are, as a reader of the store sees it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_nothing_is_taken_of_a_study_that_rests(store: Store, study: StudyRow, t
     store.set_state(study.id, "paused")
     with pytest.raises(AssertionError):
         take_next(store, study, "another agent")
-    # what was begun may come to its end
+    # what was begun may end
     assert store.write(study.id, [make_end(ticket)], agent="agent", lease=HOUR).refused == {}
     store.set_state(study.id, "running")
     assert take_next(store, study, "another agent").number == 1

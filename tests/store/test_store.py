@@ -200,7 +200,7 @@ def test_what_follows_from_other_tickets_than_there_are_is_not_written(store: St
     assert store.add_tickets(study.id, [new_ticket(0), new_ticket(1)], version=0)
     version = store.load_study("example").version
     assert store.add_tickets(study.id, [new_ticket(2), new_ticket(3)], version=version)
-    # somebody who has not seen the two that came later
+    # a caller that has not seen the two that came later
     assert not store.add_tickets(study.id, [new_ticket(2), new_ticket(4)], version=version)
     assert not store.set_state(study.id, "done", version=version)
     assert len(store.tickets(study.id)) == 4
@@ -253,7 +253,7 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
     assert store.end_before(own_ticket, version=version - 1) is None
     stale = replace(other_ticket, attempt=other_ticket.attempt + 1, number=9)
     assert store.end_before(stale, version=version) == 0
-    # one that was given back before it goes on
+    # one that was returned before it continues
     own_ticket, other_ticket = other_ticket, own_ticket
     store.release(study.id, ["agent"])
     assert store.end_before(own_ticket, version=version) == 2

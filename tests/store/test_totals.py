@@ -1,4 +1,4 @@
-"""What all runs of a study come to, on every database."""
+"""The totals of all runs of a study, on every database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told to a study from outside: the database is real (SQLite), agents and runs are rows and files."""
+"""Commands to a study from outside: the database is real (SQLite), agents and runs are rows and files."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def cards(places: list[Placement]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the locks, made by whoever is first."""
+    """The folder of the locks, made by the first agent."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path / f"tempopt-{os.getuid()}"
