@@ -2,8 +2,8 @@
 
 A simulated clock, several asynchronous workers, the same budget for all (benchmarks/simulated); what
 trainings are worth is recorded (benchmarks/recorded). Each search is judged by what the configuration it
-would name is worth in truth, not by the best value that it has seen. Results are kept as lines of a file, so that
-tuners of another environment can be added, and a search that is there is not run again.
+would name is worth in truth, not by the best value that it has seen. Results are kept as lines of a file,
+so that tuners of another environment can be added, and a search that is there is not run again.
 
     python -m benchmarks.search --repetitions 30 --budget 40        # whatever can be imported here
     python -m benchmarks.search --tuners tempopt --repetitions 60   # ours, from repetition 30 on

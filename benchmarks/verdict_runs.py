@@ -1,7 +1,7 @@
 """How many runs does a verdict take? Every bundled study in memory, with made-up trainings.
 
-Stages, choosing and verdict are tempopt's own; a training's value is noise, and in the second column a gain of
-three standard deviations of a pair wherever τ is not 1 throughout, so that a gain is shown. The other
+Stages, choosing and verdict are tempopt's own; a training's value is noise, and in the second column a
+gain of three standard deviations of a pair wherever τ is not 1 throughout, so that a gain is shown. The other
 parameters are sampled at random, since nothing here depends on them. Learned temperatures gain nothing. The
 last column has what `tempopt explain` adds to a study with a gain.
 

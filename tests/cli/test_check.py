@@ -76,8 +76,8 @@ def test_check_prints_what_it_is_told(
 ) -> None:
     arguments: dict[str, Any] = {}
 
-    def fake_check(spec: Any, *, dry_run: bool, told: Callable[[str], None]) -> list[str]:
-        told("a part of it")
+    def fake_check(spec: Any, *, dry_run: bool, on_line: Callable[[str], None]) -> list[str]:
+        on_line("a part of it")
         arguments.update(trials=spec.study.trials, dry_run=dry_run)
         return ["one thing", "another"]
 

@@ -38,7 +38,7 @@ _PASSWORD = "geheim4711"
 _WATCHED = PROGRAM[-1].encode()
 _KEEPER = b"ray::Keeper"
 
-undisturbed = cluster_fixtures.undisturbed_record
+undisturbed_record = cluster_fixtures.undisturbed_record
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     task: Task,
     url: str,
     tmp_path: Path,
-    undisturbed_run: Callable[[int], studies.Record],
+    undisturbed_record: Callable[[int], studies.Record],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tempopt.launch import ray
@@ -179,7 +179,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
         wait_until(lambda: bool(_workers(cluster.other)), "an agent on the node that is new")
     _set_pace(tmp_path, 0.0)
     assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done", "done"]
-    assert not studies.read(url, TICKETS).differences(undisturbed_run(TICKETS))
+    assert not studies.read(url, TICKETS).differences(undisturbed_record(TICKETS))
 
 
 _DRIVER = """

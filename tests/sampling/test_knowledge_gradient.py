@@ -320,11 +320,11 @@ def test_of_thousands_of_runs_those_that_tell_most_are_looked_at() -> None:
     ),
     st.floats(0, 1),
 )
-def test_a_value_lies_where_it_was_taken_from(distribution: Any, place: float) -> None:
-    value = at_place(distribution, place)
+def test_a_value_lies_where_it_was_taken_from(distribution: Any, position: float) -> None:
+    value = at_place(distribution, position)
     assert distribution._contains(distribution.to_internal_repr(value))
-    position = place_of(distribution, value)
-    assert 0 <= position <= 1 and at_place(distribution, position) == value
+    read_position = place_of(distribution, value)
+    assert 0 <= read_position <= 1 and at_place(distribution, read_position) == value
 
 
 def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec: Any) -> None:
