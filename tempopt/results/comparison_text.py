@@ -12,12 +12,12 @@ from tempopt.results.guard_text import guard_line, not_kept
 from tempopt.results.wording import (
     confidence,
     duration,
+    limit,
     numbers,
     numbers_of_size,
     parameters_text,
     signed,
     size,
-    unsigned,
 )
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def loss_line(result: StudyResult, comparison: Comparison) -> str:
             f"({confidence_text})."
         )
     return (
-        f"against the best set {comparison.taken} loses at most {comparison.max_loss:.3g} in {result.metric} "
-        f"({confidence_text})."
+        f"against the best set {comparison.taken} loses at most {limit(comparison.max_loss)} in "
+        f"{result.metric} ({confidence_text})."
     )
 
 
@@ -249,7 +249,7 @@ def _notes(comparison: Comparison) -> list[str]:
     elif (answer := comparison.variants[0].answer) is not None and comparison.outcome == "not_shown":
         test = answer.paired
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
-            upper_bound = unsigned(max(test.ci_high, 0.0), test)
+            upper_bound = limit(max(test.ci_high, 0.0), test)
             lines.append(f"a gain above {upper_bound} is excluded ({confidence(test)}).")
     return [*lines, *_notes_on_looks(comparison)]
 

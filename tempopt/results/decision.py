@@ -17,6 +17,7 @@ from tempopt.results.wording import (
     baseline_name,
     confidence,
     duration,
+    limit,
     p_text,
     plan_text,
     rounded_in,
@@ -200,10 +201,8 @@ def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
         winner_text = temperature_text(verdict.params)
         lines.append(f"{winner_text} was the best of the search")
         if advice.excluded is not None and not total.worse:
-            upper_bound = rounded_in(
-                advice.excluded, total.paired.gain, total.paired.ci_low, total.paired.ci_high
-            )
-            lines.append(f"a gain above {upper_bound.lstrip('+')} is excluded ({confidence(total.paired)})")
+            upper_bound = limit(advice.excluded, total.paired)
+            lines.append(f"a gain above {upper_bound} is excluded ({confidence(total.paired)})")
     if advice.widen:
         names = " and ".join(widening.name for widening in advice.widen)
         lines.append(f"{names} at the end of the searched range: `tempopt show --full` has how to widen it")

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer
@@ -25,6 +26,7 @@ from tempopt.results.wording import (
     compared,
     confidence,
     duration,
+    limit,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -33,7 +35,6 @@ from tempopt.results.wording import (
     signed,
     size,
     temperature_text,
-    unsigned,
 )
 from tempopt.statistics.failure_rates import Rate
 from tempopt.temperature import is_controlled, training_key
@@ -237,7 +238,7 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     basis = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
     basis += TESTS[verdict.test]
     if verdict.total.significant:
-        min_gain_text = f", at least {unsigned(test.ci_low, test)}," if test.ci_low > 0 else ""
+        min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
         change = f"{_better(result)} by {size(test)}{min_gain_text} with the winner of the search"
         change += f" than with {in_full}"
         return f"{result.metric} is {change} ({numbers_of_size(test)}; {basis})."
@@ -272,7 +273,7 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
         )
     advice = verdict.recommendation
     if advice is not None and advice.excluded is not None and not total.worse:
-        upper_bound = unsigned(advice.excluded, total.paired)
+        upper_bound = limit(advice.excluded, total.paired)
         text = f"a gain of the winner above {upper_bound} is excluded ({confidence(total.paired)})."
         findings.append(Finding(kind="excluded", text=text))
     if total.lost:

@@ -15,6 +15,7 @@ from tempopt.results.wording import (
     baseline_name,
     confidence,
     duration,
+    limit,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -22,7 +23,6 @@ from tempopt.results.wording import (
     signed,
     size,
     temperature_text,
-    unsigned,
 )
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, active_groups
@@ -211,7 +211,7 @@ def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recom
         return f"{text} No temperature is shown to gain anything."
     if verdict.total.worse:
         return f"{text} The winner of the search is shown to be worse."
-    upper_bound = unsigned(recommendation.excluded, verdict.total.paired)
+    upper_bound = limit(recommendation.excluded, verdict.total.paired)
     text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.total.paired)})."
     if not recommendation.min_gain:
         return (

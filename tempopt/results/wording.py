@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
@@ -131,12 +132,31 @@ def rounded_in(value: float, gain: float, low: float, high: float) -> str:
     """Return a signed value as :func:`rounded` does, given the gain and the ends of its interval."""
     if math.isinf(value):
         return "−∞" if value < 0 else "+∞"
+    return f"{value:+.{_decimals_in(gain, low, high)}f}".replace("-", "−")
+
+
+def limit(value: float, test: PairedTest | None = None, rounding: str = ROUND_CEILING) -> str:
+    """Return a limit that nothing is beyond, rounded away from what it allows.
+
+    Args:
+        value: The limit.
+        test: The comparison with whose decimals it is printed; None: with three digits.
+        rounding: ``ROUND_CEILING`` of an upper limit, ``ROUND_FLOOR`` of a lower one.
+    """
+    decimals = _decimals_in(test.gain, test.ci_low, test.ci_high) if test else max(0, _decimals(value) + 2)
+    # of the shortest decimal that is the value, so that 0.07 stays as it is
+    number = Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding)
+    return f"{number:f}".replace("-", "−")
+
+
+def _decimals_in(gain: float, low: float, high: float) -> int:
+    """Return the decimals that numbers of a comparison are printed with."""
     width = (high - low) / 2
     digits = _decimals(width if 0 < width < math.inf else gain) + 1
     nearest = min(abs(low), abs(high))
     if 0 < nearest < math.inf:
         digits = max(digits, min(_decimals(nearest), digits + 2))
-    return f"{value:+.{max(0, digits)}f}".replace("-", "−")
+    return max(0, digits)
 
 
 def _decimals(value: float) -> int:
