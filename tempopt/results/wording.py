@@ -91,6 +91,11 @@ def numbers(test: PairedTest) -> str:
     return f"{interval}, p = {test.p_value:.2g}"
 
 
+def finite(value: float) -> float | None:
+    """Return the value as JSON can hold it: None in place of one that is not finite."""
+    return value if math.isfinite(value) else None
+
+
 def p_text(p_value: float) -> str:
     """Return a p-value: ``p = 0.013``, ``p < 0.0001``."""
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
@@ -136,12 +141,9 @@ def rounded_in(value: float, gain: float, low: float, high: float) -> str:
 
 
 def limit(value: float, test: PairedTest | None = None, rounding: str = ROUND_CEILING) -> str:
-    """Return a limit that nothing is beyond, rounded away from what it allows.
+    """Return an upper limit (a lower one with ``ROUND_FLOOR``), rounded away from what it allows.
 
-    Args:
-        value: The limit.
-        test: The comparison with whose decimals it is printed; None: with three digits.
-        rounding: ``ROUND_CEILING`` of an upper limit, ``ROUND_FLOOR`` of a lower one.
+    It has the decimals of the comparison, or three digits without one.
     """
     decimals = _decimals_in(test.gain, test.ci_low, test.ci_high) if test else max(0, _decimals(value) + 2)
     # of the shortest decimal that is the value, so that 0.07 stays as it is

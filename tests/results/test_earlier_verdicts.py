@@ -14,6 +14,7 @@ from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.verdict import Verdict, standing
 from tempopt.records.rows import TicketRow
 from tempopt.report import headline as report
+from tempopt.results.decision import decide
 from tempopt.results.export import to_yaml
 from tempopt.results.findings import headline
 from tempopt.results.study_result import StudyResult
@@ -100,13 +101,22 @@ def test_earlier_verdicts_are_data_for_programs(two_rounds: Any) -> None:
 def test_pairs_that_are_added_leave_the_verdict_that_they_are_added_to_as_it_was(
     make_spec: Any, result_of: Any
 ) -> None:
-    study = Simulated(make_spec(trials=6), gaining(0)).run()
+    study = Simulated(make_spec(trials=6), gaining(0, 1)).run()
     before = result_of(study.spec, list(study.rows), state="done")
     study.do(more_pairs(study.rows, study.spec, 8))
     after = result_of(study.spec, study.rows, state="done")
     assert after.verdict.looks == 2 and after.earlier_verdicts == (before.verdict,)
     assert after.verdict.total.paired.n_pairs == before.verdict.total.paired.n_pairs + 8
     assert after.verdict.params == before.verdict.params
+    # not all of its seeds are fresh, and the interval is that of the combined test
+    num_seeds, num_earlier = after.verdict.total.paired.n_pairs, before.verdict.total.paired.n_pairs
+    seeds = f"{num_seeds} seeds ({num_earlier} of the verdict before)"
+    assert f"; {seeds}, measured on the test data, paired t-test, rounds combined)" in headline(after)
+    decision = decide(after)
+    assert decision is not None and f", {seeds}, " in decision.headline
+    assert (decision.seeds, decision.earlier_seeds) == (num_seeds, num_earlier)
+    assert any("combine 2 rounds of pairs with squared weights 1:2" in line for line in full_lines(after))
+    assert f"{num_earlier} fresh seeds" in headline(before)
 
 
 def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_rounds: Any) -> None:

@@ -276,10 +276,10 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     ).run()
     lines = full_lines(result_of(study.spec, study.rows, state="done"))
     assert lines[0] == (
-        "No gain shown: the best that the search has found in val_accuracy is τ = 1 itself (4 fresh seeds, "
-        "measured on the test data, paired t-test)."
+        "No gain of temperature shown: the best that the search has found in val_accuracy is τ = 1 itself "
+        "(4 fresh seeds, measured on the test data, paired t-test)."
     )
-    todo = "change nothing: train and evaluate at τ = 1, with lr=0."
+    todo = "train and evaluate at τ = 1, as now, with lr = 0."
     assert lines[1].startswith(f"  What to do: {todo}") and "found nothing better" in lines[1]
     assert len(lines) == 4 and lines[3].startswith("  cost: ")
 
