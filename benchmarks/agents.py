@@ -45,7 +45,7 @@ class Post:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class AgentReport:
     """What an agent has seen; times are by the clock that all processes of this machine share.
 
     Args:
@@ -103,23 +103,27 @@ class Sleeper:
     def kill(self) -> None:
         """Do nothing: the process ends with its threads."""
 
-    def _train(self, request: Any, begun: float) -> None:
+    def _train(self, request: Any, start_time: float) -> None:
         from tempopt.workers.messages import Finished, Report, Started, encode
 
         def say(message: Any) -> None:
             self._theirs.send_bytes(encode(message))
 
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
-        steps, where = step_of(REPORTS), {"device": "cpu", "precision": "32-true"}
-        say(Started(**run, step=0, total_steps=steps, **where, layers=["layer"], code="code", reports=[]))
+        steps, device_fields = step_of(REPORTS), {"device": "cpu", "precision": "32-true"}
+        say(
+            Started(
+                **run, step=0, total_steps=steps, **device_fields, layers=["layer"], code="code", reports=[]
+            )
+        )
         for report in range(self.every, REPORTS + 1, self.every):
-            time.sleep(max(0.0, begun + self.seconds * report / REPORTS - time.monotonic()))
+            time.sleep(max(0.0, start_time + self.seconds * report / REPORTS - time.monotonic()))
             value = value_of(request.ticket, report)
             say(Report(**run, step=step_of(report), value=value, metrics={"val_loss": value}))
-        measured = {"validate": value, "validate_current": value}
-        ended = {"step": steps, "measurements": measured, "metrics": {}, "reports": []}
+        values = {"validate": value, "validate_current": value}
+        end_fields = {"step": steps, "measurements": values, "metrics": {}, "reports": []}
         self.ended = time.monotonic()
-        say(Finished(**run, state="complete", **ended, seconds=time.monotonic() - begun))
+        say(Finished(**run, state="complete", **end_fields, seconds=time.monotonic() - start_time))
 
 
 def work(post: Post) -> None:
@@ -133,18 +137,18 @@ def work(post: Post) -> None:
     from tempopt.workers.messages import Ready
     from tempopt.workers.placement import Placement
 
-    finished: list[float] = []
+    end_times: list[float] = []
 
     class Clock(Unobserved):
         def finished(self, ticket: Any) -> None:
             if ticket.kind == "search":
-                finished.append(time.monotonic())
+                end_times.append(time.monotonic())
 
         def note(self, text: str) -> None:
             raise AssertionError(f"void: {text}")
 
     if post.server is not None:
-        _work_behind(post, Clock(), finished)
+        _work_behind(post, Clock(), end_times)
         return
     counts = Counts()
     real = 0 if post.sleep is not None else post.workers
@@ -184,17 +188,17 @@ def work(post: Post) -> None:
         counts.begin()
         cpu = time.process_time()
         agent.run()
-        seen = Seen(
-            finished=finished,
+        agent_report = AgentReport(
+            finished=end_times,
             cpu=time.process_time() - cpu,
             transactions=counts.end(1)["transactions"],
-            idle=[each for slot in slots for each in getattr(slot, "idle", [])],
+            idle=[idle_seconds for slot in slots for idle_seconds in getattr(slot, "idle", [])],
         )
-        print(json.dumps(asdict(seen)), flush=True)
+        print(json.dumps(asdict(agent_report)), flush=True)
         sys.stdin.readline()
 
 
-def _work_behind(post: Post, observer: Any, finished: list[float]) -> None:
+def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
     """Do the same for a server, and count what is said to it."""
     from tempopt.agent.agent import Agent
     from tempopt.agent.server_client import ServerClient
@@ -206,24 +210,24 @@ def _work_behind(post: Post, observer: Any, finished: list[float]) -> None:
 
     assert post.server is not None and post.sleep is not None
     connection = ServerConnection(post.server, post.token)
-    counted = {"requests": 0, "sent": 0, "received": 0}
+    traffic = {"requests": 0, "sent": 0, "received": 0}
 
-    def asked(request: Any) -> None:
-        counted["requests"] += 1
-        counted["sent"] += len(request.content)
+    def count_request(request: Any) -> None:
+        traffic["requests"] += 1
+        traffic["sent"] += len(request.content)
 
-    def answered(answer: Any) -> None:
+    def count_response(answer: Any) -> None:
         answer.read()
-        counted["received"] += len(answer.content)
+        traffic["received"] += len(answer.content)
 
-    connection.client.event_hooks = {"request": [asked], "response": [answered]}
+    connection.client.event_hooks = {"request": [count_request], "response": [count_response]}
     line = ServerLine(connection, post.study, post.workers)
-    joined = line.join()
-    study: StudyRow = from_plain(StudyRow, joined.study)
+    join_reply = line.join()
+    study: StudyRow = from_plain(StudyRow, join_reply.study)
     spec = StudySpec.from_json(study.spec)
     with tempfile.TemporaryDirectory() as folder:
         client = ServerClient(
-            spec=spec, study=study, joined=joined, line=line, folder=Path(folder), observer=observer
+            spec=spec, study=study, joined=join_reply, line=line, folder=Path(folder), observer=observer
         )
         slots = [Sleeper(slot, post.sleep, post.reports) for slot in range(post.workers)]
         agent = Agent(
@@ -235,25 +239,25 @@ def _work_behind(post: Post, observer: Any, finished: list[float]) -> None:
             observer=observer,
         )
 
-        def over() -> bool:
+        def is_over() -> bool:
             # what a study does when its search is over is no part of what is measured
-            now = client.snapshot([], 0.0)
-            return now.done["search"] == now.asked["search"]
+            snapshot = client.snapshot([], 0.0)
+            return snapshot.done["search"] == snapshot.asked["search"]
 
-        client.over = over  # type: ignore[method-assign]
+        client.over = is_over  # type: ignore[method-assign]
         print("warm", flush=True)
         sys.stdin.readline()
-        counted |= dict.fromkeys(counted, 0)
+        traffic |= dict.fromkeys(traffic, 0)
         cpu = time.process_time()
         agent.run()
-        seen = Seen(
-            finished=finished,
+        agent_report = AgentReport(
+            finished=end_times,
             cpu=time.process_time() - cpu,
             transactions=0.0,
-            **counted,
-            idle=[each for slot in slots for each in slot.idle],
+            **traffic,
+            idle=[idle_seconds for slot in slots for idle_seconds in slot.idle],
         )
-        print(json.dumps(asdict(seen)), flush=True)
+        print(json.dumps(asdict(agent_report)), flush=True)
         sys.stdin.readline()
 
 

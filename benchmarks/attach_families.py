@@ -34,7 +34,7 @@ BITES = 1e-4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way comes to."""
+    """The outcome of one way."""
 
     said: str
     way: str = ""
@@ -42,7 +42,7 @@ class Outcome:
     tested: bool = True
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         return self.error is not None and self.error > RIGHT and self.tested
 
 
@@ -51,17 +51,17 @@ def randomise(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            drawn = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator)
             if any(word in name for word in ("A_log", "dt_bias", "dt_proj", ".D", "decay")):
                 continue
             if parameter.ndim >= 2:
                 parameter.copy_(
-                    drawn * (0.3 if "bias" in name else 1.5 / max(parameter[0].numel(), 1) ** 0.5)
+                    noise * (0.3 if "bias" in name else 1.5 / max(parameter[0].numel(), 1) ** 0.5)
                 )
             elif name.endswith("weight"):
-                parameter.copy_(1.0 + 0.3 * drawn)
+                parameter.copy_(1.0 + 0.3 * noise)
             else:
-                parameter.add_(0.3 * drawn)
+                parameter.add_(0.3 * noise)
     return model.eval()
 
 
@@ -73,33 +73,33 @@ def outputs(family: Family, model: nn.Module) -> Tensor:
     return out.double().flatten()
 
 
-def distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).nan_to_num(0.0, 0.0, 0.0).abs().max())
+def distance(output: Tensor, other_output: Tensor) -> float:
+    return float((output - other_output).nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
-def tried(family: Family, model: nn.Module, way: str, truth: Tensor, moved: float) -> Outcome:
-    """Return what one way comes to, with its self-test on the same batch."""
+def try_method(family: Family, model: nn.Module, method: str, truth: Tensor, shift_size: float) -> Outcome:
+    """Return the outcome of one way, with its self-test on the same batch."""
     model = copy.deepcopy(model)
     try:
-        attachment = attach(model, {"temperature_init": 2.0}, way=way, example=None)
+        attachment = attach(model, {"temperature_init": 2.0}, way=method, example=None)
     except AttachError as error:
         return Outcome(f"refused: {reason(error)}")
-    error = distance(outputs(family, model), truth) / moved
+    error = distance(outputs(family, model), truth) / shift_size
     attachment.detach()
     try:
-        attachment = attach(model, {"temperature_init": 2.0}, way=way, example=lambda: family.run(model))
+        attachment = attach(model, {"temperature_init": 2.0}, way=method, example=lambda: family.run(model))
     except AttachError as refusal:
-        what = "right, yet refused" if error <= RIGHT else "refused by the self-test"
-        return Outcome(f"{what}: {reason(refusal)}", error=error, tested=False)
-    error = distance(outputs(family, model), truth) / moved
-    said = "right" if error <= RIGHT else "WRONG IN SILENCE"
-    return Outcome(said, way=attachment.way, error=error)
+        refusal_kind = "right, yet refused" if error <= RIGHT else "refused by the self-test"
+        return Outcome(f"{refusal_kind}: {reason(refusal)}", error=error, tested=False)
+    error = distance(outputs(family, model), truth) / shift_size
+    verdict = "right" if error <= RIGHT else "WRONG IN SILENCE"
+    return Outcome(verdict, way=attachment.way, error=error)
 
 
 def reason(error: Exception) -> str:
     """Return the first few words of a refusal that say why."""
     text = str(error)
-    known = {
+    short_reasons = {
         "mix tokens without": "no softmax",
         "is normalised": "normalised query",
         "head by head": "query head by head",
@@ -116,7 +116,7 @@ def reason(error: Exception) -> str:
         "did not move": "does not move",
         "not that of": "not as by hand",
     }
-    return next((short for words, short in known.items() if words in text), text[:90])
+    return next((short for words, short in short_reasons.items() if words in text), text[:90])
 
 
 def row(family: Family) -> tuple[str, dict[str, Outcome]]:
@@ -126,34 +126,36 @@ def row(family: Family) -> tuple[str, dict[str, Outcome]]:
     truth_model = copy.deepcopy(model)
     with family.oracle(truth_model):
         truth = outputs(family, truth_model)
-    moved = distance(truth, plain)
-    if not moved > BITES * float(plain.nan_to_num().abs().max()):
-        raise AssertionError(f"{family.name}: its oracle does not bite, the output moves by {moved:.1e}")
-    found = {way: tried(family, model, way, truth, moved) for way in WAYS}
-    auto = found["auto"]
-    cells = [found[way].said for way in WAYS[:2]] + [f"{auto.said} ({auto.way})" if auto.way else auto.said]
-    errors = [shown(found[way].error) for way in WAYS]
-    return f"| {family.name} | {' | '.join(cells)} | {', '.join(errors)} |", found
+    shift_size = distance(truth, plain)
+    if not shift_size > BITES * float(plain.nan_to_num().abs().max()):
+        raise AssertionError(f"{family.name}: its oracle does not bite, the output moves by {shift_size:.1e}")
+    outcomes = {method: try_method(family, model, method, truth, shift_size) for method in WAYS}
+    auto = outcomes["auto"]
+    cells = [outcomes[method].said for method in WAYS[:2]] + [
+        f"{auto.said} ({auto.way})" if auto.way else auto.said
+    ]
+    errors = [error_text(outcomes[method].error) for method in WAYS]
+    return f"| {family.name} | {' | '.join(cells)} | {', '.join(errors)} |", outcomes
 
 
-def shown(error: float | None) -> str:
+def error_text(error: float | None) -> str:
     """Return an error to its order of magnitude, what rounding alone makes of it left out."""
     if error is None:
         return "–"
     return "0" if error < RIGHT / 10 else f"{error:.1g}"
 
 
-def table(only: Sequence[str] | None = None) -> tuple[list[str], list[dict[str, Outcome]]]:
+def table(only_names: Sequence[str] | None = None) -> tuple[list[str], list[dict[str, Outcome]]]:
     """Return the lines of all families, each printed as it comes, and what their ways came to."""
-    lines, every = [], []
+    lines, all_outcomes = [], []
     for family in FAMILIES:
-        if only and family.name not in only:
+        if only_names and family.name not in only_names:
             continue
-        line, found = row(family)
+        line, outcomes = row(family)
         print(line, flush=True)
         lines.append(line)
-        every.append(found)
-    return lines, every
+        all_outcomes.append(outcomes)
+    return lines, all_outcomes
 
 
 def main() -> None:
@@ -164,17 +166,17 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| family | query_rows | attention_interface | auto | error of each |")
     print("|---|---|---|---|---|")
-    _, every = table(parser.parse_args().only)
-    autos = [found["auto"] for found in every]
-    right = sum(each.said == "right" for each in autos)
-    by = {way: sum(each.way == way for each in autos) for way in WAYS[:2]}
-    wrong = sum(each.wrong for found in every for each in found.values())
+    _, all_outcomes = table(parser.parse_args().only)
+    autos = [outcomes["auto"] for outcomes in all_outcomes]
+    right = sum(outcome.said == "right" for outcome in autos)
+    counts = {method: sum(outcome.way == method for outcome in autos) for method in WAYS[:2]}
+    num_wrong = sum(outcome.is_wrong for outcomes in all_outcomes for outcome in outcomes.values())
     print(
-        f"\n{len(autos)} families: auto is right in {right} ({by['query_rows']} by query rows, "
-        f"{by['attention_interface']} by the interface) and refuses {len(autos) - right}; wrong in silence, "
-        f"by any way: {wrong}."
+        f"\n{len(autos)} families: auto is right in {right} ({counts['query_rows']} by query rows, "
+        f"{counts['attention_interface']} by the interface) and refuses {len(autos) - right}; "
+        f"wrong in silence, by any way: {num_wrong}."
     )
-    sys.exit(1 if wrong else 0)
+    sys.exit(1 if num_wrong else 0)
 
 
 if __name__ == "__main__":

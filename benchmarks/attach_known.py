@@ -21,19 +21,19 @@ from benchmarks.attach_models import (
     T,
     V,
     W,
+    all_outputs,
+    apply_all,
     attribute,
-    both,
-    built,
     decoder,
-    drawn,
+    draw_tensor,
     encoder,
-    every,
     first,
     flat,
     global_pairs,
     global_text,
     image,
     long_text,
+    model_builder,
     pair,
     plain,
     root,
@@ -53,7 +53,7 @@ FAMILIES: list[Family] = [
     decoder("Qwen3Moe", **MOE, decoder_sparse_step=1),
     decoder("Gemma"),
     decoder("Gemma2"),
-    Family("Gemma3", built("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED), text, scale),
+    Family("Gemma3", model_builder("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED), text, scale),
     decoder("Mistral"),
     decoder("Ministral3"),
     decoder("Mixtral", **MOE),
@@ -109,7 +109,7 @@ FAMILIES: list[Family] = [
     decoder("Bloom", n_head=H, n_layer=L, oracle=attribute("inv_norm_factor", 0.5)),
     Family(
         "Falcon",
-        built(
+        model_builder(
             "FalconForCausalLM", "FalconConfig", dict(SIZES, new_decoder_architecture=True, num_kv_heads=2)
         ),
         text,
@@ -122,7 +122,7 @@ FAMILIES: list[Family] = [
     encoder("Albert", oracle=scale, embedding_size=16),
     Family(
         "DistilBert",
-        built(
+        model_builder(
             "DistilBertModel",
             "DistilBertConfig",
             dict(vocab_size=V, dim=W, hidden_dim=48, n_layers=L, n_heads=H),
@@ -187,14 +187,16 @@ FAMILIES: list[Family] = [
     ),
     Family(
         "XLNet",
-        built("XLNetModel", "XLNetConfig", dict(vocab_size=V, d_model=W, n_layer=L, n_head=H, d_inner=48)),
+        model_builder(
+            "XLNetModel", "XLNetConfig", dict(vocab_size=V, d_model=W, n_layer=L, n_head=H, d_inner=48)
+        ),
         plain,
         scale,
     ),
     encoder("FNet", oracle=weights("dense.weight"), run=plain),
     Family(
         "XLM",
-        built(
+        model_builder(
             "XLMModel",
             "XLMConfig",
             dict(vocab_size=V, emb_dim=W, n_layers=L, n_heads=H, n_langs=1, max_position_embeddings=64),
@@ -204,7 +206,7 @@ FAMILIES: list[Family] = [
     ),
     Family(
         "Funnel",
-        built(
+        model_builder(
             "FunnelModel",
             "FunnelConfig",
             dict(
@@ -246,7 +248,7 @@ FAMILIES: list[Family] = [
     pair(
         "LED",
         SEQ,
-        oracle=every(root, scale),
+        oracle=apply_all(root, scale),
         attention_window=4,
         max_encoder_position_embeddings=64,
         max_decoder_position_embeddings=64,
@@ -254,7 +256,7 @@ FAMILIES: list[Family] = [
     pair(
         "LED global",
         SEQ,
-        oracle=every(root, scale),
+        oracle=apply_all(root, scale),
         attention_window=4,
         max_encoder_position_embeddings=64,
         max_decoder_position_embeddings=64,
@@ -268,7 +270,11 @@ FAMILIES: list[Family] = [
     vision("Dinov2WithRegisters"),
     vision("DINOv3ViT", rope_theta=100.0),
     vision("CLIPVision"),
-    vision("SiglipVision", run=both, oracle=every(scale, weights("in_proj_weight", "in_proj_bias", parts=3))),
+    vision(
+        "SiglipVision",
+        run=all_outputs,
+        oracle=apply_all(scale, weights("in_proj_weight", "in_proj_bias", parts=3)),
+    ),
     vision(
         "VitDet",
         oracle=weights("qkv.weight", "qkv.bias", parts=3),
@@ -276,8 +282,8 @@ FAMILIES: list[Family] = [
         pretrain_image_size=16,
         run=image,
     ),
-    Family("Swin", built("SwinModel", "SwinConfig", SWIN), image, scale),
-    Family("Swinv2", built("Swinv2Model", "Swinv2Config", SWIN), image, weights("logit_scale")),
+    Family("Swin", model_builder("SwinModel", "SwinConfig", SWIN), image, scale),
+    Family("Swinv2", model_builder("Swinv2Model", "Swinv2Config", SWIN), image, weights("logit_scale")),
     vision(
         "Segformer",
         oracle=scale,
@@ -308,13 +314,13 @@ FAMILIES: list[Family] = [
     ),
     Family(
         "ImageGPT",
-        built("ImageGPTModel", "ImageGPTConfig", dict(GPT)),
+        model_builder("ImageGPTModel", "ImageGPTConfig", dict(GPT)),
         plain,
         weights("c_attn.weight", "c_attn.bias", parts=3, axis=1),
     ),
     Family(
         "Perceiver",
-        built(
+        model_builder(
             "PerceiverModel",
             "PerceiverConfig",
             dict(
@@ -329,19 +335,19 @@ FAMILIES: list[Family] = [
                 v_channels=W,
             ),
         ),
-        lambda model: model(inputs=drawn(2, T, 16)).last_hidden_state,
+        lambda model: model(inputs=draw_tensor(2, T, 16)).last_hidden_state,
         root,
     ),
-    Family("Wav2Vec2", built("Wav2Vec2Model", "Wav2Vec2Config", SPEECH), wave, scale),
+    Family("Wav2Vec2", model_builder("Wav2Vec2Model", "Wav2Vec2Config", SPEECH), wave, scale),
     Family(
         "WavLM",
-        built("WavLMModel", "WavLMConfig", dict(SPEECH, num_buckets=8, max_bucket_distance=16)),
+        model_builder("WavLMModel", "WavLMConfig", dict(SPEECH, num_buckets=8, max_bucket_distance=16)),
         wave,
         Q_PROJ,
     ),
     Family(
         "Wav2Vec2Conformer rotary",
-        built(
+        model_builder(
             "Wav2Vec2ConformerModel",
             "Wav2Vec2ConformerConfig",
             dict(SPEECH, position_embeddings_type="rotary", conv_depthwise_kernel_size=3),
@@ -351,7 +357,7 @@ FAMILIES: list[Family] = [
     ),
     Family(
         "Wav2Vec2Conformer relative",
-        built(
+        model_builder(
             "Wav2Vec2ConformerModel",
             "Wav2Vec2ConformerConfig",
             dict(SPEECH, position_embeddings_type="relative", conv_depthwise_kernel_size=3),
@@ -361,7 +367,7 @@ FAMILIES: list[Family] = [
     ),
     Family(
         "Wav2Vec2Bert relative_key",
-        built(
+        model_builder(
             "Wav2Vec2BertModel",
             "Wav2Vec2BertConfig",
             dict(
@@ -371,12 +377,12 @@ FAMILIES: list[Family] = [
                 position_embeddings_type="relative_key",
             ),
         ),
-        lambda model: flat(first(model(input_features=drawn(2, 12, 16)))),
+        lambda model: flat(first(model(input_features=draw_tensor(2, 12, 16)))),
         scale,
     ),
     Family(
         "Parakeet",
-        built(
+        model_builder(
             "ParakeetEncoder",
             "ParakeetEncoderConfig",
             dict(
@@ -391,7 +397,7 @@ FAMILIES: list[Family] = [
                 max_position_embeddings=64,
             ),
         ),
-        lambda model: flat(first(model(input_features=drawn(2, 40, 16)))),
+        lambda model: flat(first(model(input_features=draw_tensor(2, 40, 16)))),
         scale,
     ),
 ]

@@ -41,19 +41,21 @@ class Family:
     oracle: Callable[[nn.Module], AbstractContextManager[None]]
 
 
-def built(model: str, config: str, given: dict[str, Any], eager: bool = False) -> Callable[[], nn.Module]:
+def model_builder(
+    model: str, config: str, options: dict[str, Any], eager: bool = False
+) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         torch.manual_seed(0)
         transformers = importlib.import_module("transformers")
-        made: Any = getattr(transformers, model)(getattr(transformers, config)(**given))
+        model_instance: Any = getattr(transformers, model)(getattr(transformers, config)(**options))
         if eager:
-            made.set_attn_implementation("eager")
-        return made
+            model_instance.set_attn_implementation("eager")
+        return model_instance
 
     return make
 
 
-def drawn(*shape: int) -> Tensor:
+def draw_tensor(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -67,14 +69,14 @@ def flat(output: Any) -> Tensor:
         if isinstance(output, Tensor)
         else list(output.values() if hasattr(output, "values") else output)
     )
-    return torch.cat([each.float().flatten() for each in tensors if isinstance(each, Tensor)])
+    return torch.cat([tensor.float().flatten() for tensor in tensors if isinstance(tensor, Tensor)])
 
 
 def text(model: nn.Module) -> Tensor:
     padding = torch.ones(2, T, dtype=torch.long)
     padding[1, -3:] = 0
-    given: dict[str, Any] = {"input_ids": ids(), "attention_mask": padding}
-    return flat(first(model(**given)))
+    model_inputs: dict[str, Any] = {"input_ids": ids(), "attention_mask": padding}
+    return flat(first(model(**model_inputs)))
 
 
 def plain(model: nn.Module) -> Tensor:
@@ -104,25 +106,25 @@ def global_pairs(model: nn.Module) -> Tensor:
 def image(model: nn.Module) -> Tensor:
     size = getattr(model.config, "image_size", 32)
     size = size[0] if isinstance(size, (list, tuple)) else size
-    return flat(first(model(pixel_values=drawn(2, 3, size, size))))
+    return flat(first(model(pixel_values=draw_tensor(2, 3, size, size))))
 
 
-def both(model: nn.Module) -> Tensor:
+def all_outputs(model: nn.Module) -> Tensor:
     """Every output of an image tower, the pooled one too."""
-    out = model(pixel_values=drawn(2, 3, model.config.image_size, model.config.image_size))
+    out = model(pixel_values=draw_tensor(2, 3, model.config.image_size, model.config.image_size))
     return flat([out.last_hidden_state, out.pooler_output])
 
 
 def wave(model: nn.Module) -> Tensor:
-    return flat(first(model(drawn(2, 400))))
+    return flat(first(model(draw_tensor(2, 400))))
 
 
 def features(model: nn.Module) -> Tensor:
-    return flat(first(model(drawn(2, 40, 16))))
+    return flat(first(model(draw_tensor(2, 40, 16))))
 
 
 def spectrogram(model: nn.Module) -> Tensor:
-    return flat(first(model(input_features=drawn(2, 16, 20), decoder_input_ids=ids(5))))
+    return flat(first(model(input_features=draw_tensor(2, 16, 20), decoder_input_ids=ids(5))))
 
 
 def first(output: Any) -> Any:
@@ -134,13 +136,13 @@ def first(output: Any) -> Any:
 @contextmanager
 def scale(model: nn.Module) -> Iterator[None]:
     """Halve what attention modules multiply their logits by."""
-    found = 0
+    num_found = 0
     for module in model.modules():
         for name in ("scaling", "scale"):
             if isinstance(vars(module).get(name), float):
                 vars(module)[name] *= 0.5
-                found += 1
-    assert found, "no module has a scale"
+                num_found += 1
+    assert num_found, "no module has a scale"
     yield
 
 
@@ -151,9 +153,11 @@ def roots(factor: float) -> Callable[[nn.Module], AbstractContextManager[None]]:
     def multiply(model: nn.Module) -> Iterator[None]:
         names = vars(sys.modules[type(model).__module__])
         longer = types.SimpleNamespace(**vars(math) | {"sqrt": lambda x: factor * math.sqrt(x)})
-        own = names.get("scaled_size_sqrt")
-        scaled = {"scaled_size_sqrt": lambda *given: factor * own(*given)} if own else {}
-        with mock.patch.dict(names, {"math": longer} | scaled):
+        original_sqrt = names.get("scaled_size_sqrt")
+        scaled_sqrt = (
+            {"scaled_size_sqrt": lambda *args: factor * original_sqrt(*args)} if original_sqrt else {}
+        )
+        with mock.patch.dict(names, {"math": longer} | scaled_sqrt):
             yield
 
     return multiply
@@ -181,21 +185,21 @@ def weights(*ends: str, parts: int = 1, axis: int = 0) -> Callable[[nn.Module], 
 
     @contextmanager
     def halve(model: nn.Module) -> Iterator[None]:
-        found = 0
+        num_found = 0
         for name, parameter in model.named_parameters():
             if name.endswith(ends):
-                along = axis if parameter.ndim > 1 else 0
-                size = parameter.shape[along] // parts
+                halved_axis = axis if parameter.ndim > 1 else 0
+                size = parameter.shape[halved_axis] // parts
                 with torch.no_grad():
-                    parameter.narrow(along, 0, size).mul_(0.5)
-                found += 1
-        assert found, "no parameter is named so"
+                    parameter.narrow(halved_axis, 0, size).mul_(0.5)
+                num_found += 1
+        assert num_found, "no parameter is named so"
         yield
 
     return halve
 
 
-def every(*oracles: Any) -> Callable[[nn.Module], AbstractContextManager[None]]:
+def apply_all(*oracles: Any) -> Callable[[nn.Module], AbstractContextManager[None]]:
     """Apply several, of a model whose attention is of several kinds."""
 
     @contextmanager
@@ -212,15 +216,15 @@ QUERY = weights("query.weight", "query.bias")
 Q_PROJ = weights("q_proj.weight", "q_proj.bias")
 
 
-def decoder(name: str, *, oracle: Any = scale, run: Any = text, model: str = "", **more: Any) -> Family:
+def decoder(name: str, *, oracle: Any = scale, run: Any = text, model: str = "", **options: Any) -> Family:
     stem = name.split(" ")[0]
-    made = built(model or f"{stem}ForCausalLM", f"{stem}Config", {**GROUPED, **more})
-    return Family(name, made, run, oracle)
+    make_model = model_builder(model or f"{stem}ForCausalLM", f"{stem}Config", {**GROUPED, **options})
+    return Family(name, make_model, run, oracle)
 
 
-def encoder(name: str, *, oracle: Any = scale, run: Any = text, **more: Any) -> Family:
+def encoder(name: str, *, oracle: Any = scale, run: Any = text, **options: Any) -> Family:
     stem = name.split(" ")[0]
-    return Family(name, built(f"{stem}Model", f"{stem}Config", {**SIZES, **more}), run, oracle)
+    return Family(name, model_builder(f"{stem}Model", f"{stem}Config", {**SIZES, **options}), run, oracle)
 
 
 IMAGE = dict(
@@ -234,11 +238,13 @@ IMAGE = dict(
 
 
 def vision(
-    name: str, *, oracle: Any = scale, run: Any = image, model: str = "", config: str = "", **more: Any
+    name: str, *, oracle: Any = scale, run: Any = image, model: str = "", config: str = "", **options: Any
 ) -> Family:
     stem = name.split(" ")[0]
-    given = {**IMAGE, **more}
-    return Family(name, built(model or f"{stem}Model", config or f"{stem}Config", given), run, oracle)
+    all_options = {**IMAGE, **options}
+    return Family(
+        name, model_builder(model or f"{stem}Model", config or f"{stem}Config", all_options), run, oracle
+    )
 
 
 SEQ = dict(
@@ -270,9 +276,11 @@ T5 = dict(
 )
 
 
-def pair(name: str, given: dict[str, Any], *, oracle: Any = scale, run: Any = pairs, **more: Any) -> Family:
+def pair(
+    name: str, sizes: dict[str, Any], *, oracle: Any = scale, run: Any = pairs, **options: Any
+) -> Family:
     stem = name.split(" ")[0]
-    return Family(name, built(f"{stem}Model", f"{stem}Config", {**given, **more}), run, oracle)
+    return Family(name, model_builder(f"{stem}Model", f"{stem}Config", {**sizes, **options}), run, oracle)
 
 
 SPEECH = dict(

@@ -43,15 +43,15 @@ def exact(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...
     return attention_with_entropy(q, k, v, is_causal=is_causal)
 
 
-def sampled(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
+def sampled_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
     sampled_entropy(q, k, num_queries=64, is_causal=is_causal)
     return plain(q, k, v, is_causal)
 
 
-WAYS: dict[str, Way] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled}
+WAYS: dict[str, Way] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled_attention}
 
 
-def check(way: Way, inputs: Inputs, is_causal: bool) -> None:
+def check(attend: Way, inputs: Inputs, is_causal: bool) -> None:
     """Assert output, entropy and gradients against the definition in float64, on some of the rows."""
     q, k, v = inputs
     length = q.shape[-2]
@@ -62,70 +62,72 @@ def check(way: Way, inputs: Inputs, is_causal: bool) -> None:
     )
     logits = fine[0] @ fine[1].transpose(-2, -1) / math.sqrt(q.shape[-1])
     if is_causal:
-        seen = torch.arange(length, device=q.device) <= rows.unsqueeze(-1)
-        logits = logits.masked_fill(~seen, -1e300)
+        causal_mask = torch.arange(length, device=q.device) <= rows.unsqueeze(-1)
+        logits = logits.masked_fill(~causal_mask, -1e300)
     weights = logits.softmax(-1)
     expected = weights @ fine[2], -(weights * logits.log_softmax(-1).clamp(min=-1e3)).sum(-1)
-    results = way(*inputs, is_causal)
+    results = attend(*inputs, is_causal)
     rough = 1e-4 if q.dtype == torch.float32 else 3e-2
-    for ours, theirs in zip(results, expected, strict=False):
-        torch.testing.assert_close(ours[:, :, rows].double(), theirs, rtol=rough, atol=rough)
+    for actual, reference in zip(results, expected, strict=False):
+        torch.testing.assert_close(actual[:, :, rows].double(), reference, rtol=rough, atol=rough)
     loss = sum((x[:, :, rows].double().square().sum() for x in results), torch.zeros((), device=q.device))
-    theirs = sum((x.square().sum() for x in expected[: len(results)]), torch.zeros((), device=q.device))
+    reference = sum((x.square().sum() for x in expected[: len(results)]), torch.zeros((), device=q.device))
     grads = torch.autograd.grad(loss, inputs)
-    others = torch.autograd.grad(theirs, fine)
-    pairs = [(grads[0][:, :, rows], others[0]), *zip(grads[1:], others[1:], strict=True)]
-    for ours, other in pairs:
-        torch.testing.assert_close(ours.double(), other, rtol=rough, atol=rough * float(other.abs().max()))
+    expected_grads = torch.autograd.grad(reference, fine)
+    pairs = [(grads[0][:, :, rows], expected_grads[0]), *zip(grads[1:], expected_grads[1:], strict=True)]
+    for actual, expected_grad in pairs:
+        torch.testing.assert_close(
+            actual.double(), expected_grad, rtol=rough, atol=rough * float(expected_grad.abs().max())
+        )
 
 
-def work(way: Way, inputs: Inputs, is_causal: bool, backward: bool) -> Callable[[], object]:
+def work(attend: Way, inputs: Inputs, is_causal: bool, backward: bool) -> Callable[[], object]:
     """Return what is measured: the pass forward, or both, from gradients that are there already."""
 
     def forward() -> None:
         with torch.no_grad():
-            way(*inputs, is_causal)
+            attend(*inputs, is_causal)
 
-    def both() -> None:
-        results = way(*inputs, is_causal)
-        torch.autograd.grad(results, inputs, [torch.ones_like(each) for each in results])
+    def run_both() -> None:
+        results = attend(*inputs, is_causal)
+        torch.autograd.grad(results, inputs, [torch.ones_like(result) for result in results])
 
-    return both if backward else forward
+    return run_both if backward else forward
 
 
-def seconds(measured: Callable[[], object], device: str) -> float:
+def seconds(task: Callable[[], object], device: str) -> float:
     """Return the CPU time of one call, or the card's."""
     if device == "cpu":
         clock = time.process_time()
-        measured()
+        task()
         return time.process_time() - clock
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    measured()
+    task()
     end.record()
     torch.cuda.synchronize()
     return start.elapsed_time(end) / 1e3
 
 
-def peak_bytes(measured: Callable[[], object], device: str) -> int:
+def peak_bytes(task: Callable[[], object], device: str) -> int:
     """Return the most memory that is held during a call beyond what was before."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        measured()
-        return torch.cuda.max_memory_allocated() - before
+        bytes_before = torch.cuda.memory_allocated()
+        task()
+        return torch.cuda.max_memory_allocated() - bytes_before
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as kept:
-        measured()
-    held = most = 0
-    events = kept.profiler.kineto_results.events()
+    ) as profile:
+        task()
+    bytes_held = max_bytes = 0
+    events = profile.profiler.kineto_results.events()
     for event in sorted(
-        (each for each in events if each.name() == "[memory]"), key=lambda each: each.start_ns()
+        (event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns()
     ):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+        bytes_held += event.nbytes()
+        max_bytes = max(max_bytes, bytes_held)
+    return max_bytes
 
 
 def compare(
@@ -142,7 +144,10 @@ def compare(
     cells = [f"{inputs[0].shape[-2]:6} {kind:10}"]
     cells.append(f"{1e3 * statistics.median(times['plain']):8.1f} ms {memory['plain'] / 2**20:7.1f} MB")
     for name in ways[1:]:
-        ratios = sorted(mine / its for mine, its in zip(times[name], times["plain"], strict=True))
+        ratios = sorted(
+            method_time / plain_time
+            for method_time, plain_time in zip(times[name], times["plain"], strict=True)
+        )
         spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
         cells.append(
             f"{name} {statistics.median(ratios):.2f} {spread} memory {memory[name] / memory['plain']:.1f}"

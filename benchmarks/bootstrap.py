@@ -68,28 +68,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sets", type=int, default=2000, help="data sets of each kind and number of units")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(f"| differences | {' | '.join(f'{units} units' for units in _UNITS)} |")
     print(f"|---|{'---|' * len(_UNITS)}", flush=True)
     for name, (draw, truth) in _KINDS.items():
-        shares = [_held(draw, truth, given.sets, units) for units in _UNITS]
-        told = ("no interval" if math.isnan(share) else f"{100 * share:.1f} %" for share in shares)
-        print(f"| {name} | {' | '.join(told)} |", flush=True)
+        shares = [_coverage(draw, truth, args.sets, units) for units in _UNITS]
+        cell_texts = ("no interval" if math.isnan(share) else f"{100 * share:.1f} %" for share in shares)
+        print(f"| {name} | {' | '.join(cell_texts)} |", flush=True)
 
 
-def _held(draw: Draw, truth: Callable[[int], float], sets: int, units: int) -> float:
+def _coverage(draw: Draw, truth: Callable[[int], float], sets: int, units: int) -> float:
     """Return the share of the intervals that hold the truth; NaN if there is none."""
     generator = np.random.default_rng(units)
-    held = given = 0
+    num_covered = num_intervals = 0
     for first in range(0, sets, _AT_ONCE):
         values, sizes = draw(generator, min(_AT_ONCE, sets - first), units)
         # each with draws of its own, as studies have them
         for number, row in enumerate(values):
-            (found,) = paired_bootstrap([row], sizes, seed=first + number, resamples=2000)
-            if found is not None:
-                given += 1
-                held += found.low <= truth(units) <= found.high
-    return held / given if given else float("nan")
+            (interval,) = paired_bootstrap([row], sizes, seed=first + number, resamples=2000)
+            if interval is not None:
+                num_intervals += 1
+                num_covered += interval.low <= truth(units) <= interval.high
+    return num_covered / num_intervals if num_intervals else float("nan")
 
 
 if __name__ == "__main__":

@@ -48,30 +48,34 @@ def main() -> None:
         "--gain", type=float, default=0.0, help="of the first variant, in standard deviations"
     )
     parser.add_argument("--all-pairs", action="store_true", help="compare each two sets")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print("| pairs | variants | comparisons | better shown | only losses | first variant taken | runs |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    tasks = [_Task(task, given.gain) for task in given.tasks]
+    tasks = [_Task(task, args.gain) for task in args.tasks]
     for name, study in _SETTINGS.items():
         for variants in _VARIANTS:
-            found = [
-                _one(task, task.spec({**study, "all_pairs": given.all_pairs}, variants, seed))
+            comparisons = [
+                _run_comparison(task, task.spec({**study, "all_pairs": args.all_pairs}, variants, seed))
                 for task in tasks
-                for seed in range(given.comparisons)
+                for seed in range(args.comparisons)
             ]
-            print(_line(name, variants, found), flush=True)
+            print(_line(name, variants, comparisons), flush=True)
 
 
-def _line(name: str, variants: int, found: Sequence[tuple[Comparison, int]]) -> str:
-    many = len(found)
-    better = sum(each.outcome == "better" for each, _ in found)
-    worse = sum(each.outcome == "worse" for each, _ in found)
-    low, high = binomtest(better, many).proportion_ci()
-    runs = sum(count for _, count in found) / many
-    shown = f"{better}: {better / many:.1%} ({low:.1%} to {high:.1%})"
-    taken = sum(comparison.taken == comparison.variants[0].name for comparison, _ in found) / many
+def _line(name: str, variants: int, comparisons: Sequence[tuple[Comparison, int]]) -> str:
+    num_studies = len(comparisons)
+    num_better = sum(comparison.outcome == "better" for comparison, _ in comparisons)
+    num_worse = sum(comparison.outcome == "worse" for comparison, _ in comparisons)
+    low, high = binomtest(num_better, num_studies).proportion_ci()
+    runs = sum(count for _, count in comparisons) / num_studies
+    better_text = f"{num_better}: {num_better / num_studies:.1%} ({low:.1%} to {high:.1%})"
+    share_taken = (
+        sum(comparison.taken == comparison.variants[0].name for comparison, _ in comparisons) / num_studies
+    )
+    worse_text = f"{num_worse}: {num_worse / num_studies:.1%}"
     return (
-        f"| {name} | {variants} | {many} | {shown} | {worse}: {worse / many:.1%} | {taken:.1%} | {runs:.1f} |"
+        f"| {name} | {variants} | {num_studies} | {better_text} | {worse_text} "
+        f"| {share_taken:.1%} | {runs:.1f} |"
     )
 
 
@@ -79,9 +83,9 @@ class _Task:
     """One task: its world, the sets that are compared in it, and what the first variant gains."""
 
     def __init__(self, name: str, gain: float) -> None:
-        self.world = World(name, shuffled=True)
+        self.world = World(name, is_shuffled=True)
         # any that differ: no set is better than another
-        self._sets = self.world.drawn(0)[: 1 + max(_VARIANTS)]
+        self._sets = self.world.draw_sets(0)[: 1 + max(_VARIANTS)]
         values = [self.world.train(self._sets[0], seed).test for seed in range(_DRAWN)]
         sign = 1.0 if self.world.spec.study.direction == "maximize" else -1.0
         self.gain = sign * gain * stdev(values)
@@ -93,20 +97,20 @@ class _Task:
         return comparison_spec(data, self._sets[: 1 + variants])
 
 
-def _one(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
+def _run_comparison(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
     """Return what a comparison found, and how many runs it took."""
     check_comparison(spec)
     rows: list[TicketRow] = []
-    new = first_tickets(spec)
-    while new:
-        rows += [_trained(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new)]
-        new = next_tickets(rows, spec)
-    found = compared(rows, spec)
-    assert found is not None
-    return found, len(rows)
+    new_tickets = first_tickets(spec)
+    while new_tickets:
+        rows += [_train_ticket(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new_tickets)]
+        new_tickets = next_tickets(rows, spec)
+    comparison = compared(rows, spec)
+    assert comparison is not None
+    return comparison, len(rows)
 
 
-def _trained(task: _Task, spec: StudySpec, ticket: NewTicket, id: int) -> TicketRow:
+def _train_ticket(task: _Task, spec: StudySpec, ticket: NewTicket, id: int) -> TicketRow:
     assert ticket.parameters is not None and spec.compare is not None
     value = float(task.world.train(ticket.parameters, ticket.seed).test)
     value += task.gain * (ticket.arm == spec.compare[1].name)

@@ -68,8 +68,8 @@ def beta(draw: Generator, middle: Levels, heads: int) -> Levels:
 
 def reflected(draw: Generator, middle: Levels, heads: int) -> Levels:
     """Normal in H / ln n itself, reflected at 0 and at 1."""
-    found = _share(middle) + draw.uniform(0.03, 0.2) * draw.normal(size=(len(middle), heads))
-    return np.asarray(1.0 - np.abs(1.0 - np.abs(found)))
+    positions = _share(middle) + draw.uniform(0.03, 0.2) * draw.normal(size=(len(middle), heads))
+    return np.asarray(1.0 - np.abs(1.0 - np.abs(positions)))
 
 
 def uniform(draw: Generator, middle: Levels, heads: int) -> Levels:
@@ -93,15 +93,20 @@ def report(draw: Generator, levels: Levels) -> MonitorReport:
     last = _logit(np.clip(levels, 1e-4, 1.0 - 1e-4))
     histories = []
     steps = tuple(range(0, OBSERVATIONS * STEPS, STEPS))
-    seen = draw.integers(OBSERVATIONS // 4, OBSERVATIONS + 1)
+    num_observed = draw.integers(OBSERVATIONS // 4, OBSERVATIONS + 1)
     for (layer, head), end in np.ndenumerate(last):
         noise = np.zeros(OBSERVATIONS)
-        for place in range(1, OBSERVATIONS):
-            noise[place] = 0.7 * noise[place - 1] + 0.1 * draw.normal()
+        for index in range(1, OBSERVATIONS):
+            noise[index] = 0.7 * noise[index - 1] + 0.1 * draw.normal()
         # what is seen last is the level, so that it is of the law of the world
-        left = np.exp2(-np.arange(OBSERVATIONS) / draw.uniform(1.0, 8.0))
-        logit = end + np.where(end < 3.0, 3.0 - end, 0.0) * (left - left[seen - 1]) + noise - noise[seen - 1]
-        size = np.exp(draw.uniform(0.0, 0.8) * (1.0 - left) + noise)
+        decay = np.exp2(-np.arange(OBSERVATIONS) / draw.uniform(1.0, 8.0))
+        logit = (
+            end
+            + np.where(end < 3.0, 3.0 - end, 0.0) * (decay - decay[num_observed - 1])
+            + noise
+            - noise[num_observed - 1]
+        )
+        size = np.exp(draw.uniform(0.0, 0.8) * (1.0 - decay) + noise)
         for name, values in (("entropy", _share(logit)), (QUERY_KEY_MAGNITUDE, size)):
             histories.append(
                 HeadHistory(
@@ -109,8 +114,8 @@ def report(draw: Generator, levels: Levels) -> MonitorReport:
                     layer=int(layer),
                     head=int(head),
                     first=float(values[0]),
-                    steps=steps[:seen],
-                    values=tuple(map(float, values[:seen])),
+                    steps=steps[:num_observed],
+                    values=tuple(map(float, values[:num_observed])),
                 )
             )
     return MonitorReport(histories=tuple(histories))
@@ -118,7 +123,7 @@ def report(draw: Generator, levels: Levels) -> MonitorReport:
 
 def of_heads(draw: Generator, levels: Levels) -> list[Finding]:
     """Return the findings about heads."""
-    return [each for each in anomalies(report(draw, levels)) if each.head is not None]
+    return [anomaly for anomaly in anomalies(report(draw, levels)) if anomaly.head is not None]
 
 
 def middles(draw: Generator, layers: int) -> Levels:
@@ -137,9 +142,9 @@ def main() -> None:
         alarms = 0
         for _ in range(models):
             levels = world(draw, middles(draw, int(draw.integers(1, 13))), int(draw.choice(WIDTHS)))
-            found = of_heads(draw, levels)
-            alarms += bool(found)
-            for kind in {each.kind for each in found}:
+            findings = of_heads(draw, levels)
+            alarms += bool(findings)
+            for kind in {finding.kind for finding in findings}:
                 kinds[kind] = kinds.get(kind, 0) + 1
         print(f"{world.__name__:10} {alarms:4}  {kinds or ''}")
     print("\nshare of planted heads that are found, by H / ln n")
@@ -151,7 +156,9 @@ def main() -> None:
             for _ in range(models // 5):
                 levels = _share(middles(draw, layers) + 0.6 * draw.normal(size=(layers, heads)))
                 levels[layers // 2, 0] = value
-                hits += any((each.layer, each.head) == (layers // 2, 0) for each in of_heads(draw, levels))
+                hits += any(
+                    (finding.layer, finding.head) == (layers // 2, 0) for finding in of_heads(draw, levels)
+                )
             shares.append(hits / (models // 5))
         print(f"{layers:6} x {heads:<6} " + "".join(f"{share:8.2f}" for share in shares))
 

@@ -18,15 +18,15 @@ ROUNDS = 15
 
 def main() -> None:
     """Print the median of each command, run in turns."""
-    taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(ROUNDS):
             for name, arguments in COMMANDS.items():
                 clock = time.perf_counter()
                 subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, check=False)
-                taken[name].append(time.perf_counter() - clock)
-    bare = statistics.median(taken["python -c pass"])
-    for name, seconds in taken.items():
+                times[name].append(time.perf_counter() - clock)
+    bare = statistics.median(times["python -c pass"])
+    for name, seconds in times.items():
         median = statistics.median(seconds)
         print(f"{name:16} {1000 * median:6.1f} ms  x {median / bare:.1f}")
 

@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from tempopt.spec.study_spec import StudySpec
 
 # the tests are two-sided at 5 %, and a gain is one side of them
@@ -38,21 +38,21 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--named", action="store_true", help="search two named temperatures, too")
     parser.add_argument("--sampler", default="knowledge_gradient", help="or random, tpe, ...")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(f"| task | studies | {' | '.join(CLAIMS)} | CPU s a study |")
     print("|---" * (3 + len(CLAIMS)) + "|", flush=True)
     counts, studies = Counter[str](), 0
-    for task in given.tasks:
-        world = World(task, shuffled=True)
-        how = {"trials": given.trials} | sampled_by(given.sampler)
-        spec = with_study(with_named(world.spec) if given.named else world.spec, **how)
-        began, own = time.process_time(), Counter[str]()
-        for seed in range(given.studies):
-            own.update(claimed(world, with_study(spec, seed=seed)))
-        seconds = (time.process_time() - began) / given.studies
-        cells = " | ".join(str(own[each]) for each in CLAIMS)
-        print(f"| {task} | {given.studies} | {cells} | {seconds:.1f} |", flush=True)
-        counts, studies = counts + own, studies + given.studies
+    for task in args.tasks:
+        world = World(task, is_shuffled=True)
+        settings = {"trials": args.trials} | sampled_by(args.sampler)
+        spec = with_study(with_named(world.spec) if args.named else world.spec, **settings)
+        start_time, claim_counts = time.process_time(), Counter[str]()
+        for seed in range(args.studies):
+            claim_counts.update(list_claims(world, with_study(spec, seed=seed)))
+        seconds = (time.process_time() - start_time) / args.studies
+        cells = " | ".join(str(claim_counts[claim]) for claim in CLAIMS)
+        print(f"| {task} | {args.studies} | {cells} | {seconds:.1f} |", flush=True)
+        counts, studies = counts + claim_counts, studies + args.studies
     for name in CLAIMS:
         test = binomtest(counts[name], studies, _ALLOWED, alternative="greater")
         low, high = binomtest(counts[name], studies).proportion_ci()
@@ -65,9 +65,9 @@ def main() -> None:
 def with_named(spec: StudySpec) -> StudySpec:
     """Return a spec that searches two named temperatures beside what it searches."""
     data = spec.to_json()
-    for name, found in {"contrast": 0.5, "teacher": 4.0}.items():
-        data["temperatures"][name] = {"value": f"{name}.temperature", "as_found": found}
-        tau = {"low": found / 4.0, "high": found * 4.0}
+    for name, as_found in {"contrast": 0.5, "teacher": 4.0}.items():
+        data["temperatures"][name] = {"value": f"{name}.temperature", "as_found": as_found}
+        tau = {"low": as_found / 4.0, "high": as_found * 4.0}
         data["search"] |= {
             f"{name}.schedule": ["constant", "linear", "cosine"],
             f"{name}.temperature_init": tau,
@@ -76,14 +76,14 @@ def with_named(spec: StudySpec) -> StudySpec:
     return StudySpec.from_json(data)
 
 
-def claimed(world: World, spec: StudySpec) -> list[str]:
+def list_claims(world: World, spec: StudySpec) -> list[str]:
     """Return which of ``CLAIMS`` a study makes."""
-    verdict = Whole(world, with_study(spec, explain=True)).run()
+    verdict = StudySimulation(world, with_study(spec, explain=True)).run()
     assert verdict is not None and verdict.recommendation is not None
-    shown, constants = verdict.total.significant, verdict.against_constant
+    is_gain, constants = verdict.total.significant, verdict.against_constant
     claims = {
-        "gain over τ = 1": shown,
-        "and over constants": shown and constants is not None and constants.significant,
+        "gain over τ = 1": is_gain,
+        "and over constants": is_gain and constants is not None and constants.significant,
         "learned temperatures gain": verdict.learned is not None and verdict.learned.answer.significant,
         "a change is recommended": verdict.recommendation.now != "change_nothing",
     }

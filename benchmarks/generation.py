@@ -70,18 +70,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=40)
-    given = parser.parse_args()
+    args = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(given.seeds):
-            began = time.monotonic()
+        for seed in range(args.seeds):
+            start_time = time.monotonic()
             weights = Path(folder) / f"{seed}.ckpt"
             train(weights, seed)
             result = tempopt.evaluate(
-                spec(f"seed-{seed}", given.trials), weights, storage=f"sqlite:///{folder}/studies.db"
+                spec(f"seed-{seed}", args.trials), weights, storage=f"sqlite:///{folder}/studies.db"
             )
-            print(f"seed {seed}, {time.monotonic() - began:.0f} s", *result.lines(), sep="\n", flush=True)
+            print(
+                f"seed {seed}, {time.monotonic() - start_time:.0f} s", *result.lines(), sep="\n", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -75,12 +75,12 @@ class Bench:
         self.cpu = cpu
         self.card = "no card"
 
-    def searched(self, name: str, *, workers: int, trials: int, **study: Any) -> list[Fact]:
+    def run_search(self, name: str, *, workers: int, trials: int, **study: Any) -> list[Fact]:
         """Run a search until its trials are done, and return the facts of all of its runs, in order."""
         from tempopt import search
         from tempopt.agent.observer import Snapshot, Unobserved
 
-        class Enough(Unobserved):
+        class StopObserver(Unobserved):
             def update(self, snapshot: Snapshot) -> None:
                 if snapshot.done["search"] == snapshot.asked["search"]:
                     raise KeyboardInterrupt
@@ -91,20 +91,20 @@ class Bench:
             spec = self.spec(name, str(facts), workers, trials, study)
             url = f"sqlite:///{folder / 'tempopt.db'}"
             try:
-                search(spec, storage=url, workers=workers, checkpoints=folder, observer=Enough())
+                search(spec, storage=url, workers=workers, checkpoints=folder, observer=StopObserver())
             except KeyboardInterrupt:
                 pass
             else:
                 raise AssertionError("the study went on to its end")
             lines = [line for file in facts.glob("*.jsonl") for line in file.read_text().splitlines()]
-        found = sorted(map(json.loads, lines), key=lambda fact: fact["begun"])
-        for fact in found:
+        sorted_facts = sorted(map(json.loads, lines), key=lambda fact: fact["begun"])
+        for fact in sorted_facts:
             self.check(fact)
-        return found
+        return sorted_facts
 
     def spec(self, name: str, facts: str, workers: int, trials: int, study: dict[str, Any]) -> dict[str, Any]:
         """Return the spec of a search whose workers share one card."""
-        searched = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
+        search_space = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
         return {
             "study": {
                 "name": name,
@@ -118,7 +118,7 @@ class Bench:
                 **study,
             },
             "model": {
-                "class_path": "gpu_task.Watched",
+                "class_path": "gpu_task.WatchedModule",
                 "init_args": {"facts": facts, "pretend": self.cpu, **self.effort.model},
             },
             "data": {"class_path": "gpu_task.Bytes", "init_args": self.effort.data},
@@ -131,7 +131,7 @@ class Bench:
                 "precision": "bf16-mixed",
                 "accelerator": "auto",
             },
-            "search": {**searched, "ballast": [BALLAST, 0.0]} if "enqueue" in study else searched,
+            "search": {**search_space, "ballast": [BALLAST, 0.0]} if "enqueue" in study else search_space,
             "resources": {"gpus": 1 if workers == 1 else 1 / workers, "cpus": 1},
         }
 
@@ -152,59 +152,70 @@ class Bench:
         rows = ["| steps | steps/s | graphs in the rehearsal | in the first run | in all later runs |"]
         rows.append("|---|---|---|---|---|")
         for mode in (None, "default"):
-            facts = self.searched(f"compile-{mode}", workers=1, trials=3, compile=mode)
-            first, *later = facts
-            graphs = sum(fact["graphs"] for fact in later)
+            facts = self.run_search(f"compile-{mode}", workers=1, trials=3, compile=mode)
+            first, *later_facts = facts
+            graphs = sum(fact["graphs"] for fact in later_facts)
             assert graphs == 0, f"{graphs} graphs were compiled after the first run"
-            rate = statistics.median(fact["rate"] for fact in later)
+            rate = statistics.median(fact["rate"] for fact in later_facts)
             assert (mode is None) == (first["graphs before"] == 0), "nothing was compiled in the rehearsal"
-            counted = f"{first['graphs before']} | {first['graphs']} | {graphs}"
-            rows.append(f"| {mode or 'eager'} | {rate:.1f} | {counted} |")
+            graph_counts = f"{first['graphs before']} | {first['graphs']} | {graphs}"
+            rows.append(f"| {mode or 'eager'} | {rate:.1f} | {graph_counts} |")
         return rows
 
     def capped(self) -> list[str]:
         """Return a line: a run that wants more than its share of the card has all of it the second time."""
         enqueue = [{"ballast": BALLAST, "temperature_init": 1.0}]
         # the other arms draw a ballast too; every one that did not fit has to fit later
-        facts = self.searched("cap", workers=4, trials=4, enqueue=enqueue, parallel=4)
+        facts = self.run_search("cap", workers=4, trials=4, enqueue=enqueue, parallel=4)
         heavy = [fact for fact in facts if fact["ballast"]]
-        failed = [fact for fact in heavy if fact["end"] == "out of memory"]
-        done = [fact for fact in heavy if fact["end"] == "trained"]
-        assert failed, "no run failed for memory: there was no cap"
-        assert len(done) == len(failed) or self.cpu, f"{len(failed)} failed, {len(done)} completed alone"
-        for fact in () if self.cpu else done:
-            beside = [
-                other
-                for other in facts
-                if other is not fact and other["begun"] < fact["ended"] and fact["begun"] < other["ended"]
+        failed_facts = [fact for fact in heavy if fact["end"] == "out of memory"]
+        completed_facts = [fact for fact in heavy if fact["end"] == "trained"]
+        assert failed_facts, "no run failed for memory: there was no cap"
+        assert len(completed_facts) == len(failed_facts) or self.cpu, (
+            f"{len(failed_facts)} failed, {len(completed_facts)} completed alone"
+        )
+        for fact in () if self.cpu else completed_facts:
+            overlapping_facts = [
+                other_fact
+                for other_fact in facts
+                if other_fact is not fact
+                and other_fact["begun"] < fact["ended"]
+                and fact["begun"] < other_fact["ended"]
             ]
-            assert not beside, "another run was on the card that a run had to itself"
+            assert not overlapping_facts, "another run was on the card that a run had to itself"
         return [
-            f"A share of a quarter, and runs that take {BALLAST:.0%} of the card: {len(failed)} of "
-            f"{len(heavy)} attempts failed for memory, {len(done)} completed with the card to themselves."
+            f"A share of a quarter, and runs that take {BALLAST:.0%} of the card: {len(failed_facts)} of "
+            f"{len(heavy)} attempts failed for memory, "
+            f"{len(completed_facts)} completed with the card to themselves."
         ]
 
     def packed(self) -> list[str]:
         """Return rows: trials an hour by the number of workers on the card."""
         rows = ["| workers | trials an hour | in multiples of one | steps/s each | peak GiB each |"]
         rows.append("|---|---|---|---|---|")
-        alone = None
+        single_rate = None
         for workers in self.effort.packed:
-            asked = workers * self.effort.runs
-            facts = self.searched(f"packed-{workers}", workers=workers, trials=max(1, asked - 2))
+            num_runs = workers * self.effort.runs
+            facts = self.run_search(f"packed-{workers}", workers=workers, trials=max(1, num_runs - 2))
             # from when the last worker was at work, until the first one had nothing more to do
-            begun = max(min(each["begun"] for each in own) for own in _by_worker(facts))
-            ended = min(max(each["ended"] for each in own) for own in _by_worker(facts))
-            within = [fact for fact in facts if begun <= fact["begun"] and fact["ended"] <= ended]
-            seconds = statistics.mean(fact["ended"] - fact["begun"] for fact in (within or facts))
+            window_start = max(
+                min(fact["begun"] for fact in worker_facts) for worker_facts in _by_worker(facts)
+            )
+            window_end = min(
+                max(fact["ended"] for fact in worker_facts) for worker_facts in _by_worker(facts)
+            )
+            window_facts = [
+                fact for fact in facts if window_start <= fact["begun"] and fact["ended"] <= window_end
+            ]
+            seconds = statistics.mean(fact["ended"] - fact["begun"] for fact in (window_facts or facts))
             # a run and what lies between two runs of a worker
-            pauses = [after["begun"] - before["ended"] for before, after in _pairs(facts)]
+            pauses = [next_fact["begun"] - fact["ended"] for fact, next_fact in _pairs(facts)]
             hourly = 3600 * workers / (seconds + (statistics.median(pauses) if pauses else 0.0))
-            alone = alone or hourly
+            single_rate = single_rate or hourly
             rate = statistics.median(fact["rate"] for fact in facts)
             peak = max(fact.get("peak", 0) for fact in facts) / 2**30
             rows.append(
-                f"| {workers} | {hourly:.0f} | {hourly / alone:.2f} | {rate:.1f} | "
+                f"| {workers} | {hourly:.0f} | {hourly / single_rate:.2f} | {rate:.1f} | "
                 f"{'-' if self.cpu else f'{peak:.2f}'} |"
             )
         return rows
@@ -215,19 +226,19 @@ def _by_worker(facts: list[Fact]) -> list[list[Fact]]:
 
 
 def _pairs(facts: list[Fact]) -> Iterator[tuple[Fact, Fact]]:
-    for own in _by_worker(facts):
-        yield from itertools.pairwise(own)
+    for worker_facts in _by_worker(facts):
+        yield from itertools.pairwise(worker_facts)
 
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    before = Path.cwd()
+    previous_folder = Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         try:
             yield Path(name)
         finally:
-            os.chdir(before)
+            os.chdir(previous_folder)
 
 
 def carried_out(name: str, part: Callable[[], list[str]]) -> bool:
@@ -260,16 +271,16 @@ def main() -> None:
     elif not torch.cuda.is_available():
         print("gpu.py needs a CUDA card, and torch sees none here (--cpu rehearses without one).")
         raise SystemExit(2)
-    here = Path(__file__).resolve().parent
-    paths = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    benchmark_folder = Path(__file__).resolve().parent
+    paths = [str(benchmark_folder), str(benchmark_folder.parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     sys.path[:0] = paths[:2]
     effort = REHEARSAL if arguments.cpu else QUICK if arguments.quick else FULL
     bench = Bench(effort, cpu=arguments.cpu)
     parts = arguments.part or ["compiled", "capped", "packed"]
-    done = [carried_out(part, getattr(bench, part)) for part in parts]
+    outcomes = [carried_out(part, getattr(bench, part)) for part in parts]
     print(f"{bench.card}, torch {torch.__version__}, {os.cpu_count()} cores, bf16-mixed")
-    raise SystemExit(0 if all(done) else 1)
+    raise SystemExit(0 if all(outcomes) else 1)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Block(nn.Module):
         return tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
 
 
-class Watched(TemperedModule):
+class WatchedModule(TemperedModule):
     """Says of random bytes which came before; writes one line of facts for every training.
 
     Args:
@@ -79,8 +79,8 @@ class Watched(TemperedModule):
         for layer, block in enumerate(self.blocks):
             q, k, v = block.split(x_BND)
             self.seen = {"attention": str(q.dtype), "temperature": str(self.inverse_temperature.dtype)}
-            attended = self.attend(q, k, v, layer=layer, is_causal=True)
-            x_BND = x_BND + block.out(attended.transpose(1, 2).flatten(2))
+            attention_out = self.attend(q, k, v, layer=layer, is_causal=True)
+            x_BND = x_BND + block.out(attention_out.transpose(1, 2).flatten(2))
             x_BND = x_BND + block.mlp(block.between(x_BND))
         logits: Tensor = self.read(x_BND)
         return logits
@@ -115,8 +115,8 @@ class Watched(TemperedModule):
     def _ballast(self) -> Tensor | None:
         if self.device.type == "cuda":
             total = torch.cuda.get_device_properties(self.device).total_memory
-            taken = torch.empty(int(self.ballast * total), dtype=torch.uint8, device=self.device)
-            return taken if self.ballast else None
+            buffer = torch.empty(int(self.ballast * total), dtype=torch.uint8, device=self.device)
+            return buffer if self.ballast else None
         first = self.facts / "pretended"
         if self.pretend and self.ballast and not first.exists():
             first.touch()
@@ -151,11 +151,11 @@ class Watched(TemperedModule):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _note_down(self, **more: Any) -> None:
+    def _note_down(self, **fields: Any) -> None:
         # of a training that was told to end, as the rehearsal's are, nothing is kept
-        if more["end"] != "trained" or self.global_step == self.trainer.max_steps:
+        if fields["end"] != "trained" or self.global_step == self.trainer.max_steps:
             with (self.facts / f"{os.getpid()}.jsonl").open("a") as file:
-                file.write(json.dumps({**self.fact, "ended": time.time(), **more}) + "\n")
+                file.write(json.dumps({**self.fact, "ended": time.time(), **fields}) + "\n")
 
 
 def _exact(device: torch.device) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import world_of
 
 WORLDS = ("guarded-0@3", "guarded-3@3")
@@ -34,16 +34,16 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=40, help="in each world, with and without")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--processes", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     # threads of a library for matrices this small only wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"
     jobs = [
-        (world, seed, given.trials, weighs)
-        for seed in range(given.studies)
-        for world in given.worlds
+        (world, seed, args.trials, weighs)
+        for seed in range(args.studies)
+        for world in args.worlds
         for weighs in (True, False)
     ]
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         print("\n".join(table(pool.imap_unordered(_study, jobs))))
 
 
@@ -58,7 +58,7 @@ def study(name: str, seed: int, trials: int, *, weighs: bool) -> dict[str, Any]:
     """
     world = world_of(name)
     spec = with_study(world.spec, seed=seed, trials=trials)
-    verdict = Whole(world, spec, weighs=weighs).run()
+    verdict = StudySimulation(world, spec, weighs=weighs).run()
     assert verdict is not None, "a study in these worlds has a verdict"
     return {
         "world": name,
@@ -95,15 +95,15 @@ def table(records: Iterable[Record]) -> Iterator[str]:
         cells[record["world"], record["weighs"]].append(record)
     yield f"| world | search weighs | studies | {' | '.join(_COLUMNS.values())} | gain in truth, mean |"
     yield "|---" * (4 + len(_COLUMNS)) + "|"
-    for (world, weighs), found in sorted(cells.items()):
-        shares = " | ".join(_share(found, name) for name in _COLUMNS)
-        mean = sum(record["worth"] for record in found) / len(found)
-        yield f"| {world} | {'yes' if weighs else 'no'} | {len(found)} | {shares} | {mean:+.4f} |"
+    for (world, weighs), cell_records in sorted(cells.items()):
+        shares = " | ".join(_share(cell_records, name) for name in _COLUMNS)
+        mean = sum(record["worth"] for record in cell_records) / len(cell_records)
+        yield f"| {world} | {'yes' if weighs else 'no'} | {len(cell_records)} | {shares} | {mean:+.4f} |"
 
 
-def _share(found: Sequence[Record], name: str) -> str:
-    count = sum(record[name] for record in found)
-    interval = binomtest(count, len(found)).proportion_ci(0.95)
+def _share(records: Sequence[Record], name: str) -> str:
+    count = sum(record[name] for record in records)
+    interval = binomtest(count, len(records)).proportion_ci(0.95)
     return f"{count} ({interval.low:.0%} to {interval.high:.0%})"
 
 

@@ -129,13 +129,13 @@ UNTRAINED: tuple[Look, ...] = (bert, gpt2, llama, recall, bilinear)
 
 
 def look_at(model: AssociativeRecall, batch: Recall) -> Specialisations:
-    return specialisations(model, [batch], tokens=lambda each: each.tokens_BN)
+    return specialisations(model, [batch], tokens=lambda inputs: inputs.tokens_BN)
 
 
 def looked_at(heads: Heads) -> Specialisations:
-    seen = HeadSpecialisation()
-    seen.update_weights(0, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
-    return seen.report()
+    measure = HeadSpecialisation()
+    measure.update_weights(0, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
+    return measure.report()
 
 
 def false_alarms(models: int) -> None:
@@ -149,40 +149,49 @@ def false_alarms(models: int) -> None:
                 report = look(draw, scale)
                 alarms += bool(report.names)
                 kinds.update({name for names in report.names.values() for name in names})
-                flat.append(np.mean([each.value for each in report.measures if each.measure == "uniform"]))
-            told = f"{look.__name__:9} times {scale:4.0f}: {alarms:4}   mean H / ln n {np.mean(flat):.2f}"
-            print(told, dict(kinds) or "", flush=True)
+                flat.append(
+                    np.mean(
+                        [
+                            measurement.value
+                            for measurement in report.measures
+                            if measurement.measure == "uniform"
+                        ]
+                    )
+                )
+            summary = f"{look.__name__:9} times {scale:4.0f}: {alarms:4}   mean H / ln n {np.mean(flat):.2f}"
+            print(summary, dict(kinds) or "", flush=True)
 
 
-def _planted(models: int, length: int, size: float) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+def _planted_heads(models: int, length: int, size: float) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Yield what each head does, what it is called, and whether it could be."""
     for seed in range(models):
         is_causal = bool(seed % 2)
         heads = planted(length=length, size=size, is_causal=is_causal, padded=bool(seed // 2 % 2), seed=seed)
         names = looked_at(heads).names
-        for head, does in enumerate(PLANTED):
-            yield does, names.get((0, head), ()), not (does == "next_token" and is_causal)
+        for head, pattern in enumerate(PLANTED):
+            yield pattern, names.get((0, head), ()), not (pattern == "next_token" and is_causal)
 
 
 def power(models: int) -> None:
     print("\nplanted heads: named rightly / named otherwise, in percent; by tokens and logits added")
-    print("tokens  added " + "".join(f"{does:>16}" for does in PLANTED))
+    print("tokens  added " + "".join(f"{pattern:>16}" for pattern in PLANTED))
     for length in (16, 24, 64):
         for size in SIZES:
-            right, wrong, can_be, heads = (Counter[str]() for _ in range(4))
-            for does, names, can in _planted(models, length, size):
-                heads[does] += 1
-                can_be[does] += can
-                right[does] += can and names == (does,)
-                wrong[does] += bool(set(names) - {does})
+            right, num_wrong, can_be, heads = (Counter[str]() for _ in range(4))
+            for pattern, names, can in _planted_heads(models, length, size):
+                heads[pattern] += 1
+                can_be[pattern] += can
+                right[pattern] += can and names == (pattern,)
+                num_wrong[pattern] += bool(set(names) - {pattern})
             cells = (
-                f"{100 * right[each] / can_be[each]:.0f} / {100 * wrong[each] / heads[each]:.0f}"
-                for each in PLANTED
+                f"{100 * right[pattern] / can_be[pattern]:.0f} / "
+                f"{100 * num_wrong[pattern] / heads[pattern]:.0f}"
+                for pattern in PLANTED
             )
             print(f"{length:6}  {size:5.0f} " + "".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
-def trained(seeds: int, steps: int) -> None:
+def report_trained(seeds: int, steps: int) -> None:
     for seed in range(seeds):
         L.seed_everything(seed, verbose=False)
         model = AssociativeRecall(vocabulary=VOCABULARY)
@@ -209,11 +218,11 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=600)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    trained(given.seeds, given.steps)
-    false_alarms(given.models)
-    power(given.models // 10)
+    report_trained(args.seeds, args.steps)
+    false_alarms(args.models)
+    power(args.models // 10)
 
 
 if __name__ == "__main__":

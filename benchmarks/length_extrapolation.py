@@ -2,7 +2,7 @@
 
 Su 2021 ("entropy invariance", kexue.fm/archives/8823) trained masked language models on 64 tokens and read
 longer texts: attention scaled by ln n / ln n0 (E) lost less than attention as it is (O). Here both train
-with the same seeds, and what each length comes to is printed beside the article's numbers, whichever way
+with the same seeds, and the accuracy at each length is printed beside the article's numbers, whichever way
 it comes out. The article's models, text and number of seeds are others: only the pattern can be compared.
 """
 
@@ -45,17 +45,20 @@ def accuracies(spec: dict[str, Any], scaling: str, seed: int) -> dict[int, float
         enable_model_summary=False,
     )
     trainer.fit(module, data)
-    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    return {length: 100 * logged[f"val_accuracy_{length}"] for length in data.lengths}
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return {length: 100 * metrics[f"val_accuracy_{length}"] for length in data.lengths}
 
 
-def compared(ours: Any, theirs: Any) -> list[str]:
+def compare_cells(arm_values: Any, other_values: Any) -> list[str]:
     """Return the paired gain with its 95 % interval, and the p-value of Student's test."""
-    if (ours == theirs).all():
+    if (arm_values == other_values).all():
         return ["the same to the bit", ""]
-    paired = stats.ttest_rel(ours, theirs)
-    low, high = paired.confidence_interval()
-    return [f"{(ours - theirs).mean():+.2f} ({low:+.2f} to {high:+.2f})", f"{paired.pvalue:.2g}"]
+    paired_test = stats.ttest_rel(arm_values, other_values)
+    low, high = paired_test.confidence_interval()
+    return [
+        f"{(arm_values - other_values).mean():+.2f} ({low:+.2f} to {high:+.2f})",
+        f"{paired_test.pvalue:.2g}",
+    ]
 
 
 def main() -> None:
@@ -71,19 +74,24 @@ def main() -> None:
     if arguments.steps is not None:
         spec["trainer"]["max_steps"] = arguments.steps
         spec["trainer"]["val_check_interval"] = arguments.steps
-    found: dict[str, list[dict[int, float]]] = {arm: [] for arm in ARMS}
+    results: dict[str, list[dict[int, float]]] = {arm: [] for arm in ARMS}
     for seed in range(arguments.seeds):
         for arm, scaling in ARMS.items():
-            found[arm].append(accuracies(copy.deepcopy(spec), scaling, seed))
-        print(f"  seed {seed}: " + ", ".join(f"{arm} {found[arm][-1]}" for arm in ARMS), flush=True)
+            results[arm].append(accuracies(copy.deepcopy(spec), scaling, seed))
+        print(f"  seed {seed}: " + ", ".join(f"{arm} {results[arm][-1]}" for arm in ARMS), flush=True)
     heads = ["bytes", "O", "E", "E - O (95 %)", "p", "article: O", "E", "E - O"]
     print("\n| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
-    for length in found["O"][0]:
-        own = {arm: np.array([each[length] for each in found[arm]]) for arm in ARMS}
-        means = [f"{own[arm].mean():.2f} ± {own[arm].std(ddof=1):.2f}" for arm in ARMS]
-        theirs = [ARTICLE[arm][length] for arm in ARMS]
-        cells = [str(length), *means, *compared(own["E"], own["O"]), *(f"{each:.2f}" for each in theirs)]
-        print("| " + " | ".join([*cells, f"{theirs[1] - theirs[0]:+.2f}"]) + " |")
+    for length in results["O"][0]:
+        values_by_arm = {arm: np.array([result[length] for result in results[arm]]) for arm in ARMS}
+        means = [f"{values_by_arm[arm].mean():.2f} ± {values_by_arm[arm].std(ddof=1):.2f}" for arm in ARMS]
+        article_values = [ARTICLE[arm][length] for arm in ARMS]
+        cells = [
+            str(length),
+            *means,
+            *compare_cells(values_by_arm["E"], values_by_arm["O"]),
+            *(f"{value:.2f}" for value in article_values),
+        ]
+        print("| " + " | ".join([*cells, f"{article_values[1] - article_values[0]:+.2f}"]) + " |")
 
 
 if __name__ == "__main__":

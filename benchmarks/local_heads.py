@@ -42,31 +42,31 @@ class Local:
     Args:
         share: Share of the heads.
         window: Their window.
-        masked: Whether there is a mask besides.
+        is_masked: Whether there is a mask besides.
         one_mask: Whether one mask for all heads says so, in place of two groups of heads.
     """
 
-    def __init__(self, share: float, window: int, *, masked: bool = False, one_mask: bool = False) -> None:
-        self.share, self.window, self.masked, self.one_mask = share, window, masked, one_mask
+    def __init__(self, share: float, window: int, *, is_masked: bool = False, one_mask: bool = False) -> None:
+        self.share, self.window, self.masked, self.one_mask = share, window, is_masked, one_mask
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
         num_heads, length = q.shape[1:3]
         position_Q = query_positions(length, length, is_causal=is_causal, device=q.device)
-        given = {
+        options = {
             "num_local": round(self.share * num_heads),
             "window": self.window,
             "position_Q": position_Q,
             "is_causal": is_causal,
         }
         if self.one_mask:
-            mask = local_mask(num_heads, length, **given)
+            mask = local_mask(num_heads, length, **options)
             return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask),)
         # with another mask both groups of heads take one
         mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=q.device) if self.masked else None
-        return (local_attention(q, k, v, inverse_temperature=1.0, attn_mask=mask, **given),)
+        return (local_attention(q, k, v, inverse_temperature=1.0, attn_mask=mask, **options),)
 
 
-def check(name: str, way: Way, inputs: Inputs, is_causal: bool, window: int) -> None:
+def check(name: str, attend: Way, inputs: Inputs, is_causal: bool, window: int) -> None:
     """Assert output and gradients against the definition in float64, on some of the rows."""
     q, k, v = inputs
     num_heads, length = q.shape[1:3]
@@ -84,19 +84,24 @@ def check(name: str, way: Way, inputs: Inputs, is_causal: bool, window: int) -> 
     num_local = {"plain": 0, "pattern": 0, "all": num_heads}.get(name, num_heads // 2)
     hidden[:num_local] |= distance.abs() > window - 1
     expected = logits.masked_fill(hidden, -1e300).softmax(-1) @ fine_v
-    (out,) = way(*inputs, is_causal)
+    (out,) = attend(*inputs, is_causal)
     torch.testing.assert_close(out[:, :, rows].double(), expected, rtol=1e-4, atol=1e-4)
-    ours = torch.autograd.grad(out[:, :, rows].double().square().sum(), inputs)
-    theirs = torch.autograd.grad(expected.square().sum(), (fine_q, fine_k, fine_v))
-    pairs = [(ours[0][:, :, rows], theirs[0]), *zip(ours[1:], theirs[1:], strict=True)]
-    for mine, its in pairs:
-        torch.testing.assert_close(mine.double(), its, rtol=1e-4, atol=1e-4 * float(its.abs().max()))
+    actual_grads = torch.autograd.grad(out[:, :, rows].double().square().sum(), inputs)
+    expected_grads = torch.autograd.grad(expected.square().sum(), (fine_q, fine_k, fine_v))
+    pairs = [
+        (actual_grads[0][:, :, rows], expected_grads[0]),
+        *zip(actual_grads[1:], expected_grads[1:], strict=True),
+    ]
+    for actual_grad, expected_grad in pairs:
+        torch.testing.assert_close(
+            actual_grad.double(), expected_grad, rtol=1e-4, atol=1e-4 * float(expected_grad.abs().max())
+        )
 
 
 def row(ways: dict[str, Way], inputs: Inputs, is_causal: bool, backward: bool, rounds: int) -> None:
     """Print one row of the table: ratios of time (lowest to highest) and of peak memory."""
     device = inputs[0].device.type
-    tasks = {name: work(way, inputs, is_causal, backward) for name, way in ways.items()}
+    tasks = {name: work(attend, inputs, is_causal, backward) for name, attend in ways.items()}
     memory = {name: peak_bytes(task, device) for name, task in tasks.items()}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -106,7 +111,10 @@ def row(ways: dict[str, Way], inputs: Inputs, is_causal: bool, backward: bool, r
     cells = [str(inputs[0].shape[-2]), kind]
     cells.append(f"{1e3 * statistics.median(times['plain']):.1f} ms, {memory['plain'] / 2**20:.1f} MB")
     for name in list(ways)[1:]:
-        ratios = sorted(mine / its for mine, its in zip(times[name], times["plain"], strict=True))
+        ratios = sorted(
+            method_time / plain_time
+            for method_time, plain_time in zip(times[name], times["plain"], strict=True)
+        )
         spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
         cells.append(f"{statistics.median(ratios):.2f} {spread}, {memory[name] / memory['plain']:.1f}")
     print("| " + " | ".join(cells) + " |", flush=True)
@@ -120,28 +128,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    print(f"torch {torch.__version__}, {given.threads} threads, load {os.getloadavg()[0]:.1f}")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"torch {torch.__version__}, {args.threads} threads, load {os.getloadavg()[0]:.1f}")
     ways: dict[str, Way] = {
         "plain": plain,
         "pattern": pattern,
-        "half": Local(0.5, given.window),
-        "all": Local(1.0, given.window),
-        "masked": Local(0.5, given.window, masked=True),
-        "one mask": Local(0.5, given.window, one_mask=True),
+        "half": Local(0.5, args.window),
+        "all": Local(1.0, args.window),
+        "masked": Local(0.5, args.window, is_masked=True),
+        "one mask": Local(0.5, args.window, one_mask=True),
     }
     print(f"| n | | {' | '.join(ways)} |\n|{'---|' * (len(ways) + 2)}")
-    for length in given.lengths:
-        shape = (1, given.heads, length, 64)
+    for length in args.lengths:
+        shape = (1, args.heads, length, 64)
         generator = torch.Generator().manual_seed(0)
-        q, k, v = (torch.randn(shape, generator=generator).to(given.device) for _ in range(3))
+        q, k, v = (torch.randn(shape, generator=generator).to(args.device) for _ in range(3))
         inputs = (q.requires_grad_(), k.requires_grad_(), v.requires_grad_())
         for is_causal in (False, True):
-            for name, way in ways.items():
-                check(name, way, inputs, is_causal, given.window)
+            for name, attend in ways.items():
+                check(name, attend, inputs, is_causal, args.window)
             for backward in (False, True):
-                row(ways, inputs, is_causal, backward, given.rounds)
+                row(ways, inputs, is_causal, backward, args.rounds)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
     for path, value in TASKS[task].items():
         *sections, name = path.split(".")
         section = data
-        for each in sections:
-            section = section.setdefault(each, {})
+        for key in sections:
+            section = section.setdefault(key, {})
         section[name] = value
     return data
 
@@ -47,13 +47,13 @@ def search() -> None:
     from tempopt.agent.observer import Snapshot, Unobserved
     from tempopt.study.api import search
 
-    class Enough(Unobserved):
+    class StopObserver(Unobserved):
         def update(self, snapshot: Snapshot) -> None:
             if snapshot.done["search"] == snapshot.asked["search"]:
                 raise KeyboardInterrupt
 
     try:
-        search(json.loads(Path("spec.json").read_text()), storage=URL, workers=1, observer=Enough())
+        search(json.loads(Path("spec.json").read_text()), storage=URL, workers=1, observer=StopObserver())
     except KeyboardInterrupt:
         return
     raise AssertionError("the study went on to its end")
@@ -69,23 +69,23 @@ def tickets() -> list[dict[str, Any]]:
     return [{"parameters": row.parameters, "seed": row.seed, "value": row.value} for row in rows]
 
 
-def bare() -> None:
+def run_bare() -> None:
     """Run the trainings of tickets.json in a plain loop and print their values and the CPU seconds."""
     import torch
 
     torch.manual_seed(0)
-    own = time.process_time()
+    cpu_start = time.process_time()
     from lightning_modules import MaxRetrieval, MaxRetrievalData
     from lightning_modules.optimisation import warmup_cosine
     from tempopt.temperature import progress
     from tempopt.training.callbacks import seed_generators
 
     # a plain loop would not have loaded Lightning: what that took is not counted
-    imports = time.process_time() - own
+    imports = time.process_time() - cpu_start
     study = json.loads(Path("spec.json").read_text())
     data = MaxRetrievalData(**study["data"].get("init_args", {}))
     data.setup("fit")
-    total, every = study["trainer"]["max_steps"], study["trainer"]["val_check_interval"]
+    total, report_interval = study["trainer"]["max_steps"], study["trainer"]["val_check_interval"]
     clip = study["trainer"]["gradient_clip_val"]
     values = []
     for ticket in json.loads(Path("tickets.json").read_text()):
@@ -109,7 +109,7 @@ def bare() -> None:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
             optimizer.step()
             schedule.step()
-            if (step + 1) % every == 0:
+            if (step + 1) % report_interval == 0:
                 value = validate(module, data)
         values.append(value)
     print(json.dumps({"values": values, "cpu": time.process_time() - imports}))
@@ -130,21 +130,21 @@ def validate(module: Any, data: Any) -> float:
     return float(torch.stack([value for size, value in accuracy.items() if size != "id"]).mean())
 
 
-def measured(part: str, folder: Path) -> tuple[float, float, str]:
+def measure_part(part: str, folder: Path) -> tuple[float, float, str]:
     """Run a part of this script in a process of its own; return its CPU seconds, wall seconds and output."""
     root = str(Path(__file__).parents[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-    before, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
+    usage_before, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    process = subprocess.run(
         [sys.executable, __file__, "--part", part],
         cwd=folder,
         env=environment,
         check=True,
         stdout=subprocess.PIPE,
     )
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - clock
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu, wall, done.stdout.decode()
+    usage_after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - clock
+    cpu = usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+    return cpu, wall, process.stdout.decode()
 
 
 def compare(task: str, trainings: int) -> dict[str, float]:
@@ -152,12 +152,12 @@ def compare(task: str, trainings: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "spec.json").write_text(json.dumps(spec(task, trainings)))
-        searched_cpu, searched_wall, _ = measured("search", folder)
-        _, _, listed = measured("tickets", folder)
-        (folder / "tickets.json").write_text(listed)
-        _, bare_wall, output = measured("bare", folder)
+        searched_cpu, searched_wall, _ = measure_part("search", folder)
+        _, _, tickets_json = measure_part("tickets", folder)
+        (folder / "tickets.json").write_text(tickets_json)
+        _, bare_wall, output = measure_part("bare", folder)
     answer = json.loads(output)
-    expected = [ticket["value"] for ticket in json.loads(listed)]
+    expected = [ticket["value"] for ticket in json.loads(tickets_json)]
     assert answer["values"] == expected, f"void: the loop found {answer['values']}, the search {expected}"
     steps = trainings * 500
     return {
@@ -181,7 +181,7 @@ def main() -> None:
     if arguments.part == "tickets":
         print(json.dumps(tickets()))
     elif arguments.part is not None:
-        {"search": search, "bare": bare}[arguments.part]()
+        {"search": search, "bare": run_bare}[arguments.part]()
     else:
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
         for task in (arguments.task or list(TASKS)) * arguments.repeat:

@@ -35,7 +35,7 @@ from statistics import fmean
 
 import spent
 from peers_tools import EPOCHS, TOOLS, Job
-from spent import Spent
+from spent import Usage
 
 HERE = Path(__file__).parent
 SETS = 32
@@ -49,7 +49,7 @@ _DAEMONS = (
 )
 
 
-Costs = dict[tuple[str, Job], list[Spent]]
+Costs = dict[tuple[str, Job], list[Usage]]
 
 
 def is_daemon(command: str) -> bool:
@@ -58,7 +58,7 @@ def is_daemon(command: str) -> bool:
     return any(name in command for name in _DAEMONS) and "default_worker.py" not in command
 
 
-def carried_out(tool: str, job: Job) -> tuple[Spent, dict[int, float]]:
+def carried_out(tool: str, job: Job) -> tuple[Usage, dict[int, float]]:
     """Have a tool do a job in an empty folder; return what that cost, and the metric of each set."""
     environment = {
         **os.environ,
@@ -74,24 +74,26 @@ def carried_out(tool: str, job: Job) -> tuple[Spent, dict[int, float]]:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(asdict(job)))
         cost = spent.run(commands, folder=folder, environment=environment, is_daemon=is_daemon)
-        found: dict[int, float] = {}
+        values: dict[int, float] = {}
         for side in sides:
-            told = json.loads((folder / f"found-{side}.json").read_text())
-            found |= {int(number): value for number, value in told.items()}
-    return cost, found
+            side_values = json.loads((folder / f"found-{side}.json").read_text())
+            values |= {int(number): value for number, value in side_values.items()}
+    return cost, values
 
 
-def measured(tools: list[str], rounds: int) -> Costs:
+def measure_tools(tools: list[str], rounds: int) -> Costs:
     """Return what each tool's jobs cost, round by round, the tools taking turns."""
     costs: Costs = defaultdict(list)
     for _ in range(rounds):
         for job in (SHORT, LONG):
             expected: dict[int, float] = {}
             for tool in tools:
-                cost, found = carried_out(tool, job)
-                expected = expected or found
-                assert sorted(found) == list(range(job.num_sets)), f"void: {tool} has trained {sorted(found)}"
-                differ = [number for number in found if found[number] != expected[number]]
+                cost, tool_values = carried_out(tool, job)
+                expected = expected or tool_values
+                assert sorted(tool_values) == list(range(job.num_sets)), (
+                    f"void: {tool} has trained {sorted(tool_values)}"
+                )
+                differ = [number for number in tool_values if tool_values[number] != expected[number]]
                 assert not differ, f"void: {tool} ends with other metrics than the bare loop, in {differ}"
                 costs[tool, job].append(cost)
                 print(
@@ -105,9 +107,9 @@ def measured(tools: list[str], rounds: int) -> Costs:
 def table(tools: list[str], costs: Costs) -> None:
     """Print what a trial costs, by tool: the mean of all rounds, and its least and its most over bare."""
 
-    def over(row: str, job: Job) -> list[float]:
-        tool, without, _ = row.partition(WITHOUT)
-        spent_by = [cost.cpu - (cost.daemons if without else 0.0) for cost in costs[tool, job]]
+    def extra_over_bare(row: str, job: Job) -> list[float]:
+        tool, suffix, _ = row.partition(WITHOUT)
+        spent_by = [cost.cpu - (cost.daemons if suffix else 0.0) for cost in costs[tool, job]]
         # of one round, since the machine is not equally fast in all of them
         pairs = zip(spent_by, costs[YARDSTICK, job], strict=True)
         return [1000 * (cpu - bare.cpu) / job.num_sets for cpu, bare in pairs]
@@ -115,15 +117,19 @@ def table(tools: list[str], costs: Costs) -> None:
     jobs = (SHORT, LONG)
     steps = [EPOCHS * job.num_batches for job in jobs]
     print("\n{} trials, two at a time, of {} steps and of {}, start-up included:\n".format(SETS, *steps))
-    heads = [f"{what}, {n} steps" for n in steps for what in ("wall s", "CPU s", "over bare, CPU ms a trial")]
+    heads = [
+        f"{quantity}, {n} steps"
+        for n in steps
+        for quantity in ("wall s", "CPU s", "over bare, CPU ms a trial")
+    ]
     print("| " + " | ".join(["", *heads]) + " |\n|" + "---|" * (1 + len(heads)))
     for row in [*tools, *(f"{tool}{WITHOUT}" for tool in tools if tool.startswith("ray"))]:
         cells = []
         for job in jobs:
             of_it = costs[row.partition(WITHOUT)[0], job]
             cells += [f"{fmean(cost.wall for cost in of_it):.1f}", f"{fmean(cost.cpu for cost in of_it):.1f}"]
-            more = over(row, job)
-            cells.append(f"{fmean(more):.0f} ({min(more):.0f} to {max(more):.0f})")
+            extra_seconds = extra_over_bare(row, job)
+            cells.append(f"{fmean(extra_seconds):.0f} ({min(extra_seconds):.0f} to {max(extra_seconds):.0f})")
         print(f"| {row} | {' | '.join(cells)} |")
 
 
@@ -138,7 +144,7 @@ def main() -> None:
     tools = [tool for tool in TOOLS if arguments.all or tool != SLOW]
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
-    costs = measured(tools, arguments.rounds)
+    costs = measure_tools(tools, arguments.rounds)
     table(tools, costs)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
 

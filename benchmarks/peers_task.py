@@ -47,10 +47,10 @@ class PeerData(L.LightningDataModule):
         self.batch_size = batch_size
 
     def setup(self, stage: str) -> None:
-        self._train = self._drawn(self.num_batches * self.batch_size, seed=0)
-        self._validation = self._drawn(512, seed=1)
+        self._train = self._draw(self.num_batches * self.batch_size, seed=0)
+        self._validation = self._draw(512, seed=1)
 
-    def _drawn(self, count: int, *, seed: int) -> Stored[Sets]:
+    def _draw(self, count: int, *, seed: int) -> Stored[Sets]:
         generator = torch.Generator().manual_seed(seed)
         return Stored(draw_sets(count, 4, 16, num_classes=10, generator=generator))
 
@@ -61,7 +61,7 @@ class PeerData(L.LightningDataModule):
         return batches(self._validation, 512)
 
 
-def fitted(parameters: dict[str, Any], num_batches: int, trainer: dict[str, Any]) -> float:
+def fit_plain(parameters: dict[str, Any], num_batches: int, trainer: dict[str, Any]) -> float:
     """Train with plain Lightning and return the metric.
 
     Args:

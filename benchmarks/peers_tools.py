@@ -69,11 +69,11 @@ class Job:
 
     def train(self, parameters: dict[str, Any], **trainer: Any) -> float:
         """Train with plain Lightning, with these Trainer arguments on top, and return the metric."""
-        from peers_task import fitted
+        from peers_task import fit_plain
 
         warnings.filterwarnings("ignore")
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        return fitted(parameters, self.num_batches, {**TRAINER, **trainer})
+        return fit_plain(parameters, self.num_batches, {**TRAINER, **trainer})
 
 
 def bare(job: Job, side: int) -> dict[int, float]:
@@ -95,9 +95,9 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
     import optuna
     from optuna_integration import PyTorchLightningPruningCallback
 
-    given = job.sets()
+    sets = job.sets()
 
-    class Given(optuna.samplers.BaseSampler):
+    class GivenSampler(optuna.samplers.BaseSampler):
         """Gives each trial the parameter set of its number; of enqueued ones, two programs may take one."""
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
             return {}
 
         def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return given[trial.number][name]
+            return sets[trial.number][name]
 
     def objective(trial: optuna.Trial) -> float:
         parameters = {
@@ -121,17 +121,17 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
     with Path("lock").open("w") as lock:
         # two that make the tables at the same moment fail
         fcntl.flock(lock, fcntl.LOCK_EX)
-        how = {"study_name": NAME, "storage": URL, "load_if_exists": True}
-        study = optuna.create_study(**how, sampler=Given(), pruner=optuna.pruners.NopPruner())
-    own: dict[int, float] = {}
+        options = {"study_name": NAME, "storage": URL, "load_if_exists": True}
+        study = optuna.create_study(**options, sampler=GivenSampler(), pruner=optuna.pruners.NopPruner())
+    trial_values: dict[int, float] = {}
     study.optimize(
         objective,
         n_trials=job.num_sets // 2,
-        callbacks=[lambda study, trial: own.__setitem__(trial.number, trial.value)],
+        callbacks=[lambda study, trial: trial_values.__setitem__(trial.number, trial.value)],
     )
-    reports = [len(study.trials[number].intermediate_values) for number in own]
-    assert reports == [EPOCHS] * len(own), f"void: Optuna has {reports} reports"
-    return own
+    reports = [len(study.trials[number].intermediate_values) for number in trial_values]
+    assert reports == [EPOCHS] * len(trial_values), f"void: Optuna has {reports} reports"
+    return trial_values
 
 
 def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, float]:
@@ -145,13 +145,13 @@ def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, f
     import ray
     from ray import tune
 
-    given = job.sets()
+    sets = job.sets()
 
     def train(config: dict[str, Any]) -> None:
         from ray.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
 
         report = TuneReportCheckpointCallback([METRIC], save_checkpoints=save, on="validation_end")
-        job.train(given[config["number"]], callbacks=[report], **QUIET)
+        job.train(sets[config["number"]], callbacks=[report], **QUIET)
 
     folder = str(Path.cwd())
     ray.init(address="local", num_cpus=2, include_dashboard=False, _temp_dir=folder)
@@ -165,9 +165,9 @@ def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, f
     assert not results.errors, f"void: {results.errors}"
     reports = [result.metrics["training_iteration"] for result in results]
     assert reports == [EPOCHS] * job.num_sets, f"void: Ray has {reports} reports"
-    found = {result.config["number"]: result.metrics[METRIC] for result in results}
+    values = {result.config["number"]: result.metrics[METRIC] for result in results}
     ray.shutdown()
-    return found
+    return values
 
 
 def spec(job: Job, *, save: bool) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
     from tempopt.store.store import Store
     from tempopt.study.api import search
 
-    class Enough(Unobserved):
+    class StopObserver(Unobserved):
         left = job.num_sets
 
         def finished(self, ticket: Any) -> None:
@@ -216,7 +216,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
                 raise KeyboardInterrupt
 
     try:
-        search(spec(job, save=save), storage=URL, workers=2, observer=Enough())
+        search(spec(job, save=save), storage=URL, workers=2, observer=StopObserver())
     except KeyboardInterrupt:
         pass
     else:
@@ -226,8 +226,8 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         rows = store.tickets(study)
         reports = len(store.measurements(study, names=["report"]))
     assert reports == EPOCHS * job.num_sets, f"void: tempopt has {reports} reports"
-    place = {"baseline": 0, "constant": 1, "search": 2}
-    return {place[row.kind] + row.number: row.value for row in rows if row.value is not None}
+    offsets = {"baseline": 0, "constant": 1, "search": 2}
+    return {offsets[row.kind] + row.number: row.value for row in rows if row.value is not None}
 
 
 TOOLS: dict[str, Callable[[Job, int], dict[int, float]]] = {

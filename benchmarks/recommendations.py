@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import get_args
 
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import NAMES, world_of
 from tempopt.confirmation.recommendation import Action, Recommendation
 
@@ -28,7 +28,7 @@ _NEVER_WORSE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """One study to simulate."""
 
     world: str
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Advice:
     """What one study recommends, and what that and the winner gain over τ = 1 in truth."""
 
     world: str
@@ -51,59 +51,61 @@ class Advised:
 
 def main() -> None:
     """Simulate and print."""
-    given = _given()
+    args = _parse_arguments()
     os.environ["OMP_NUM_THREADS"] = "1"
-    asked = [
-        Asked(world, given.trials, given.sampler, given.min_gain, seed)
-        for seed, world in itertools.product(range(given.studies), given.worlds or NAMES)
+    questions = [
+        Question(world, args.trials, args.sampler, args.min_gain, seed)
+        for seed, world in itertools.product(range(args.studies), args.worlds or NAMES)
     ]
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-        found = [each for each in pool.imap_unordered(advised, asked) if each is not None]
-    print(*table(found), sep="\n")
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+        advice = [entry for entry in pool.imap_unordered(advise, questions) if entry is not None]
+    print(*table(advice), sep="\n")
 
 
-def advised(asked: Asked) -> Advised | None:
+def advise(question: Question) -> Advice | None:
     """Return what a study recommends; None: it has no verdict."""
-    world = world_of(asked.world)
-    how = {"seed": asked.seed, "trials": asked.trials, "min_gain": asked.min_gain} | sampled_by(asked.sampler)
-    (verdict,) = Whole(world, with_study(world.spec, **how)).rounds(1, 0)
+    world = world_of(question.world)
+    settings = {"seed": question.seed, "trials": question.trials, "min_gain": question.min_gain} | sampled_by(
+        question.sampler
+    )
+    (verdict,) = StudySimulation(world, with_study(world.spec, **settings)).rounds(1, 0)
     if verdict is None:
         return None
-    found = verdict.recommendation
-    assert isinstance(found, Recommendation)
+    recommendation = verdict.recommendation
+    assert isinstance(recommendation, Recommendation)
     at_one = world.worth(verdict.baseline_params)
-    return Advised(
-        world=asked.world,
-        action=found.action,
-        now=found.now,
-        gain=world.worth(found.parameters, found.at_inference) - at_one,
+    return Advice(
+        world=question.world,
+        action=recommendation.action,
+        now=recommendation.now,
+        gain=world.worth(recommendation.parameters, recommendation.at_inference) - at_one,
         winner=world.worth(verdict.params) - at_one,
     )
 
 
-def table(found: Sequence[Advised]) -> list[str]:
+def table(advice: Sequence[Advice]) -> list[str]:
     """Return a line for each world."""
     actions = get_args(Action)
     head = ["world", "studies", *actions, "a change that gains nothing", "gain in truth", "the winner's"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for world in sorted({each.world for each in found}):
-        own = [each for each in found if each.world == world]
-        counts = Counter(each.action for each in own)
-        changed = [each for each in own if each.now != "change_nothing"]
-        wrong = sum(each.gain <= _NEVER_WORSE for each in changed)
+    for world in sorted({entry.world for entry in advice}):
+        world_entries = [entry for entry in advice if entry.world == world]
+        counts = Counter(entry.action for entry in world_entries)
+        changed_entries = [entry for entry in world_entries if entry.now != "change_nothing"]
+        num_wrong = sum(entry.gain <= _NEVER_WORSE for entry in changed_entries)
         cells = [
             world,
-            str(len(own)),
+            str(len(world_entries)),
             *(str(counts[action]) for action in actions),
-            f"{wrong} ({100 * wrong / len(own):.1f} %)",
-            f"{fmean(each.gain for each in own):+.4f}",
-            f"{fmean(each.winner for each in own):+.4f}",
+            f"{num_wrong} ({100 * num_wrong / len(world_entries):.1f} %)",
+            f"{fmean(entry.gain for entry in world_entries):+.4f}",
+            f"{fmean(entry.winner for entry in world_entries):+.4f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _given() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -42,9 +42,9 @@ def _values(array: Any) -> list[Any]:
 
 def _check(page: str, trials: int) -> None:
     """Raise AssertionError unless the page shows the study."""
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    figures = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    figures = json.loads(match[1])
     assert set(figures) == set(_KEYS), set(_KEYS) ^ set(figures)
     marks = sum(
         len(_values(trace.get("x"))) for trace in figures["history"]["data"] if trace["mode"] == "markers"
@@ -60,18 +60,20 @@ def measure(folder: Path, trials: int, reports: int) -> None:
     database = folder / f"{trials}.db"
     write(f"sqlite:///{database}", make(World(trials=trials, reports=reports, layers=6, heads=8)))
     for js in ("inline", "cdn"):
-        taken = []
+        cpu_times = []
         for _ in range(_ROUNDS):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
             words = ["report", "pairs", "--storage", f"sqlite:///{database}", "-o", "a.html"]
             command = [sys.executable, "-c", _PROGRAM, *words, "--plotlyjs", js]
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_times.append(
+                usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+            )
         page = (folder / "a.html").read_text(encoding="utf-8")
         _check(page, trials)
         size = len(page.encode()) / 1e6
-        print(f"{trials:6} trials, {js:6}  {min(taken):5.2f} s of CPU  {size:5.2f} MB")
+        print(f"{trials:6} trials, {js:6}  {min(cpu_times):5.2f} s of CPU  {size:5.2f} MB")
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agents import Post, Seen
+from agents import AgentReport, Post
 from spent import process_of
 from store import SEARCH, SERVERS, database
 from talkers import REPORTS, step_of
@@ -55,8 +55,8 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a case has come to.
+class CaseResult:
+    """The outcome of a case.
 
     Args:
         seconds: From the moment when the agents were let go to the end of the last trial.
@@ -65,7 +65,7 @@ class Found:
     """
 
     seconds: float
-    seen: list[Seen]
+    seen: list[AgentReport]
     server: float | None
 
 
@@ -102,16 +102,16 @@ def begin(url: str, case: Case) -> None:
 
 
 def carried_out(
-    url: str, case: Case, *, server: str | None = None, token: str = "", before: int | None = None
-) -> Found:
+    url: str, case: Case, *, server: str | None = None, token: str = "", num_before: int | None = None
+) -> CaseResult:
     """Have a case's agents do its trials.
 
     Args:
         server: URL of the server that they work for; None: they reach the database.
         token: That they show.
-        before: Trials that the study has already, being there; None: it is begun here.
+        num_before: Trials that the study has already, being there; None: it is begun here.
     """
-    if before is None:
+    if num_before is None:
         begin(url, case)
     post = Post(
         url=url,
@@ -131,20 +131,20 @@ def carried_out(
     ]
     try:
         assert all(agent.stdout.readline() == "warm\n" for agent in agents), "void: an agent does not start"
-        server, begun = server_seconds(url), time.monotonic()
+        server, start_time = server_seconds(url), time.monotonic()
         let_go(agents)
-        seen = [Seen(**json.loads(agent.stdout.readline())) for agent in agents]
-        after = server_seconds(url)
+        agent_reports = [AgentReport(**json.loads(agent.stdout.readline())) for agent in agents]
+        cpu_after = server_seconds(url)
         let_go(agents)
         assert not any(agent.wait() for agent in agents), "void: an agent failed"
     finally:
         for agent in agents:
             agent.kill()
             agent.communicate()
-    check(url, case, seen, before or 0)
-    last = max(moment for each in seen for moment in each.finished)
-    spent = None if server is None or after is None else after - server
-    return Found(seconds=last - begun, seen=seen, server=spent)
+    check(url, case, agent_reports, num_before or 0)
+    last = max(moment for agent_report in agent_reports for moment in agent_report.finished)
+    server_cpu = None if server is None or cpu_after is None else cpu_after - server
+    return CaseResult(seconds=last - start_time, seen=agent_reports, server=server_cpu)
 
 
 def let_go(agents: list[Any]) -> None:
@@ -168,7 +168,7 @@ def server_seconds(url: str) -> float | None:
     return None if None in serving else sum(process.seconds for process in serving if process is not None)
 
 
-def check(url: str, case: Case, seen: list[Seen], before: int) -> None:
+def check(url: str, case: Case, agent_reports: list[AgentReport], num_before: int) -> None:
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
@@ -180,24 +180,26 @@ def check(url: str, case: Case, seen: list[Seen], before: int) -> None:
     with Store.open(url, create=False) as store:
         tickets = store.tickets(store.load_study(NAME).id, ["search"])
     assert {ticket.attempt for ticket in tickets} == {1}, "void: a trial was begun twice"
-    told = sum(len(each.finished) for each in seen)
-    assert told == case.trials - before, f"void: the agents have told the end of {told} trials"
+    num_ended = sum(len(agent_report.finished) for agent_report in agent_reports)
+    assert num_ended == case.trials - num_before, f"void: the agents have told the end of {num_ended} trials"
 
 
-def sleeping(backend: str, most: int, trials: int) -> None:
+def print_sleeping(backend: str, max_agents: int, trials: int) -> None:
     """Print the throughput of agents whose trainings are sleep."""
     print(f"\nTrainings of {SECONDS:g} s of sleep, {trials} an agent:\n")
     heads = ["agents", "parallel", "trials a second", "of ideal", "agents' CPU ms a trial", "server's"]
     print("| " + " | ".join([*heads, "transactions a trial"]) + " |\n|" + "---|" * 7)
     for times in (2, 1):
-        for agents in (count for count in AGENTS if count <= most):
+        for agents in (count for count in AGENTS if count <= max_agents):
             case = Case(agents=agents, trials=trials * agents, parallel=times * agents)
             with database(backend) as url:
-                found = carried_out(url, case)
-            rate = case.trials / found.seconds
-            spent = [sum(each.cpu for each in found.seen), found.server]
-            cpu = ["" if each is None else f"{1000 * each / case.trials:.0f}" for each in spent]
-            transactions = sum(each.transactions for each in found.seen) / case.trials
+                run_result = carried_out(url, case)
+            rate = case.trials / run_result.seconds
+            cpu_times = [sum(agent_report.cpu for agent_report in run_result.seen), run_result.server]
+            cpu = [
+                "" if cpu_time is None else f"{1000 * cpu_time / case.trials:.0f}" for cpu_time in cpu_times
+            ]
+            transactions = sum(agent_report.transactions for agent_report in run_result.seen) / case.trials
             cells = [f"{agents}", f"{case.parallel}", f"{rate:.2f}", f"{100 * rate * SECONDS / agents:.1f} %"]
             print("| " + " | ".join([*cells, *cpu, f"{transactions:.1f}"]) + " |", flush=True)
 
@@ -209,13 +211,13 @@ def training(backend: str, trials: int, rounds: int) -> None:
     )
     print("|---|---|---|---|", flush=True)
     for _ in range(rounds):
-        one = 0.0
+        first_rate = 0.0
         for agents, workers in ((1, 1), (2, 1), (1, 2)):
             case = Case(agents=agents, workers=workers, trials=trials, parallel=4, sleep=None)
             with database(backend) as url:
                 rate = 60 * trials / carried_out(url, case).seconds
-            one = one or rate
-            print(f"| {agents} | {workers} | {rate:.1f} | {rate / one:.2f} |", flush=True)
+            first_rate = first_rate or rate
+            print(f"| {agents} | {workers} | {rate:.1f} | {rate / first_rate:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -232,10 +234,10 @@ def main() -> None:
         SERVERS["postgresql"] = arguments.storage
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
-    wanted = arguments.table or ["sleep", "train"]
-    if "sleep" in wanted:
-        sleeping(arguments.backend, arguments.most, arguments.trials)
-    if "train" in wanted:
+    tables = arguments.table or ["sleep", "train"]
+    if "sleep" in tables:
+        print_sleeping(arguments.backend, arguments.most, arguments.trials)
+    if "train" in tables:
         training(arguments.backend, 16, arguments.rounds)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
 

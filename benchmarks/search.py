@@ -1,8 +1,8 @@
 """How many training steps does a search take to the right answer? Tuners compared on recorded trainings.
 
 A simulated clock, several asynchronous workers, the same budget for all (benchmarks/simulated); what
-trainings come to is recorded (benchmarks/recorded). Each search is judged by what the configuration it would
-name comes to in truth, not by the best value that it has seen. Results are kept as lines of a file, so that
+trainings are worth is recorded (benchmarks/recorded). Each search is judged by what the configuration it
+would name is worth in truth, not by the best value that it has seen. Results are kept as lines of a file, so that
 tuners of another environment can be added, and a search that is there is not run again.
 
     python -m benchmarks.search --repetitions 30 --budget 40        # whatever can be imported here
@@ -20,22 +20,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorded.make import known
+from benchmarks.recorded.make import recorded_rows
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import simulate
 from benchmarks.simulated.others import OTHERS
-from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, which
+from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, result_key
 from benchmarks.simulated.table import show
 from benchmarks.simulated.tuners import TUNERS
 
 _LEAST = 30
 
 
-def one(world: World, name: str, *, repetition: int, budget: int, workers: int, see: Any) -> dict[str, Any]:
+def run_search(
+    world: World, name: str, *, repetition: int, budget: int, workers: int, see: Any
+) -> dict[str, Any]:
     """Return what one simulated search came to."""
     make = {**TUNERS, **OTHERS}[name]
-    began = time.process_time()
+    start_time = time.process_time()
     trace = simulate(
         world,
         lambda: make(world, repetition),
@@ -44,18 +46,24 @@ def one(world: World, name: str, *, repetition: int, budget: int, workers: int, 
         seed=repetition,
         see=see,
     )
-    seconds = time.process_time() - began
+    seconds = time.process_time() - start_time
     sign = 1.0 if world.spec.study.direction == "maximize" else -1.0
-    whole = world.best - world.floor
-    named = [_key(each) for each in trace.selected]
+    headroom = world.best - world.floor
+    selected_keys = [_key(params) for params in trace.selected]
     # the selection, where it changes
-    places = [k for k in range(len(named)) if k == 0 or named[k] != named[k - 1]]
-    truth = dict.fromkeys(named, 0.0)
+    places = [k for k in range(len(selected_keys)) if k == 0 or selected_keys[k] != selected_keys[k - 1]]
+    truth = dict.fromkeys(selected_keys, 0.0)
     if truth:
-        truth = dict(zip(truth, world.truth([json.loads(each) for each in truth]), strict=True))
-    asked = {_key(each): early for each, early in zip(trace.asked, trace.ended_early, strict=True)}
-    reached = sign * world.truth([json.loads(each) for each in asked])
-    good = [early for early, value in zip(asked.values(), reached, strict=True) if value >= world.high]
+        truth = dict(zip(truth, world.truth([json.loads(key) for key in truth]), strict=True))
+    is_early_of = {
+        _key(params): is_early for params, is_early in zip(trace.asked, trace.ended_early, strict=True)
+    }
+    true_values = sign * world.truth([json.loads(key) for key in is_early_of])
+    good_ends = [
+        is_early
+        for is_early, value in zip(is_early_of.values(), true_values, strict=True)
+        if value >= world.high
+    ]
     return {
         "task": world.task,
         "tuner": name,
@@ -65,10 +73,10 @@ def one(world: World, name: str, *, repetition: int, budget: int, workers: int, 
         "see": see,
         "world": world.mark,
         "steps": [trace.steps[k] / world.total_steps for k in places],
-        "share": [float(truth[named[k]] - world.floor) / whole for k in places],
+        "share": [float(truth[selected_keys[k]] - world.floor) / headroom for k in places],
         "asked": len(trace.asked),
-        "good": len(good),
-        "good_ended": sum(good),
+        "good": len(good_ends),
+        "good_ended": sum(good_ends),
         "seconds": seconds,
     }
 
@@ -93,34 +101,42 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run what there is once more")
     parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("--pack", action="store_true", help="put what there is into the repository")
-    given = parser.parse_args()
-    worlds = {task: World(task) for task in given.tasks if len(known(task)) >= _LEAST}
-    if given.pack:
-        pack({task: World(task) for task in TASKS}, given.results)
-    elif given.table:
-        how = given.see, given.budget
-        counted = of_worlds(worlds, given.results, first=given.first)
-        results = [each for each in counted if (each["see"], each["budget"]) == how]
-        show([each for each in results if not given.tuners or each["tuner"] in given.tuners], worlds)
+    args = parser.parse_args()
+    worlds = {task: World(task) for task in args.tasks if len(recorded_rows(task)) >= _LEAST}
+    if args.pack:
+        pack({task: World(task) for task in TASKS}, args.results)
+    elif args.table:
+        setting = args.see, args.budget
+        counted_results = of_worlds(worlds, args.results, first=args.first)
+        results = [result for result in counted_results if (result["see"], result["budget"]) == setting]
+        show([result for result in results if not args.tuners or result["tuner"] in args.tuners], worlds)
     else:
-        _run(worlds, given)
+        _run(worlds, args)
 
 
-def _run(worlds: dict[str, World], given: argparse.Namespace) -> None:
-    there = [name for name in {**TUNERS, **OTHERS} if _importable(name)]
-    done = set() if given.again else {which(each) for each in of_worlds(worlds, given.results, first=0)}
-    how = {"budget": given.budget, "workers": given.workers, "see": given.see}
+def _run(worlds: dict[str, World], args: argparse.Namespace) -> None:
+    tuner_names = [name for name in {**TUNERS, **OTHERS} if _importable(name)]
+    done_keys = (
+        set() if args.again else {result_key(result) for result in of_worlds(worlds, args.results, first=0)}
+    )
+    settings = {"budget": args.budget, "workers": args.workers, "see": args.see}
     for task, world in worlds.items():
         print(task, {name: round(value, 4) for name, value in world.fit_quality().items()})
         print(
             f"τ = 1: {world.baseline:.4f}, best: {world.best:.4f}, shares from {world.floor:.4f}", flush=True
         )
-        for name in given.tuners or there:
-            first = 0 if is_peer(name) else given.first
-            for repetition in range(first, first + given.repetitions):
-                asked = {"task": task, "tuner": name, "repetition": repetition, "world": world.mark, **how}
-                if which(asked) not in done:
-                    keep(one(world, name, repetition=repetition, **how), given.results)
+        for name in args.tuners or tuner_names:
+            first = 0 if is_peer(name) else args.first
+            for repetition in range(first, first + args.repetitions):
+                study_key = {
+                    "task": task,
+                    "tuner": name,
+                    "repetition": repetition,
+                    "world": world.mark,
+                    **settings,
+                }
+                if result_key(study_key) not in done_keys:
+                    keep(run_search(world, name, repetition=repetition, **settings), args.results)
             print(f"{task}: {name}", flush=True)
 
 
@@ -131,9 +147,9 @@ def _importable(name: str) -> bool:
     if needs is None:
         return True
     package = needs.partition(".")[0]
-    old = name.endswith(("MOBSTER", "DyHPO"))
+    needs_bayesopt = name.endswith(("MOBSTER", "DyHPO"))
     return find_spec(package) is not None and (
-        not old or find_spec("syne_tune.optimizer.schedulers.searchers.bayesopt") is not None
+        not needs_bayesopt or find_spec("syne_tune.optimizer.schedulers.searchers.bayesopt") is not None
     )
 
 

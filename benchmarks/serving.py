@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling import Case, Found, begin, carried_out
+from scaling import Case, CaseResult, begin, carried_out
 from spent import process_of
 from store import SERVERS, database
 
@@ -45,13 +45,13 @@ class Serving:
     @property
     def seconds(self) -> float:
         """CPU seconds of the server so far."""
-        found = process_of(self.process.pid)
-        assert found is not None, "void: the server has ended"
-        return found.seconds
+        server_process = process_of(self.process.pid)
+        assert server_process is not None, "void: the server has ended"
+        return server_process.seconds
 
 
 @contextmanager
-def serving(storage: str) -> Iterator[Serving]:
+def run_server(storage: str) -> Iterator[Serving]:
     """Yield a server on a database, in a process of its own."""
     from tempopt.server.tokens import made
     from tempopt.store.store import Store
@@ -80,31 +80,31 @@ def serving(storage: str) -> Iterator[Serving]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a case has come to, in one of the two ways.
+    """The outcome of a case, in one of the two ways.
 
     Args:
         found: What the agents have seen.
         server: CPU seconds of the tempopt server; None without one.
     """
 
-    found: Found
+    found: CaseResult
     server: float | None
 
 
-def cost(backend: str, case: Case, *, behind: bool) -> Cost:
+def cost(backend: str, case: Case, *, has_server: bool) -> Cost:
     """Carry a case out, behind a server or on the database."""
     with database(backend) as url:
-        if not behind:
+        if not has_server:
             return Cost(found=carried_out(url, case), server=None)
-        with serving(url) as server:
-            before = server.seconds
-            found = carried_out(url, case, server=server.url, token=server.token)
-            return Cost(found=found, server=server.seconds - before)
+        with run_server(url) as server:
+            cpu_before = server.seconds
+            run_result = carried_out(url, case, server=server.url, token=server.token)
+            return Cost(found=run_result, server=server.seconds - cpu_before)
 
 
 def row(*cells: object) -> None:
     """Print a line of a table."""
-    print("| " + " | ".join(str(each) for each in cells) + " |", flush=True)
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 
 
 def long_trials(backend: str, seconds: float, trials: int) -> None:
@@ -120,22 +120,22 @@ def long_trials(backend: str, seconds: float, trials: int) -> None:
         "server's",
     )
     row(*["---"] * 7)
-    for behind in (False, True):
+    for has_server in (False, True):
         case = Case(agents=_LONG, trials=_LONG * trials, parallel=2 * _LONG, sleep=seconds, reports=20)
-        made = cost(backend, case, behind=behind)
-        seen, count = made.found.seen, case.trials
+        run_cost = cost(backend, case, has_server=has_server)
+        agent_reports, count = run_cost.found.seen, case.trials
         row(
-            "server" if behind else "database",
-            f"{sum(each.requests for each in seen) / count:.1f}",
-            f"{sum(each.sent for each in seen) / count / 1e3:.1f}",
-            f"{sum(each.received for each in seen) / count / 1e3:.1f}",
-            f"{sum(each.transactions for each in seen) / count:.1f}",
-            f"{1e3 * sum(each.cpu for each in seen) / count:.0f}",
-            "" if made.server is None else f"{1e3 * made.server / count:.0f}",
+            "server" if has_server else "database",
+            f"{sum(agent_report.requests for agent_report in agent_reports) / count:.1f}",
+            f"{sum(agent_report.sent for agent_report in agent_reports) / count / 1e3:.1f}",
+            f"{sum(agent_report.received for agent_report in agent_reports) / count / 1e3:.1f}",
+            f"{sum(agent_report.transactions for agent_report in agent_reports) / count:.1f}",
+            f"{1e3 * sum(agent_report.cpu for agent_report in agent_reports) / count:.0f}",
+            "" if run_cost.server is None else f"{1e3 * run_cost.server / count:.0f}",
         )
 
 
-def many_agents(backend: str, most: int, trials: int) -> None:
+def many_agents(backend: str, max_agents: int, trials: int) -> None:
     """Print the throughput of many agents with short trials."""
     print(f"\nTrials of {SECONDS:g} s with 4 reports, {trials} an agent, parallel twice the agents:\n")
     row(
@@ -149,53 +149,55 @@ def many_agents(backend: str, most: int, trials: int) -> None:
         "server's",
     )
     row(*["---"] * 8)
-    for agents in (count for count in AGENTS if count <= most):
-        for behind in (False, True):
+    for agents in (count for count in AGENTS if count <= max_agents):
+        for has_server in (False, True):
             case = Case(agents=agents, trials=trials * agents, parallel=2 * agents)
-            made = cost(backend, case, behind=behind)
-            seen, count = made.found.seen, case.trials
-            rate = count / made.found.seconds
-            idle = [each for one in seen for each in one.idle]
+            run_cost = cost(backend, case, has_server=has_server)
+            agent_reports, count = run_cost.found.seen, case.trials
+            rate = count / run_cost.found.seconds
+            idle = [idle_seconds for agent_report in agent_reports for idle_seconds in agent_report.idle]
             row(
                 agents,
-                "server" if behind else "database",
+                "server" if has_server else "database",
                 f"{rate:.2f}",
                 f"{100 * rate * SECONDS / agents:.1f} %",
                 f"{1e3 * statistics.median(idle):.0f}" if idle else "",
-                f"{sum(each.requests for each in seen) / count:.1f}",
-                f"{1e3 * sum(each.cpu for each in seen) / count:.0f}",
-                "" if made.server is None else f"{1e3 * made.server / count:.0f}",
+                f"{sum(agent_report.requests for agent_report in agent_reports) / count:.1f}",
+                f"{1e3 * sum(agent_report.cpu for agent_report in agent_reports) / count:.0f}",
+                "" if run_cost.server is None else f"{1e3 * run_cost.server / count:.0f}",
             )
 
 
-def large_study(backend: str, there: int, trials: int) -> None:
+def large_study(backend: str, num_existing: int, trials: int) -> None:
     """Print for how long a worker is idle between two trials of a study that has many."""
-    print(f"\nA study with {there} trials; {trials} more by one agent, trials of 0.5 s:\n")
+    print(f"\nA study with {num_existing} trials; {trials} more by one agent, trials of 0.5 s:\n")
     row("way", "idle ms between trials, median", "longest", "agent's CPU ms a trial", "server's")
     row(*["---"] * 5)
-    for behind in (False, True):
-        case = Case(agents=1, trials=there + trials, parallel=2, sleep=0.5)
+    for has_server in (False, True):
+        case = Case(agents=1, trials=num_existing + trials, parallel=2, sleep=0.5)
         with database(backend) as url:
-            if behind:
-                with serving(url) as server:
-                    filled(url, case, there)
-                    before = server.seconds
-                    found = carried_out(url, case, server=server.url, token=server.token, before=there)
-                    spent: float | None = server.seconds - before
+            if has_server:
+                with run_server(url) as server:
+                    fill_study(url, case, num_existing)
+                    cpu_before = server.seconds
+                    run_result = carried_out(
+                        url, case, server=server.url, token=server.token, num_before=num_existing
+                    )
+                    server_cpu: float | None = server.seconds - cpu_before
             else:
-                filled(url, case, there)
-                found, spent = carried_out(url, case, before=there), None
-        (seen,) = found.seen
+                fill_study(url, case, num_existing)
+                run_result, server_cpu = carried_out(url, case, num_before=num_existing), None
+        (agent_report,) = run_result.seen
         row(
-            "server" if behind else "database",
-            f"{1e3 * statistics.median(seen.idle):.0f}",
-            f"{1e3 * max(seen.idle):.0f}",
-            f"{1e3 * seen.cpu / trials:.0f}",
-            "" if spent is None else f"{1e3 * spent / trials:.0f}",
+            "server" if has_server else "database",
+            f"{1e3 * statistics.median(agent_report.idle):.0f}",
+            f"{1e3 * max(agent_report.idle):.0f}",
+            f"{1e3 * agent_report.cpu / trials:.0f}",
+            "" if server_cpu is None else f"{1e3 * server_cpu / trials:.0f}",
         )
 
 
-def filled(url: str, case: Case, count: int) -> None:
+def fill_study(url: str, case: Case, count: int) -> None:
     """Write a case's study, so many of whose trials are over."""
     from scaling import spec_of
     from store import fill, fill_tickets
@@ -220,12 +222,12 @@ def main() -> None:
         SERVERS["postgresql"] = arguments.storage
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
-    wanted = arguments.table or ["long", "many", "large"]
-    if "long" in wanted:
+    tables = arguments.table or ["long", "many", "large"]
+    if "long" in tables:
         long_trials(arguments.backend, arguments.seconds, 1)
-    if "many" in wanted:
+    if "many" in tables:
         many_agents(arguments.backend, arguments.most, arguments.trials)
-    if "large" in wanted:
+    if "large" in tables:
         large_study(arguments.backend, arguments.there, 20)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
 

@@ -19,7 +19,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
+class Usage:
     """What programs cost, from the start of the first to the end of the last.
 
     Args:
@@ -47,11 +47,11 @@ class Process:
 
 def processes() -> dict[int, Process]:
     """Return all processes by id."""
-    found = {}
+    processes_by_pid = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208  # ten times a second, of a few hundred
         if entry.isdecimal() and (process := process_of(int(entry))) is not None:
-            found[process.pid] = process
-    return found
+            processes_by_pid[process.pid] = process
+    return processes_by_pid
 
 
 def process_of(pid: int) -> Process | None:
@@ -89,10 +89,10 @@ class Watch:
         children: dict[int, list[int]] = {}
         for process in table.values():
             children.setdefault(process.parent, []).append(process.pid)
-        left = list(children.get(os.getpid(), []))
-        while left:
-            process = table[left.pop()]
-            left += children.get(process.pid, [])
+        pids = list(children.get(os.getpid(), []))
+        while pids:
+            process = table[pids.pop()]
+            pids += children.get(process.pid, [])
             key = (process.pid, process.started)
             self._seconds[key] = process.seconds
             # what a process is it becomes after it has begun, and when it has ended there is no telling
@@ -120,40 +120,40 @@ def run(
     folder: Path,
     environment: dict[str, str],
     is_daemon: Callable[[str], bool] = lambda command: False,
-) -> Spent:
+) -> Usage:
     """Run programs side by side in a folder; return what they cost, and all that they started.
 
     CPU time is known in two ways, and the larger counts: the kernel adds up exactly what was waited for
     by its parent, and a look at the table ten times a second misses of each process what it did after
     the last look. Ray waits for none of its workers, so that of its processes a little is missed.
     """
-    # whoever outlives its parent becomes a child of this process, and can be seen and waited for
+    # a process that outlives its parent becomes a child of this process, and can be seen and waited for
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    before, busy, clock = _waited_for(), _busy(), time.monotonic()
+    cpu_before, busy, clock = _waited_for(), _busy_seconds(), time.monotonic()
     watch = Watch(is_daemon)
-    how = {"cwd": folder, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    started = [subprocess.Popen(command, **how) for command in commands]
-    printed = [process.communicate()[0].decode() for process in started]
+    options = {"cwd": folder, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    processes = [subprocess.Popen(command, **options) for command in commands]
+    outputs = [process.communicate()[0].decode() for process in processes]
     wall = time.monotonic() - clock
     _end_what_is_left()
-    seen, daemons = watch.end()
-    cpu = max(_waited_for() - before, seen)
-    others = max(0.0, _busy() - busy - cpu) / (time.monotonic() - clock)
-    for process, text in zip(started, printed, strict=True):
+    seen_cpu, daemons = watch.end()
+    cpu = max(_waited_for() - cpu_before, seen_cpu)
+    other_load = max(0.0, _busy_seconds() - busy - cpu) / (time.monotonic() - clock)
+    for process, text in zip(processes, outputs, strict=True):
         assert process.returncode == 0, f"void: a program failed\n{text}"
-    return Spent(wall=wall, cpu=cpu, daemons=daemons, others=others)
+    return Usage(wall=wall, cpu=cpu, daemons=daemons, others=other_load)
 
 
 def _end_what_is_left() -> None:
     """Wait for what the programs have left behind, and end what does not end by itself."""
-    until = time.monotonic() + 10.0
+    deadline = time.monotonic() + 10.0
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 for process in processes().values():
                     if process.parent == os.getpid():
                         os.kill(process.pid, signal.SIGKILL)
@@ -165,7 +165,7 @@ def _waited_for() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _busy() -> float:
+def _busy_seconds() -> float:
     """Return the CPU seconds that this machine's cores have worked since it was started."""
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) / _TICK

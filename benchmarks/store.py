@@ -81,7 +81,7 @@ class Counts:
     def _end(self, connection: Any) -> None:
         self.transactions += 1
 
-    def _execute(self, connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+    def _execute(self, connection: Any, cursor: Any, statement: str, *args: Any) -> None:
         # SQLite's driver begins by itself, unseen, where it is not told to
         self.statements += not statement.startswith("BEGIN")
 
@@ -123,7 +123,7 @@ def database(backend: str) -> Iterator[str]:
                 connection.execute(text(f"DROP DATABASE {name}{force}"))
 
 
-def fill(url: str, before: int, space: dict[str, Any]) -> dict[int, int]:
+def fill(url: str, num_before: int, space: dict[str, Any]) -> dict[int, int]:
     """Write finished trials into Optuna's tables, in bulk, and return their keys by number."""
     from datetime import datetime
 
@@ -144,7 +144,7 @@ def fill(url: str, before: int, space: dict[str, Any]) -> dict[int, int]:
                 "datetime_start": moment,
                 "datetime_complete": moment,
             }
-            for number in range(before)
+            for number in range(num_before)
         ]
         connection.execute(insert(trials), rows)
         ids = dict(connection.execute(select(trials.c.number, trials.c.trial_id)).all())
@@ -221,23 +221,23 @@ def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
     study.get_trials(deepcopy=False)
     start = counts.end(1)["cpu_ms"]
     counts.begin()
-    left, running = case.trials, []
-    while left or running:
-        while left and len(running) < case.running:
+    num_waiting, running_trials = case.trials, []
+    while num_waiting or running_trials:
+        while num_waiting and len(running_trials) < case.running:
             trial = study.ask(fixed_distributions=space)
             # those that run at a time are not at the same place
-            running.append([trial, 0])
-            left -= 1
-        for each in list(running):
-            trial, each[1] = each[0], each[1] + 1
-            trial.report(value_of(trial.number, each[1]), step_of(each[1]))
+            running_trials.append([trial, 0])
+            num_waiting -= 1
+        for running_trial in list(running_trials):
+            trial, running_trial[1] = running_trial[0], running_trial[1] + 1
+            trial.report(value_of(trial.number, running_trial[1]), step_of(running_trial[1]))
             assert not trial.should_prune(), "void: a trial was pruned"
-            if each[1] == REPORTS:
+            if running_trial[1] == REPORTS:
                 study.tell(trial, value_of(trial.number, REPORTS))
-                running.remove(each)
-    found = counts.end(case.trials)
+                running_trials.remove(running_trial)
+    counts_at_end = counts.end(case.trials)
     check(url, case, lambda trial: trial.number)
-    return {**found, "start_ms": start}
+    return {**counts_at_end, "start_ms": start}
 
 
 # ---- tempopt
@@ -254,7 +254,7 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
     return StudySpec.parse(data, source="the benchmark")
 
 
-def begun(store: Any, case: Case, spec: Any) -> Any:
+def begin_case(store: Any, case: Case, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
     from tempopt.confirmation.stages import first_tickets
     from tempopt.store.optuna_calls import make_study
@@ -266,7 +266,7 @@ def begun(store: Any, case: Case, spec: Any) -> Any:
     return study
 
 
-def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
+def run_tempopt(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
     from tempopt.agent import agent, ticket_client, worker_slot, write_queue
     from tempopt.store.store import Store
@@ -277,34 +277,34 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
         module.time = world  # type: ignore[attr-defined]
     agent.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
     with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
-        study = begun(store, case, spec)
+        study = begin_case(store, case, spec)
         counts.begin()
-        place = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
+        locations = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
         client = ticket_client.TicketClient(
-            spec=spec, study=study, store=store, workers=case.running, **place
+            spec=spec, study=study, store=store, workers=case.running, **locations
         )
         worker = agent.Agent(
             spec=spec,
             client=client,
             workers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
-            **place,
+            **locations,
         )
         start = counts.end(1)["cpu_ms"]
         counts.begin()
-        found: dict[str, float] = {}
-        over = client.over
+        counts_at_end: dict[str, float] = {}
+        original_over = client.over
 
-        def counted() -> bool:
+        def is_over_counted() -> bool:
             # before it ends a study, an agent reads all of it once more: no cost of a trial
-            if not found and client.cache.over() and not len(client._outbox):
-                found.update(counts.end(case.trials))
-            return over()
+            if not counts_at_end and client.cache.over() and not len(client._outbox):
+                counts_at_end.update(counts.end(case.trials))
+            return original_over()
 
-        client.over = counted  # type: ignore[method-assign]
+        client.over = is_over_counted  # type: ignore[method-assign]
         worker.run()
         assert store.load_study(NAME).state == "done", "void: the study is not done"
     check(url, case, lambda trial: int(trial.user_attrs["tempopt:ticket"]))
-    return {**found, "start_ms": start}
+    return {**counts_at_end, "start_ms": start}
 
 
 def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
@@ -318,26 +318,28 @@ def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
     with engine.begin() as connection:
         numbers = select(TICKET.c.number, TICKET.c.id).where(TICKET.c.number < len(trials))
         ids = dict(connection.execute(numbers).all())
-        ended = []
+        ticket_updates = []
         for number, ticket_id in ids.items():
-            sampled = parameters(number, space)
-            ended.append(
+            sampled_params = parameters(number, space)
+            ticket_updates.append(
                 {
                     "ticket": ticket_id,
-                    "parameters": spec.parameters("search", sampled),
-                    "sampled": sampled,
+                    "parameters": spec.parameters("search", sampled_params),
+                    "sampled": sampled_params,
                     "trial_id": trials[number],
                     "trial_number": number,
                     "value": value_of(number, REPORTS),
                 }
             )
-        if not ended:
+        if not ticket_updates:
             return
-        same = {"state": "done", "outcome": "complete", "attempt": 1, "seconds": 60.0}
-        same |= {"steps": step_of(REPORTS), "total_steps": step_of(REPORTS), "code": "code"}
-        own = {name: bindparam(name) for name in ended[0] if name != "ticket"}
-        statement = update(TICKET).where(TICKET.c.id == bindparam("ticket")).values(**same, **own)
-        connection.execute(statement, ended)
+        common_values = {"state": "done", "outcome": "complete", "attempt": 1, "seconds": 60.0}
+        common_values |= {"steps": step_of(REPORTS), "total_steps": step_of(REPORTS), "code": "code"}
+        bound_values = {name: bindparam(name) for name in ticket_updates[0] if name != "ticket"}
+        statement = (
+            update(TICKET).where(TICKET.c.id == bindparam("ticket")).values(**common_values, **bound_values)
+        )
+        connection.execute(statement, ticket_updates)
         reports = [
             {"ticket_id": id, "name": "report", "step": step_of(report), "value": value_of(number, report)}
             for number, id in ids.items()
@@ -355,16 +357,18 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
     from tempopt.agent.study_cache import StudyCache
     from tempopt.store.store import Store
 
-    found = {}
+    cpu_times = {}
     with Store.open(url) as store:
-        study = begun(store, case, spec_of(case))
+        study = begin_case(store, case, spec_of(case))
         for command in (["list"], ["show", NAME]):
             words = [sys.executable, "-m", "tempopt", *command, "--storage", url]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            found[f"tempopt {command[0]}"] = 1000 * spent
+            usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_time = (
+                usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+            )
+            cpu_times[f"tempopt {command[0]}"] = 1000 * cpu_time
         for sampler, pruner in [("tpe", "hyperband"), ("tpe", "median"), ("knowledge_gradient",) * 2]:
             spec = spec_of(case, sampler=sampler, pruner=pruner)
             counts.begin()
@@ -372,20 +376,20 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
             ticket = cache.of_kind("search")[case.before]
             # the first decision fills what decisions rest on
             cache.arms.told(dataclasses.replace(ticket, state="failed", outcome="failed"), {})
-            later = cache.of_kind("search")[case.before + 1]
-            cache.arms.asked(dataclasses.replace(later, parameters=parameters(0, spec.space())))
-            cache.arms.prune(later, {100: 0.5})
-            found[f"start of an agent, {pruner}"] = counts.end(1)["cpu_ms"]
+            later_ticket = cache.of_kind("search")[case.before + 1]
+            cache.arms.asked(dataclasses.replace(later_ticket, parameters=parameters(0, spec.space())))
+            cache.arms.prune(later_ticket, {100: 0.5})
+            cpu_times[f"start of an agent, {pruner}"] = counts.end(1)["cpu_ms"]
             counts.begin()
             for step in range(2, 22):
-                cache.arms.prune(later, {100 * each: 0.5 for each in range(1, step)})
-            found[f"a pruning decision, {pruner}"] = counts.end(20)["cpu_ms"]
+                cache.arms.prune(later_ticket, {100 * report: 0.5 for report in range(1, step)})
+            cpu_times[f"a pruning decision, {pruner}"] = counts.end(20)["cpu_ms"]
             if pruner != "hyperband":
-                found[f"a suggestion, {sampler}"] = suggesting(cache.arms, later, counts)
-    return found
+                cpu_times[f"a suggestion, {sampler}"] = suggestion_cost(cache.arms, later_ticket, counts)
+    return cpu_times
 
 
-def suggesting(arms: Any, ticket: Any, counts: Counts) -> float:
+def suggestion_cost(arms: Any, ticket: Any, counts: Counts) -> float:
     """Return CPU milliseconds of a suggestion, each one after another trial has ended."""
     counts.begin()
     for number in range(ticket.number, ticket.number + 10):
@@ -400,14 +404,14 @@ def suggesting(arms: Any, ticket: Any, counts: Counts) -> float:
 def measure(case: Case) -> dict[str, float]:
     """Measure one case in a process of its own."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, "--case", json.dumps(asdict(case))],
         env=environment,
         check=True,
         stdout=subprocess.PIPE,
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    numbers: dict[str, float] = json.loads(process.stdout)
+    return numbers
 
 
 def table(title: str, cases: list[tuple[str, list[Case]]]) -> None:
@@ -416,15 +420,15 @@ def table(title: str, cases: list[tuple[str, list[Case]]]) -> None:
     print("| | transactions | statements | CPU ms | start CPU ms |\n|---|---|---|---|---|")
     columns = (("transactions", ".1f"), ("statements", ".0f"), ("cpu_ms", ".0f"), ("start_ms", ".0f"))
     for label, sides in cases:
-        found = [measure(case) for case in sides]
-        cells = [" / ".join(format(each[name], digits) for each in found) for name, digits in columns]
+        side_numbers = [measure(case) for case in sides]
+        cells = [" / ".join(format(side[name], digits) for side in side_numbers) for name, digits in columns]
         print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 
-def both(backend: str, before: int, running: int, trials: int) -> list[Case]:
+def both_cases(backend: str, num_before: int, num_running: int, trials: int) -> list[Case]:
     """Return the case for both sides, a trial a minute long."""
     return [
-        Case(side=side, backend=backend, before=before, running=running, trials=trials, seconds=60.0)
+        Case(side=side, backend=backend, before=num_before, running=num_running, trials=trials, seconds=60.0)
         for side in ("optuna", "tempopt")
     ]
 
@@ -440,55 +444,58 @@ def main() -> None:
     if arguments.case is not None:
         case = Case(**json.loads(arguments.case))
         counts = Counts()
-        measured = {"optuna": plain, "tempopt": ours, "large": large}[case.side]
+        measure_case = {"optuna": plain, "tempopt": run_tempopt, "large": large}[case.side]
         with database(case.backend) as url:
-            found = measured(url, case, counts)
-        print(json.dumps(found))
+            numbers = measure_case(url, case, counts)
+        print(json.dumps(numbers))
         return
     backends = arguments.backend or ["sqlite", *SERVERS]
-    wanted = arguments.table or ["running", "growth", "length", "large"]
+    tables = arguments.table or ["running", "growth", "length", "large"]
     turns = 1 if arguments.quick else 2
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    if "running" in wanted:
-        rows = [
-            (f"{backend}, {running} running", both(backend, 100, running, max(6, turns * running)))
-            for backend in backends
-            for running in (1, 8, 32)
-        ]
-        table("For each trial, Optuna / tempopt, after 100 trials:", rows)
-    if "growth" in wanted:
-        rows = [
-            (f"{backend}, {before} trials before", both(backend, before, 8, 8 * turns))
-            for backend in backends
-            for before in ((100, 1000) if arguments.quick else (100, 1000, 10000))
-        ]
-        table("For each trial, Optuna / tempopt, with 8 running:", rows)
-    if "length" in wanted:
+    if "running" in tables:
         rows = [
             (
-                f"{backend}, {running} running, {length}",
+                f"{backend}, {num_running} running",
+                both_cases(backend, 100, num_running, max(6, turns * num_running)),
+            )
+            for backend in backends
+            for num_running in (1, 8, 32)
+        ]
+        table("For each trial, Optuna / tempopt, after 100 trials:", rows)
+    if "growth" in tables:
+        rows = [
+            (f"{backend}, {num_before} trials before", both_cases(backend, num_before, 8, 8 * turns))
+            for backend in backends
+            for num_before in ((100, 1000) if arguments.quick else (100, 1000, 10000))
+        ]
+        table("For each trial, Optuna / tempopt, with 8 running:", rows)
+    if "length" in tables:
+        rows = [
+            (
+                f"{backend}, {num_running} running, {length}",
                 [
                     Case(
                         side="tempopt",
                         backend=backend,
                         before=100,
-                        running=running,
-                        trials=max(4, 2 * running),
+                        running=num_running,
+                        trials=max(4, 2 * num_running),
                         seconds=seconds,
                     )
                 ],
             )
             for backend in backends[:1]
-            for running in (1, 8)
+            for num_running in (1, 8)
             for length, seconds in (("at once", 0.0), ("1 min", 60.0), ("10 min", 600.0), ("1 h", 3600.0))
         ]
         table("For each trial, tempopt alone, by the length of a trial:", rows)
-    if "large" in wanted:
-        before = 1000 if arguments.quick else 10000
-        print(f"\nCPU ms at {before} finished trials (SQLite):\n\n| what | CPU ms |\n|---|---|")
-        case = Case(side="large", backend="sqlite", before=before, running=8, trials=8, seconds=0.0)
-        for what, spent in measure(case).items():
-            print(f"| {what} | {spent:.3g} |", flush=True)
+    if "large" in tables:
+        num_before = 1000 if arguments.quick else 10000
+        print(f"\nCPU ms at {num_before} finished trials (SQLite):\n\n| what | CPU ms |\n|---|---|")
+        case = Case(side="large", backend="sqlite", before=num_before, running=8, trials=8, seconds=0.0)
+        for action, cpu_time in measure(case).items():
+            print(f"| {action} | {cpu_time:.3g} |", flush=True)
 
 
 if __name__ == "__main__":

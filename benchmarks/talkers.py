@@ -25,13 +25,13 @@ def step_of(report: int) -> int:
 def parameters(trial: int, space: dict[str, Any]) -> dict[str, Any]:
     """Return random parameters of a trial that is there before."""
     chance = random.Random(trial)
-    found: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     for name, distribution in space.items():
         if hasattr(distribution, "choices"):
-            found[name] = chance.choice(distribution.choices)
+            params[name] = chance.choice(distribution.choices)
         else:
-            found[name] = math.exp(chance.uniform(math.log(distribution.low), math.log(distribution.high)))
-    return found
+            params[name] = math.exp(chance.uniform(math.log(distribution.low), math.log(distribution.high)))
+    return params
 
 
 class World:
@@ -51,20 +51,20 @@ class World:
         """Return the simulated time."""
         return self.now
 
-    def say(self, after: float, to: Connection, message: Any) -> None:
+    def say(self, delay: float, connection: Connection, message: Any) -> None:
         """Have something said to the agent after so many seconds."""
         self.count += 1
-        heapq.heappush(self._coming, (self.now + after, self.count, to, message))
+        heapq.heappush(self._coming, (self.now + delay, self.count, connection, message))
 
     def update(self, snapshot: Any) -> None:
         """Let time pass until the next thing is said, but no longer than the agent would wait for it."""
         from tempopt.workers.messages import encode
 
-        until = self.now + 1.0
-        if self._coming and self._coming[0][0] <= until:
-            until, _, to, message = heapq.heappop(self._coming)
-            to.send_bytes(encode(message))
-        self.now = max(self.now, until)
+        deadline = self.now + 1.0
+        if self._coming and self._coming[0][0] <= deadline:
+            deadline, _, connection, message = heapq.heappop(self._coming)
+            connection.send_bytes(encode(message))
+        self.now = max(self.now, deadline)
 
     def finished(self, ticket: Any) -> None:
         """Take no note."""
@@ -73,14 +73,14 @@ class World:
         """Take no note: nothing should need one."""
         raise AssertionError(f"void: {text}")
 
-    def train(self, request: Any, to: Connection) -> None:
+    def train(self, request: Any, connection: Connection) -> None:
         """Plan all that a worker will say about a run."""
         from tempopt.workers.messages import Finished, Report, Started
 
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
         self.say(
             0.0,
-            to,
+            connection,
             Started(
                 **run,
                 step=0,
@@ -94,12 +94,12 @@ class World:
         )
         for report in range(1, REPORTS + 1):
             value = value_of(request.ticket, report)
-            told = Report(**run, step=step_of(report), value=value, metrics={"val_loss": value})
-            self.say(report * self._interval, to, told)
+            report_message = Report(**run, step=step_of(report), value=value, metrics={"val_loss": value})
+            self.say(report * self._interval, connection, report_message)
         last = value_of(request.ticket, REPORTS)
         self.say(
             REPORTS * self._interval,
-            to,
+            connection,
             Finished(
                 **run,
                 state="complete",

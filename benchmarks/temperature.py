@@ -42,17 +42,20 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
 
-    whole = microseconds(step, 100)
-    print(f"a training step of MaxRetrieval      {whole:8.1f} us")
-    own = microseconds(lambda number: module.set_progress(progress(number, 1000)), 1000)
+    step_time = microseconds(step, 100)
+    print(f"a training step of MaxRetrieval      {step_time:8.1f} us")
+    plan_time = microseconds(lambda number: module.set_progress(progress(number, 1000)), 1000)
     assert float(module.inverse_temperature[0]) == torch.tensor(1 / module.plan.temperatures(1.0)[0])
-    print(f"setting tau, TemperedModule, 1 layer {own:8.1f} us  {100 * own / whole:.2f} % of it")
+    print(
+        f"setting tau, TemperedModule, 1 layer {plan_time:8.1f} us  {100 * plan_time / step_time:.2f} % of it"
+    )
     for layers in (1, 12, 48):
         model = nn.Sequential(*(nn.MultiheadAttention(8, 2) for _ in range(layers)))
-        attached = attach(model, PARAMETERS)
-        cost = microseconds(lambda number: attached.set_progress(progress(number, 1000)), 1000)  # noqa: B023
+        attachment = attach(model, PARAMETERS)
+        cost = microseconds(lambda number: attachment.set_progress(progress(number, 1000)), 1000)  # noqa: B023
         print(
-            f"setting tau, attached, {layers:2} layers     {cost:8.1f} us  {100 * cost / whole:.2f} % of it"
+            f"setting tau, attached, {layers:2} layers     {cost:8.1f} us  "
+            f"{100 * cost / step_time:.2f} % of it"
         )
 
 

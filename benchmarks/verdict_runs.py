@@ -1,7 +1,7 @@
 """How many runs does a verdict take? Every bundled study in memory, with made-up trainings.
 
-Stages, choosing and verdict are tempopt's own; a training comes to noise, and in the second column to a gain
-of three standard deviations of a pair wherever τ is not 1 throughout, so that a gain is shown. The other
+Stages, choosing and verdict are tempopt's own; a training's value is noise, and in the second column a gain of
+three standard deviations of a pair wherever τ is not 1 throughout, so that a gain is shown. The other
 parameters are sampled at random, since nothing here depends on them. Learned temperatures gain nothing. The
 last column has what `tempopt explain` adds to a study with a gain.
 
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from tempopt.records.rows import TicketRow
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -50,8 +50,8 @@ class Noise:
         """Return a training; the same for the same parameters and seed."""
         text = json.dumps([dict(parameters), seed], sort_keys=True, default=str)
         rng = np.random.default_rng(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()))
-        own = 0.0 if is_neutral(parameters) else self._gain
-        curve = self._sign * (own + _NOISE * rng.standard_normal(2))
+        gain = 0.0 if is_neutral(parameters) else self._gain
+        curve = self._sign * (gain + _NOISE * rng.standard_normal(2))
         return Training(final=curve, current=curve, test=float(curve[-1]))
 
 
@@ -71,8 +71,8 @@ def table_cells(spec: StudySpec) -> list[str]:
         counts = Counter(run.kind for run in runs(spec, gain))
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         cells.append(f"{counts.total()} ({kinds})")
-    more = len(runs(spec, GAIN, explain=True)) - len(runs(spec, GAIN))
-    return [*cells, str(more)]
+    extra_runs = len(runs(spec, GAIN, explain=True)) - len(runs(spec, GAIN))
+    return [*cells, str(extra_runs)]
 
 
 def runs(spec: StudySpec, gain: float, *, explain: bool = False) -> list[TicketRow]:
@@ -83,13 +83,13 @@ def runs(spec: StudySpec, gain: float, *, explain: bool = False) -> list[TicketR
         gain: What a temperature other than that of the baseline is worth.
         explain: Whether the verdict is explained, too.
     """
-    how: dict[str, Any] = {"explain": explain, **sampled_by("random")}
+    settings: dict[str, Any] = {"explain": explain, **sampled_by("random")}
     if spec.study.limits.standard_errors is not None:
-        how["limits"] = {}
+        settings["limits"] = {}
     sign = 1 if spec.study.direction == "maximize" else -1
-    whole = Whole(Noise(gain, sign), with_study(spec, **how))
-    whole.run()
-    return whole.rows
+    simulation = StudySimulation(Noise(gain, sign), with_study(spec, **settings))
+    simulation.run()
+    return simulation.rows
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How often is a verdict wrong, and how often right? Whole studies in worlds in which the truth is known.
 
-Search, choosing, confirmation and verdict are tempopt's own (benchmarks/simulated/whole.py); what a training
-comes to is said by a world in closed form (benchmarks/simulated/worlds.py). What has been run is not run
+Search, choosing, confirmation and verdict are tempopt's own (benchmarks/simulated/whole.py); the value of
+a training is given by a world in closed form (benchmarks/simulated/worlds.py). What has been run is not run
 again.
 
     python -m benchmarks.verdicts null-3 level-3@1 --studies 300 --rounds 5 --processes 2
@@ -19,25 +19,29 @@ import os
 import time
 
 from benchmarks.simulated import judged
+from benchmarks.simulated.drawn import world_for
 from benchmarks.simulated.judged import Cell
 from benchmarks.simulated.judgement import tables
-from benchmarks.simulated.drawn import world_for
 from benchmarks.simulated.worlds import NAMES
 
 
 def main() -> None:
     """Simulate, print, or pack."""
-    given = _given()
-    if given.fresh:
+    args = _parse_arguments()
+    if args.fresh:
         judged.forget()
-    if not (given.table or given.pack):
-        _run(given)
-    print("\n".join(tables(record for record in judged.known() if _asked(record["world"], given.worlds))))
-    if given.pack:
+    if not (args.table or args.pack):
+        _run(args)
+    print(
+        "\n".join(
+            tables(record for record in judged.load_records() if _is_selected(record["world"], args.worlds))
+        )
+    )
+    if args.pack:
         judged.pack()
 
 
-def _given() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,31 +56,31 @@ def _given() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="forget what there is: other code found it")
     parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
     parser.add_argument("--pack", action="store_true", help="print it, and put it into the repository")
-    given = parser.parse_args()
-    for name in given.worlds:
+    args = parser.parse_args()
+    for name in args.worlds:
         world_for(name)
-    return given
+    return args
 
 
-def _asked(name: str, wanted: list[str]) -> bool:
-    return not wanted or name in wanted
+def _is_selected(name: str, selected_names: list[str]) -> bool:
+    return not selected_names or name in selected_names
 
 
-def _run(given: argparse.Namespace) -> None:
-    grid = itertools.product(given.worlds or NAMES, given.trials, given.sampler)
-    cells = [Cell(world, trials, given.rounds, sampler, given.explain) for world, trials, sampler in grid]
-    there = {judged.which(record) for record in judged.known()}
+def _run(args: argparse.Namespace) -> None:
+    grid = itertools.product(args.worlds or NAMES, args.trials, args.sampler)
+    cells = [Cell(world, trials, args.rounds, sampler, args.explain) for world, trials, sampler in grid]
+    known_keys = {judged.record_key(record) for record in judged.load_records()}
     # seed by seed, so that all cells are about as full whenever it ends
     jobs = [
         (cell, seed)
-        for seed in range(given.studies)
+        for seed in range(args.studies)
         for cell in cells
-        if judged.which({**dataclasses.asdict(cell), "seed": seed}) not in there
+        if judged.record_key({**dataclasses.asdict(cell), "seed": seed}) not in known_keys
     ]
     # threads of a library for matrices this small only wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"
-    end = time.monotonic() + 60.0 * given.minutes
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+    end = time.monotonic() + 60.0 * args.minutes
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         for record in pool.imap_unordered(_study, jobs):
             judged.keep(record)
             if time.monotonic() > end:

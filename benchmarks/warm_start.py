@@ -1,7 +1,7 @@
 """What is an earlier study worth? Searches on recorded trainings, begun from nothing and from other studies.
 
 Each search begins with what a study of 40 trials has kept, of the same task (with other seeds) or of another
-one, and is asked on its way what it would name. What is named is judged by what it comes to in truth.
+one, and is asked on its way what it would name. What is named is judged by its true value.
 
     python -m benchmarks.warm_start --searches 10
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from tempopt.records.rows import PriorRuns
 from tempopt.records.tickets import oriented, usable
 
@@ -33,11 +33,11 @@ def world_of(task: str) -> World:
 
 
 @cache
-def kept(task: str, seed: int) -> PriorRuns:
+def prior_runs(task: str, seed: int) -> PriorRuns:
     """Return what an earlier study of a task has to say."""
     spec = with_study(world_of(task).spec, seed=_OTHER_SEEDS + seed, trials=_EARLIER)
-    study = Whole(world_of(task), spec)
-    for _ in study.searched():
+    study = StudySimulation(world_of(task), spec)
+    for _ in study.train_search():
         pass
     direction = spec.study.direction
     runs = [(row.parameters, oriented(row.value or 0.0, direction)) for row in study.rows if usable(row)]
@@ -48,11 +48,11 @@ def shares(task: str, seed: int, earlier: PriorRuns) -> Iterator[float]:
     """Yield the share of the best known gain that is named after some trials."""
     world = world_of(task)
     spec = with_study(world.spec, seed=seed, trials=max(_AT))
-    study = Whole(world, spec, earlier=earlier)
-    for row in study.searched():
+    study = StudySimulation(world, spec, earlier=earlier)
+    for row in study.train_search():
         if row.number + 1 in _AT:
-            named = study.recommend(1)
-            yield (float(world.truth(named)[0]) - world.floor) / (world.best - world.floor) if named else 0.0
+            sets = study.recommend(1)
+            yield (float(world.truth(sets)[0]) - world.floor) / (world.best - world.floor) if sets else 0.0
 
 
 def main() -> None:
@@ -62,22 +62,22 @@ def main() -> None:
     )
     parser.add_argument("tasks", nargs="*", default=[name for name in TASKS if name != "digits"])
     parser.add_argument("--searches", type=int, default=10, help="of each task and each earlier one")
-    given = parser.parse_args()
-    print(f"| task | earlier study of | {' | '.join(f'after {at}' for at in _AT)} |")
+    args = parser.parse_args()
+    print(f"| task | earlier study of | {' | '.join(f'after {num_runs}' for num_runs in _AT)} |")
     print(f"|---|---|{'---|' * len(_AT)}", flush=True)
-    for task in given.tasks:
-        for other in (None, task, *(each for each in given.tasks if each != task)):
+    for task in args.tasks:
+        for source_task in (None, task, *(source for source in args.tasks if source != task)):
             table: Any = np.array(
                 [
-                    list(shares(task, seed, [] if other is None else kept(other, seed)))
-                    for seed in range(given.searches)
+                    list(shares(task, seed, [] if source_task is None else prior_runs(source_task, seed)))
+                    for seed in range(args.searches)
                 ]
             )
-            error = table.std(axis=0, ddof=1) / np.sqrt(given.searches)
+            error = table.std(axis=0, ddof=1) / np.sqrt(args.searches)
             cells = [
                 f"{mean:.2f} ± {doubt:.2f}" for mean, doubt in zip(table.mean(axis=0), error, strict=True)
             ]
-            print(f"| {task} | {other or 'none'} | {' | '.join(cells)} |", flush=True)
+            print(f"| {task} | {source_task or 'none'} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

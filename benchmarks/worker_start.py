@@ -40,48 +40,53 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     print("| a worker's start | CPU s, median | wall s, median |\n|---|---|---|")
-    for name, found in starts(arguments.repeat).items():
-        cpu, wall = (statistics.median(each) for each in zip(*found, strict=True))
+    for name, costs in starts(arguments.repeat).items():
+        cpu, wall = (statistics.median(series) for series in zip(*costs, strict=True))
         print(f"| {name} | {cpu:.2f} | {wall:.2f} |", flush=True)
     print("\n| search with | forked, CPU s | cold, CPU s | forked, wall s | cold, wall s |")
     print("|---|---|---|---|---|")
     for count in arguments.workers:
-        (forked, wall), (cold, wall_cold) = begun(count, forked=True), begun(count, forked=False)
-        print(f"| {count} workers | {forked:.1f} | {cold:.1f} | {wall:.1f} | {wall_cold:.1f} |", flush=True)
+        (forked_time, wall), (cold, wall_cold) = (
+            begin_search(count, is_forked=True),
+            begin_search(count, is_forked=False),
+        )
+        print(
+            f"| {count} workers | {forked_time:.1f} | {cold:.1f} | {wall:.1f} | {wall_cold:.1f} |", flush=True
+        )
 
 
 def starts(repeat: int) -> dict[str, list[tuple[float, float]]]:
     """Return CPU and wall seconds of starts: the first forked one, later ones, and cold ones."""
-    found: dict[str, list[tuple[float, float]]] = {"first, forked": [], "later, forked": [], "cold": []}
-    kept = _Started()
-    found["first, forked"].append(kept.cost)
+    costs: dict[str, list[tuple[float, float]]] = {"first, forked": [], "later, forked": [], "cold": []}
+    first_worker = _WorkerStart()
+    costs["first, forked"].append(first_worker.cost)
     for _ in range(repeat):
-        with _stopped(_Started()) as started:
-            found["later, forked"].append(started.cost)
-    kept.worker.kill()
+        with _stop_worker(_WorkerStart()) as next_worker:
+            costs["later, forked"].append(next_worker.cost)
+    first_worker.worker.kill()
     with _cold():
         for _ in range(repeat):
-            with _stopped(_Started()) as started:
-                found["cold"].append(started.cost)
-    return found
+            with _stop_worker(_WorkerStart()) as next_worker:
+                costs["cold"].append(next_worker.cost)
+    return costs
 
 
-class _Started:
+class _WorkerStart:
     """A worker that has been started, and what that took."""
 
     def __init__(self) -> None:
-        before, clock = cpu_seconds(os.getpid()), time.monotonic()
+        cpu_before, clock = cpu_seconds(os.getpid()), time.monotonic()
         self.worker = WorkerProcess(slot=0, place=Placement())
         assert isinstance(self.worker.receive(), Ready)
-        self.cost = cpu_seconds(os.getpid()) - before, time.monotonic() - clock
+        self.cost = cpu_seconds(os.getpid()) - cpu_before, time.monotonic() - clock
 
 
 @contextmanager
-def _stopped(started: _Started) -> Iterator[_Started]:
+def _stop_worker(worker_start: _WorkerStart) -> Iterator[_WorkerStart]:
     try:
-        yield started
+        yield worker_start
     finally:
-        started.worker.kill()
+        worker_start.worker.kill()
 
 
 @contextmanager
@@ -93,10 +98,10 @@ def _cold() -> Iterator[None]:
         del os.environ[COLD]
 
 
-def begun(workers: int, *, forked: bool) -> tuple[float, float]:
+def begin_search(workers: int, *, is_forked: bool) -> tuple[float, float]:
     """Return CPU and wall seconds of a search until each of its workers has begun a training."""
     words = ["search", "max_retrieval", "--workers", str(workers), "--set", "trainer.max_steps=100000"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if forked else {COLD: "1"})}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if is_forked else {COLD: "1"})}
     with tempfile.TemporaryDirectory() as folder:
         clock = time.monotonic()
         search = subprocess.Popen(
@@ -118,8 +123,8 @@ def begun(workers: int, *, forked: bool) -> tuple[float, float]:
             time.sleep(1.0)
 
 
-def _wait(lives: Callable[[], bool], done: Callable[[], bool]) -> None:
-    while not done():
+def _wait(lives: Callable[[], bool], condition: Callable[[], bool]) -> None:
+    while not condition():
         assert lives(), "the search ended before its workers had begun"
         time.sleep(0.02)
 
@@ -144,9 +149,9 @@ def cpu_seconds(pid: int) -> float:
         # the times of children that were waited for are in their parent's
         stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / _TICK
     family = [pid]
-    for each in family:
-        family += [child for child, (parent, _) in stats.items() if parent == each]
-    return sum(stats[each][1] for each in family if each in stats)
+    for family_pid in family:
+        family += [child for child, (parent, _) in stats.items() if parent == family_pid]
+    return sum(stats[pid][1] for pid in family if pid in stats)
 
 
 if __name__ == "__main__":

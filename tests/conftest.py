@@ -16,7 +16,7 @@ settings.register_profile("house", deadline=None, derandomize=True, database=Non
 settings.load_profile("house")
 
 
-# Whoever starts tests in the background has them ignore Ctrl-C, and so every process that they start.
+# Tests that are started in the background ignore Ctrl-C, and so every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -37,7 +37,7 @@ def _no_settings(tmp_path_factory: pytest.TempPathFactory) -> str:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, _no_settings: str) -> None:
     for name in [name for name in os.environ if name.startswith("TEMPOPT_")]:
         monkeypatch.delenv(name)
-    # the servers that whoever tests has logged in to
+    # the servers that the user has logged in to
     monkeypatch.setenv("XDG_CONFIG_HOME", _no_settings)
 
 
@@ -62,8 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if part in _PARTS:
                 item.add_marker(_PARTS[part])
         if isinstance(item, pytest.Function):
-            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            needs = [_PARAMETERS[each] for each in given if isinstance(each, str) and each in _PARAMETERS]
+            param_values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            needs = [
+                _PARAMETERS[value]
+                for value in param_values
+                if isinstance(value, str) and value in _PARAMETERS
+            ]
             needs += [_FIXTURES[name] for name in item.fixturenames if name in _FIXTURES]
             for need in set(needs):
                 item.add_marker(need)
@@ -72,8 +76,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not tested, and how to have it tested, where nobody can overlook it."""
-    skipped = (report.longrepr for report in terminalreporter.getreports("skipped"))
-    reasons = {why[2].removeprefix("Skipped: ") for why in skipped if isinstance(why, tuple)}
+    """Say what was not tested, and how to have it tested, where it cannot be overlooked."""
+    skip_reports = (report.longrepr for report in terminalreporter.getreports("skipped"))
+    reasons = {
+        location[2].removeprefix("Skipped: ") for location in skip_reports if isinstance(location, tuple)
+    }
     for reason in sorted(reason for reason in reasons if reason.startswith("NOT TESTED")):
         terminalreporter.write_line(reason, red=True, bold=True)

@@ -48,8 +48,8 @@ TIMES = Times(
 
 def value_at(request: RunRequest, step: int, salt: str = "") -> float:
     """Return a validation loss: falls over training, is lowest near temperature 0.7, differs by seed."""
-    drawn = json.dumps([salt, request.seed, sorted(request.parameters.items())], default=str)
-    noise = int.from_bytes(hashlib.sha256(drawn.encode()).digest()[:4], "big") / 2**32
+    text = json.dumps([salt, request.seed, sorted(request.parameters.items())], default=str)
+    noise = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
     temperature = request.parameters.get("temperature_final") or request.parameters.get(
         "temperature_init", 1.0
     )
@@ -136,12 +136,15 @@ class FakeWorker:
 
     def _train(self, request: RunRequest) -> None:
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
-        begun, reports = time.monotonic(), []
-        step, notes = self._found(request)
+        start_time, reports = time.monotonic(), []
+        step, notes = self._resume_point(request)
         steps = STEPS if request.task == "train" else 2
-        reports = [[float(at), value_at(request, at)] for at in range(EVERY, step + 1, EVERY)]
-        about = {"device": "cpu", "precision": "32-true", "layers": ["layer 0"], "code": "code"}
-        self._say(Started(**run, step=step, total_steps=steps, reports=reports, notes=notes, **about))
+        reports = [
+            [float(report_step), value_at(request, report_step)]
+            for report_step in range(EVERY, step + 1, EVERY)
+        ]
+        device_fields = {"device": "cpu", "precision": "32-true", "layers": ["layer 0"], "code": "code"}
+        self._say(Started(**run, step=step, total_steps=steps, reports=reports, notes=notes, **device_fields))
         state: Any = "complete"
         while step < steps:
             time.sleep(self.pace)
@@ -157,19 +160,19 @@ class FakeWorker:
                     self._keep(request, step)
                 state = "stopped"
                 break
-        measured = {}
+        values = {}
         if state == "complete":
-            names = ["validate", "validate_current", *(each.name for each in request.evaluations)]
-            measured = {name: value_at(request, steps, "" if "validate" in name else name) for name in names}
-        logged = {name: {request.program.metric: value} for name, value in measured.items()}
-        seconds = time.monotonic() - begun
+            names = ["validate", "validate_current", *(evaluation.name for evaluation in request.evaluations)]
+            values = {name: value_at(request, steps, "" if "validate" in name else name) for name in names}
+        metrics = {name: {request.program.metric: value} for name, value in values.items()}
+        seconds = time.monotonic() - start_time
         self._say(
             Finished(
                 **run,
                 state=state,
                 step=step,
-                measurements=measured,
-                metrics=logged,
+                measurements=values,
+                metrics=metrics,
                 seconds=seconds,
                 reports=reports,
                 times=TIMES if request.task == "time" else None,
@@ -184,16 +187,16 @@ class FakeWorker:
         path, data = folder / f"step-{step}.ckpt", f"{step}".encode()
         path.write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
-        saved = Saved(step=step, url=f"file://{path}", digest=digest, size=len(data))
-        self._say(Kept(ticket=request.ticket, attempt=request.attempt, saved=saved))
+        checkpoint = Saved(step=step, url=f"file://{path}", digest=digest, size=len(data))
+        self._say(Kept(ticket=request.ticket, attempt=request.attempt, saved=checkpoint))
 
-    def _found(self, request: RunRequest) -> tuple[int, list[str]]:
+    def _resume_point(self, request: RunRequest) -> tuple[int, list[str]]:
         notes = []
-        for saved in request.resume:
-            path = Path(saved.url.removeprefix("file://"))
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == saved.digest:
-                return saved.step, notes
-            notes.append(f"The checkpoint {saved.url} is damaged or missing.")
+        for checkpoint in request.resume:
+            path = Path(checkpoint.url.removeprefix("file://"))
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == checkpoint.digest:
+                return checkpoint.step, notes
+            notes.append(f"The checkpoint {checkpoint.url} is damaged or missing.")
         return 0, notes
 
 

@@ -25,7 +25,7 @@ Step = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignLoss:
     """One temperature of one class.
 
     Args:
@@ -62,33 +62,33 @@ class Foreign:
         )
         module, _, name = f"{self.package}.{self.name}".rpartition(".")
         torch.manual_seed(0)
-        made = getattr(importlib.import_module(module), name)(**self.given(temperature))
+        loss_module = getattr(importlib.import_module(module), name)(**self.given(temperature))
         if self.by_hand and temperature is not None:
             owner, _, name = self.path.rpartition(".")
-            holder = operator.attrgetter(owner)(made) if owner else made
-            held = getattr(holder, name)
-            if isinstance(held, Tensor):
-                torch.nn.init.constant_(held, -math.log(temperature))
+            holder = operator.attrgetter(owner)(loss_module) if owner else loss_module
+            value = getattr(holder, name)
+            if isinstance(value, Tensor):
+                torch.nn.init.constant_(value, -math.log(temperature))
             else:
                 setattr(holder, name, temperature)
-        return made
+        return loss_module
 
 
-def argument(name: str, inverse: bool = False, **others: Any) -> Callable[[float | None], dict[str, Any]]:
+def argument(name: str, inverse: bool = False, **options: Any) -> Callable[[float | None], dict[str, Any]]:
     """Return a maker of arguments, of which one is the temperature or its inverse."""
 
-    def given(temperature: float | None) -> dict[str, Any]:
+    def init_arguments(temperature: float | None) -> dict[str, Any]:
         if temperature is None:
-            return others
-        return {**others, name: 1 / temperature if inverse else temperature}
+            return options
+        return {**options, name: 1 / temperature if inverse else temperature}
 
-    return given
+    return init_arguments
 
 
 def views(z_NE: Tensor) -> tuple[Tensor, Tensor]:
     """Return both views of each item."""
-    one, other = z_NE.chunk(2)
-    return one, other
+    left_view, right_view = z_NE.chunk(2)
+    return left_view, right_view
 
 
 def of_views(criterion: Any, z_NE: Tensor) -> Tensor:
@@ -102,39 +102,39 @@ def of_labels(criterion: Any, z_NE: Tensor) -> Tensor:
 
 
 def of_teacher(criterion: Any, z_NE: Tensor) -> Tensor:
-    one, other = views(z_NE)
-    loss: Tensor = criterion([one.detach(), other.detach()], [one, other])
+    left_view, right_view = views(z_NE)
+    loss: Tensor = criterion([left_view.detach(), right_view.detach()], [left_view, right_view])
     return loss
 
 
 def of_patches(criterion: Any, z_NE: Tensor) -> Tensor:
     mask = torch.zeros(2, 3, 2, dtype=torch.bool)
     mask[:, 0], mask[:, 1, 0] = True, True
-    one, other = views(z_NE)
-    loss: Tensor = criterion(one.detach(), other, mask)
+    left_view, right_view = views(z_NE)
+    loss: Tensor = criterion(left_view.detach(), right_view, mask)
     return loss
 
 
 def of_clusters(criterion: Any, z_NE: Tensor) -> Tensor:
-    one, other = (each.reshape(3, 2, WIDTH) for each in views(z_NE))
-    loss: Tensor = criterion(one.detach(), other)
+    left_view, right_view = (view.reshape(3, 2, WIDTH) for view in views(z_NE))
+    loss: Tensor = criterion(left_view.detach(), right_view)
     return loss
 
 
 def of_crops(criterion: Any, z_NE: Tensor) -> Tensor:
-    one, other = (F.normalize(each) for each in views(z_NE))
-    loss: Tensor = criterion([one, other], [other])
+    left_view, right_view = (F.normalize(view) for view in views(z_NE))
+    loss: Tensor = criterion([left_view, right_view], [right_view])
     return loss
 
 
 def of_prototypes(criterion: Any, z_NE: Tensor) -> Tensor:
-    one, other = views(z_NE)
-    loss: Tensor = criterion(one, other.detach(), torch.eye(4, WIDTH))
+    left_view, right_view = views(z_NE)
+    loss: Tensor = criterion(left_view, right_view.detach(), torch.eye(4, WIDTH))
     return loss
 
 
 def of_regions(criterion: Any, z_NE: Tensor) -> Tensor:
-    one_BME, other_BME = (each.reshape(2, 3, WIDTH) for each in views(z_NE))
+    one_BME, other_BME = (view.reshape(2, 3, WIDTH) for view in views(z_NE))
     masks_BM = torch.tensor([[0, 1, 2], [2, 1, 0]])
     loss: Tensor = criterion(one_BME, other_BME, masks_BM, masks_BM)
     return loss
@@ -161,11 +161,11 @@ def of_pairs(model: Any, z_NE: Tensor) -> Tensor:
 
 def of_sound(model: Any, z_NE: Tensor) -> Tensor:
     torch.manual_seed(1)
-    masked = torch.tensor([[True, True, False] * 4, [False, True, True] * 4])
+    time_mask = torch.tensor([[True, True, False] * 4, [False, True, True] * 4])
     negatives = torch.randint(0, 8, (2, 12, 3))
     # it is marked as an input by its own code, which takes no result of another layer
     sound = z_NE.detach().reshape(2, 48).repeat(1, 2)[:, :49]
-    loss: Tensor = model(sound, mask_time_indices=masked, sampled_negative_indices=negatives).loss
+    loss: Tensor = model(sound, mask_time_indices=time_mask, sampled_negative_indices=negatives).loss
     return loss
 
 
@@ -211,14 +211,14 @@ def wav2vec2(temperature: float | None) -> dict[str, Any]:
     convolution = {"conv_dim": (8,), "conv_stride": (4,), "conv_kernel": (5,), "num_feat_extract_layers": 1}
     codes = {"codevector_dim": 8, "proj_codevector_dim": 8, "num_codevectors_per_group": 6}
     positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    still = {"layerdrop": 0.0, "hidden_dropout": 0.0, "feat_extract_norm": "layer"}
-    return {"config": Wav2Vec2Config(**TOWER, **convolution, **codes, **positions, **still)}
+    static_options = {"layerdrop": 0.0, "hidden_dropout": 0.0, "feat_extract_norm": "layer"}
+    return {"config": Wav2Vec2Config(**TOWER, **convolution, **codes, **positions, **static_options)}
 
 
-def open_clip(**others: Any) -> Callable[[float | None], dict[str, Any]]:
+def open_clip(**options: Any) -> Callable[[float | None], dict[str, Any]]:
     """Return a maker of the arguments of a small CLIP of open_clip."""
 
-    def given(temperature: float | None) -> dict[str, Any]:
+    def init_arguments(temperature: float | None) -> dict[str, Any]:
         from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
         scale = {} if temperature is None else {"init_logit_scale": -math.log(temperature)}
@@ -226,53 +226,63 @@ def open_clip(**others: Any) -> Callable[[float | None], dict[str, Any]]:
             "embed_dim": 8,
             "vision_cfg": CLIPVisionCfg(layers=1, width=8, head_width=4, patch_size=2, image_size=4),
             "text_cfg": CLIPTextCfg(context_length=4, vocab_size=9, width=8, heads=2, layers=1),
-            **others,
+            **options,
             **scale,
         }
 
-    return given
+    return init_arguments
 
 
-def lightly(name: str, step: Step, found: float, path: str = "temperature", **given: Any) -> Foreign:
-    said = given.pop("said", "")
-    name_of = given.pop("argument", path)
-    return Foreign("lightly", f"loss.{name}", path, found, step, argument(name_of, **given), said=said)
+def lightly(
+    name: str, step: Step, default_tau: float, path: str = "temperature", **options: Any
+) -> ForeignLoss:
+    message = options.pop("said", "")
+    name_of = options.pop("argument", path)
+    return ForeignLoss(
+        "lightly", f"loss.{name}", path, default_tau, step, argument(name_of, **options), said=message
+    )
 
 
-def metric(name: str, found: float, path: str = "temperature", **given: Any) -> Foreign:
+def metric(name: str, default_tau: float, path: str = "temperature", **options: Any) -> ForeignLoss:
     inverse = path != "temperature"
     if name in ("ArcFaceLoss", "CosFaceLoss", "SubCenterArcFaceLoss", "LargeMarginSoftmaxLoss") or (
         name.startswith(("Proxy", "SoftTriple", "Normalized", "SphereFace"))
     ):
-        given = {"num_classes": CLASSES, "embedding_size": WIDTH, **given}
-    given_by = argument(path, inverse=inverse, **given)
+        options = {"num_classes": CLASSES, "embedding_size": WIDTH, **options}
+    given_by = argument(path, inverse=inverse, **options)
     if (name, path) == ("SoftTripleLoss", "gamma"):
         # the only one that is given as a temperature and kept as its inverse
-        given_by = argument(path, **given)
+        given_by = argument(path, **options)
     transform = "inverse" if inverse else "identity"
-    return Foreign(
-        "pytorch_metric_learning", f"losses.{name}", path, found, of_labels, given_by, transform=transform
+    return ForeignLoss(
+        "pytorch_metric_learning",
+        f"losses.{name}",
+        path,
+        default_tau,
+        of_labels,
+        given_by,
+        transform=transform,
     )
 
 
-def quantizer(path: str, found: float, said: str, name: str, **given: Any) -> Foreign:
+def quantizer(path: str, default_tau: float, message: str, name: str, **options: Any) -> ForeignLoss:
     inverse = path == "codebook_diversity_temperature"
-    others = {"dim": WIDTH, "codebook_size": 5, **given}
-    return Foreign(
+    all_options = {"dim": WIDTH, "codebook_size": 5, **options}
+    return ForeignLoss(
         "vector_quantize_pytorch",
         "VectorQuantize",
         path,
-        found,
+        default_tau,
         of_codes,
-        argument(name, inverse=inverse, **others),
+        argument(name, inverse=inverse, **all_options),
         transform="inverse" if inverse else "identity",
-        said=said,
+        said=message,
     )
 
 
-def quantizer_of_codes(**given: Any) -> Foreign:
+def quantizer_of_codes(**options: Any) -> ForeignLoss:
     """Return a quantizer whose temperature is that of the codes."""
-    return quantizer(SAMPLED, 1.0, "codes", "sample_codebook_temp", **given)
+    return quantizer(SAMPLED, 1.0, "codes", "sample_codebook_temp", **options)
 
 
 SAMPLED = "_codebook.sample_codebook_temp"
@@ -317,7 +327,7 @@ FOREIGN = [
     metric("SoftTripleLoss", 0.05, "la"),
     metric("SoftTripleLoss", 0.1, "gamma"),
     metric("CircleLoss", 1 / 80, "gamma"),
-    Foreign("info_nce", "InfoNCE", "temperature", 0.1, of_views, argument("temperature")),
+    ForeignLoss("info_nce", "InfoNCE", "temperature", 0.1, of_views, argument("temperature")),
     quantizer(SAMPLED, 1.0, "Euclidean codes", "sample_codebook_temp", stochastic_sample_codes=True),
     quantizer(
         SAMPLED,
@@ -334,10 +344,10 @@ FOREIGN = [
         "codebook_diversity_temperature",
         codebook_diversity_loss_weight=0.1,
     ),
-    Foreign(
+    ForeignLoss(
         "open_clip", "model.CLIP", "logit_scale", 0.07, of_open_clip, open_clip(), transform="log_inverse"
     ),
-    Foreign(
+    ForeignLoss(
         "open_clip",
         "model.CLIP",
         "logit_scale",
@@ -347,8 +357,8 @@ FOREIGN = [
         transform="log_inverse",
         said="CLIP with the loss of SigLIP",
     ),
-    Foreign("transformers", "CLIPModel", "logit_scale", 0.07, of_pairs, clip, transform="log_inverse"),
-    Foreign(
+    ForeignLoss("transformers", "CLIPModel", "logit_scale", 0.07, of_pairs, clip, transform="log_inverse"),
+    ForeignLoss(
         "transformers",
         "SiglipModel",
         "logit_scale",
@@ -358,7 +368,7 @@ FOREIGN = [
         transform="log_inverse",
         by_hand=True,
     ),
-    Foreign(
+    ForeignLoss(
         "transformers",
         "Wav2Vec2ForPreTraining",
         "quantizer.temperature",
@@ -367,7 +377,7 @@ FOREIGN = [
         wav2vec2,
         by_hand=True,
     ),
-    Foreign(
+    ForeignLoss(
         "transformers",
         "Wav2Vec2ForPreTraining",
         "config.contrastive_logits_temperature",

@@ -45,22 +45,24 @@ _VOLATILE = ("seconds", "code", "agents", "storage", "created", "started", "fini
 def _run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     program = [sys.executable, "-m", "tempopt", *command]
-    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    process = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        raise SystemExit(
+            f"{' '.join(command)} ended with {process.returncode}:\n{process.stdout}{process.stderr}"
+        )
+    return process.stdout
 
 
-def _normalised(value: Any) -> Any:
+def _normalise(value: Any) -> Any:
     """Return JSON data without what differs from one run to the next; not finite numbers as text."""
     if isinstance(value, dict):
         return {
-            name: _normalised(item)
-            for name, item in value.items()
+            name: _normalise(child)
+            for name, child in value.items()
             if not any(part in name for part in _VOLATILE)
         }
     if isinstance(value, list | tuple):
-        return [_normalised(item) for item in value]
+        return [_normalise(child) for child in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -76,9 +78,9 @@ def _rows(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
         if row["outcome"] == "pruned":
             # a worker makes some steps more before it hears that its run is pruned
             row["steps"] = None
-    measured = sorted((names[row.ticket_id], row.name, row.step, row.value) for row in measurements)
-    untimed = [row for row in measured if "time" not in row[1]]
-    return _normalised(rows), _normalised(untimed)
+    measurement_rows = sorted((names[row.ticket_id], row.name, row.step, row.value) for row in measurements)
+    untimed = [row for row in measurement_rows if "time" not in row[1]]
+    return _normalise(rows), _normalise(untimed)
 
 
 def _study(name: str, folder: Path) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _study(name: str, folder: Path) -> dict[str, Any]:
     return {
         "tickets": tickets,
         "measurements": measurements,
-        "show": _normalised(json.loads(_run(["show", name, *run, "--json"], folder))),
+        "show": _normalise(json.loads(_run(["show", name, *run, "--json"], folder))),
         "yaml": _run(["export", name, *run], folder).splitlines(),
         "python": _run(["export", name, *run, "--format", "python"], folder).splitlines(),
     }

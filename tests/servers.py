@@ -69,9 +69,9 @@ def worker_pids(agent: int) -> list[int]:
             # a forked worker has the command line of its zygote, which is its parent
             if b"tempopt.training.zygote" in words:
                 lineage.add(pid)
-            forked = pid in lineage and parent in lineage
+            is_forked = pid in lineage and parent in lineage
             # what a worker has started is of its group
-            if (forked or b"tempopt.training.worker" in words) and os.getpgid(pid) == pid:
+            if (is_forked or b"tempopt.training.worker" in words) and os.getpgid(pid) == pid:
                 pids.append(pid)
     return pids
 
@@ -87,7 +87,7 @@ def strike(pid: int, blow: signal.Signals) -> bool:
 
 def _program(name: str, *folders: str) -> str | None:
     """Return the path of a program, looked for where distributions put those that are not in the PATH."""
-    places = sorted({str(place) for pattern in folders for place in Path("/").glob(pattern)}, reverse=True)
+    places = sorted({str(path) for pattern in folders for path in Path("/").glob(pattern)}, reverse=True)
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *places]))
 
 
@@ -122,7 +122,7 @@ class Server:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Remove a database, with any connections to it."""
         force = " WITH (FORCE)" if self.base.startswith("postgresql") else ""
         self.execute(f"DROP DATABASE {name}{force}")
 
@@ -145,14 +145,14 @@ class PrivateServer(Server, ABC):
     end: ClassVar[signal.Signals]
 
     def __init__(self, host: str = LOOPBACK, disk: Path | None = None) -> None:
-        if not self.installed():
+        if not self.is_installed():
             raise RuntimeError(f"The programs of {type(self).__name__} are not installed.")
         self._process: subprocess.Popen[bytes] | None = None
         self._user = self._unprivileged()
         self._is_small = disk is not None
         # not where root alone may go
-        within = disk or ("/tmp" if self._user else None)
-        self.folder = Path(tempfile.mkdtemp(prefix="tempopt-server-", dir=within))
+        parent_folder = disk or ("/tmp" if self._user else None)
+        self.folder = Path(tempfile.mkdtemp(prefix="tempopt-server-", dir=parent_folder))
         if self._user:
             shutil.chown(self.folder, self._user["user"], self._user["group"])
         self.host, self.port = host, _free_port(host)
@@ -163,7 +163,7 @@ class PrivateServer(Server, ABC):
 
     @classmethod
     @abstractmethod
-    def installed(cls) -> bool:
+    def is_installed(cls) -> bool:
         """Return whether the server's programs are on this machine."""
 
     @abstractmethod
@@ -179,14 +179,14 @@ class PrivateServer(Server, ABC):
         """Return whom to run as: servers refuse to be run by root."""
         if os.geteuid() != 0:
             return {}
-        known = {entry.pw_name: entry for entry in pwd.getpwall()}
-        entry = known.get(self.account) or known["nobody"]
+        users = {entry.pw_name: entry for entry in pwd.getpwall()}
+        entry = users.get(self.account) or users["nobody"]
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
     def _run(self, *command: str) -> None:
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **self._user)
-        if done.returncode != 0:
-            raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+        process = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **self._user)
+        if process.returncode != 0:
+            raise RuntimeError(f"{command[0]} failed:\n{process.stdout}{process.stderr}")
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -214,7 +214,7 @@ class PrivateServer(Server, ABC):
                 raise RuntimeError(f"{self._command()[0]} does not answer: {error}\n{log_text}") from error
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended of itself."""
         return self._process is not None and self._process.poll() is not None
 
@@ -229,7 +229,7 @@ class PrivateServer(Server, ABC):
             self._process = None
 
     def stop(self) -> None:
-        """End the server in good order, whoever is connected to it."""
+        """End the server in good order, with any connections to it."""
         if self._process is not None:
             self._process.send_signal(self.end)
             try:
@@ -264,7 +264,7 @@ class PostgresServer(PrivateServer):
     )
 
     @classmethod
-    def installed(cls) -> bool:
+    def is_installed(cls) -> bool:
         return all(_program(name, *cls.folders) for name in ("initdb", "postgres"))
 
     def _base(self) -> str:
@@ -301,7 +301,7 @@ class MariaServer(PrivateServer):
     folders = ("usr/sbin", "usr/local/sbin", "usr/libexec", "usr/local/mysql/bin")
 
     @classmethod
-    def installed(cls) -> bool:
+    def is_installed(cls) -> bool:
         return all(_program(name, *cls.folders) for name in ("mariadb-install-db", "mariadbd"))
 
     def _base(self) -> str:
@@ -312,8 +312,8 @@ class MariaServer(PrivateServer):
         assert install is not None
         options = ("--auth-root-authentication-method=normal", "--skip-test-db")
         self._run(install, "--no-defaults", f"--datadir={self.folder / 'data'}", *options)
-        everybody = "CREATE USER IF NOT EXISTS root@'%';\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\n"
-        (self.folder / "init.sql").write_text(everybody)
+        grants = "CREATE USER IF NOT EXISTS root@'%';\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\n"
+        (self.folder / "init.sql").write_text(grants)
         (self.folder / "init.sql").chmod(0o644)
 
     def _command(self) -> list[str]:
@@ -359,7 +359,7 @@ def why_not(backend: str) -> str:
             f"NOT TESTED on {backend}: its driver {_DRIVERS[backend]} is not installed. "
             "Run: pip install tempopt[postgresql,mysql]"
         )
-    if not _PRIVATE[backend].installed():
+    if not _PRIVATE[backend].is_installed():
         return (
             f"NOT TESTED on {backend}: its server programs are not installed. Install them (on Debian: "
             f"apt-get install {_PACKAGES[backend]}); the tests start a server of their own."
@@ -368,7 +368,7 @@ def why_not(backend: str) -> str:
 
 
 def start_private(backend: str, host: str = LOOPBACK, disk: Path | None = None) -> PrivateServer:
-    """Return a new private server of a backend, running; whoever asks for it removes it."""
+    """Return a new private server of a backend, running; the caller removes it."""
     return _PRIVATE[backend](host, disk)
 
 

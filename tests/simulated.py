@@ -25,15 +25,17 @@ Worth = Callable[[TicketRow], float | None]
 """Returns what a run is worth at its end; None: it diverges."""
 
 
-def row(new: NewTicket, id: int, **fields: Any) -> TicketRow:
+def row(ticket: NewTicket, id: int, **fields: Any) -> TicketRow:
     """Return a ticket as the store has it while it waits."""
     required = [f.name for f in dataclasses.fields(TicketRow) if f.default is dataclasses.MISSING]
-    known = {f.name: getattr(new, f.name) for f in dataclasses.fields(new) if f.name in TicketRow.__slots__}
+    fields_of_ticket = {
+        f.name: getattr(ticket, f.name) for f in dataclasses.fields(ticket) if f.name in TicketRow.__slots__
+    }
     values = {**dict.fromkeys(required), "study_id": 1, "state": "waiting", "attempt": 0, "seconds": 0.0}
-    return TicketRow(**{**values, "id": id, **known, **fields})
+    return TicketRow(**{**values, "id": id, **fields_of_ticket, **fields})
 
 
-class Simulated:
+class SimulatedStudy:
     """One study; its sampler draws at random, without regard to what it has seen."""
 
     def __init__(self, spec: StudySpec, worth: Worth) -> None:
@@ -49,14 +51,14 @@ class Simulated:
         """Train the tickets that follow, and return them; none when the study is over."""
         return self.do(next_tickets(self.rows, self.spec))
 
-    def until(self, kind: str) -> list[TicketRow]:
+    def run_until(self, kind: str) -> list[TicketRow]:
         """Train until there are runs of a kind, and return those of its batch."""
         while batch := self.step():
             if batch[0].kind == kind:
                 return batch
         return []
 
-    def run(self) -> Simulated:
+    def run(self) -> SimulatedStudy:
         """Train until the study is over."""
         if not self.rows:
             self.search()
@@ -64,20 +66,22 @@ class Simulated:
             pass
         return self
 
-    def more(self, trials: int) -> Simulated:
+    def add_trials(self, trials: int) -> SimulatedStudy:
         """Add search trials and go on until the study is over again."""
         self.do(more_tickets(self.rows, self.spec, trials))
         return self.run()
 
-    def do(self, new: Sequence[NewTicket]) -> list[TicketRow]:
+    def do(self, tickets: Sequence[NewTicket]) -> list[TicketRow]:
         """Train new tickets."""
-        batch = [self._done(row(ticket, len(self.rows) + place)) for place, ticket in enumerate(new)]
+        batch = [
+            self._train_ticket(row(ticket, len(self.rows) + index)) for index, ticket in enumerate(tickets)
+        ]
         self.rows += batch
         if batch:
             self.batches.append(batch)
         return batch
 
-    def of(self, kind: str, arm: str | None = None, of_round: int | None = None) -> list[TicketRow]:
+    def tickets_of(self, kind: str, arm: str | None = None, of_round: int | None = None) -> list[TicketRow]:
         """Return the tickets of a kind."""
         return [
             t
@@ -87,17 +91,17 @@ class Simulated:
 
     def kinds(self) -> list[str]:
         """Return which kinds were trained one after the other."""
-        found: list[str] = []
+        kinds: list[str] = []
         for batch in self.batches:
-            found += [kind for kind in dict.fromkeys(t.kind for t in batch) if found[-1:] != [kind]]
-        return found
+            kinds += [kind for kind in dict.fromkeys(t.kind for t in batch) if kinds[-1:] != [kind]]
+        return kinds
 
-    def _done(self, ticket: TicketRow) -> TicketRow:
+    def _train_ticket(self, ticket: TicketRow) -> TicketRow:
         if ticket.parameters is None:
             assert ticket.kind in SAMPLED
-            sampled = dict(self._drawn(ticket))
-            parameters = self.spec.parameters(ticket.arm, sampled)  # type: ignore[arg-type]
-            ticket = dataclasses.replace(ticket, sampled=sampled, parameters=parameters)
+            sampled_params = dict(self._draw_params(ticket))
+            parameters = self.spec.parameters(ticket.arm, sampled_params)  # type: ignore[arg-type]
+            ticket = dataclasses.replace(ticket, sampled=sampled_params, parameters=parameters)
         value = self.worth(ticket)
         outcome = "diverged" if value is None else "complete"
         return dataclasses.replace(
@@ -111,23 +115,23 @@ class Simulated:
             total_steps=10,
         )
 
-    def _drawn(self, ticket: TicketRow) -> dict[str, Any]:
+    def _draw_params(self, ticket: TicketRow) -> dict[str, Any]:
         draw = random.Random(f"{ticket.kind} {ticket.number} {self.spec.study.seed}")
         space = self.spec.space(ticket.arm)  # type: ignore[arg-type]
-        found: dict[str, Any] = {}
-        for name, each in space.items():
-            if hasattr(each, "choices"):
-                found[name] = draw.choice(each.choices)
-            elif each.log:
-                found[name] = each.low * (each.high / each.low) ** draw.random()
+        params: dict[str, Any] = {}
+        for name, domain in space.items():
+            if hasattr(domain, "choices"):
+                params[name] = draw.choice(domain.choices)
+            elif domain.log:
+                params[name] = domain.low * (domain.high / domain.low) ** draw.random()
             else:
-                found[name] = each.low + (each.high - each.low) * draw.random()
+                params[name] = domain.low + (domain.high - domain.low) * draw.random()
         if ticket.kind == "constant":
-            found |= self.spec.constants()[ticket.number]
-        return found | (ticket.sampled or {})
+            params |= self.spec.constants()[ticket.number]
+        return params | (ticket.sampled or {})
 
 
-class Modelled(Simulated):
+class ModelledStudy(SimulatedStudy):
     """One study with tempopt's sampler, which names what is confirmed."""
 
     def __init__(self, spec: StudySpec, worth: Worth) -> None:
@@ -137,14 +141,14 @@ class Modelled(Simulated):
     def step(self) -> list[TicketRow]:
         return self.do(next_tickets(self.rows, self.spec, self.arms.recommend))
 
-    def _drawn(self, ticket: TicketRow) -> dict[str, Any]:
+    def _draw_params(self, ticket: TicketRow) -> dict[str, Any]:
         return self.arms.ask(ticket)
 
-    def _done(self, ticket: TicketRow) -> TicketRow:
-        done = super()._done(ticket)
-        self.arms.asked(done)
-        self.arms.told(done, {10: done.value} if done.value is not None else {})
-        return done
+    def _train_ticket(self, ticket: TicketRow) -> TicketRow:
+        ended_row = super()._train_ticket(ticket)
+        self.arms.asked(ended_row)
+        self.arms.told(ended_row, {10: ended_row.value} if ended_row.value is not None else {})
+        return ended_row
 
 
 def arms_at(spec: StudySpec, rows: Sequence[TicketRow]) -> Arms:

@@ -29,13 +29,13 @@ trainer:
 Write = Callable[[str], Path]
 
 
-def changed(**settings: Any) -> dict[str, Any]:
+def change_spec(**settings: Any) -> dict[str, Any]:
     """Return the base spec with ``section__key=value`` set; None takes it away."""
     data: dict[str, Any] = yaml.safe_load(BASE)
     for name, value in settings.items():
-        *above, last = name.split("__")
+        *parents, last = name.split("__")
         target = data
-        for segment in above:
+        for segment in parents:
             target = target.setdefault(segment, {})
         target[last] = value
         if value is None:
@@ -44,4 +44,4 @@ def changed(**settings: Any) -> dict[str, Any]:
 
 
 def make(**settings: Any) -> StudySpec:
-    return StudySpec.parse(changed(**settings), source="s.yaml")
+    return StudySpec.parse(change_spec(**settings), source="s.yaml")

@@ -17,7 +17,7 @@ from tempopt.results.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
 from tests import fake_worker
 from tests.specs import Write
-from tests.toy_study import Ended, undisturbed_study, work_in
+from tests.toy_study import EndedStudy, undisturbed_study, work_in
 
 
 @pytest.fixture
@@ -89,8 +89,10 @@ def run_ticket(make_ticket: Callable[..., TicketRow]) -> Callable[..., TicketRow
     """Return what makes of a new ticket the row of its finished run."""
 
     def run(ticket: NewTicket, value: float | None, **fields: Any) -> TicketRow:
-        known = {n: getattr(ticket, n) for n in ("arm", "seed", "candidate", "pair", "parameters", "round")}
-        return make_ticket(ticket.kind, ticket.number, value, **{**known, **fields})
+        ticket_fields = {
+            n: getattr(ticket, n) for n in ("arm", "seed", "candidate", "pair", "parameters", "round")
+        }
+        return make_ticket(ticket.kind, ticket.number, value, **{**ticket_fields, **fields})
 
     return run
 
@@ -109,11 +111,11 @@ def whole_study(
         for i in range(1 if arm == "baseline" else 4)
     ]
     gain = {"baseline": 0.0, "constant": 0.05, "search": 0.1, "learned": 0.03}
-    while new := next_tickets(rows, spec):
-        for ticket in new:
+    while new_tickets := next_tickets(rows, spec):
+        for ticket in new_tickets:
             worth = 0.5 + gain[arms_of(ticket)[0]] * (1 + (ticket.pair or 0) / 100)
-            chosen = ticket.kind == "choose"
-            rows.append(run_ticket(ticket, 0.5 + (ticket.candidate or 0) / 100 if chosen else worth))
+            is_choice = ticket.kind == "choose"
+            rows.append(run_ticket(ticket, 0.5 + (ticket.candidate or 0) / 100 if is_choice else worth))
     return rows
 
 
@@ -127,8 +129,8 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
     Keyword arguments are arms, to what evaluations (by name) add; two that share a run add up.
     """
 
-    def measured(tickets: Sequence[TicketRow], **gains: dict[str, float]) -> list[Measurement]:
-        found = []
+    def add_measurements(tickets: Sequence[TicketRow], **gains: dict[str, float]) -> list[Measurement]:
+        measurements = []
         winner = next(t.parameters for t in tickets if t.kind == "confirm" and "search" in arms_of(t))
         assert winner is not None
         for t in tickets:
@@ -136,31 +138,35 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
             if t.kind != "confirm" or t.value is None or not set(arms) & set(INFERENCE_ARMS):
                 continue
             assert t.parameters is not None
-            for each in evaluations("confirm", arms, make_spec(), winner, t.parameters):
-                added = sum(gains.get(arm, {}).get(each.name, 0.0) for arm in arms)
-                found.append(Measurement(ticket_id=t.id, step=10, name=each.name, value=t.value + added))
-        return found
+            for evaluation in evaluations("confirm", arms, make_spec(), winner, t.parameters):
+                gain = sum(gains.get(arm, {}).get(evaluation.name, 0.0) for arm in arms)
+                measurements.append(
+                    Measurement(ticket_id=t.id, step=10, name=evaluation.name, value=t.value + gain)
+                )
+        return measurements
 
-    return measured
+    return add_measurements
 
 
 @pytest.fixture(scope="session")
 def measure_baseline(measure: Measure) -> Measure:
     """Return a measurer of the confirming runs in which another temperature helps those at tau = 1."""
 
-    def measured(tickets: list[TicketRow], gains: dict[str, float] | None = None) -> list[Measurement]:
+    def add_measurements(
+        tickets: list[TicketRow], gains: dict[str, float] | None = None
+    ) -> list[Measurement]:
         return measure(
             tickets, baseline={"validate:winner": 0.03, "test:winner": 0.03} if gains is None else gains
         )
 
-    return measured
+    return add_measurements
 
 
 @pytest.fixture(scope="session")
 def result_of() -> Callable[..., StudyResult]:
     """Return what assembles a result of a spec, tickets and measurements."""
 
-    def assembled(
+    def make_result(
         spec: StudySpec,
         tickets: list[TicketRow],
         measurements: Sequence[Measurement] = (),
@@ -171,7 +177,7 @@ def result_of() -> Callable[..., StudyResult]:
         )
         return assemble(row, tickets, measurements)
 
-    return assembled
+    return make_result
 
 
 @pytest.fixture
@@ -187,7 +193,7 @@ def fake_workers(toy_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def undisturbed_fake(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def undisturbed_fake(tmp_path_factory: pytest.TempPathFactory) -> EndedStudy:
     """The toy study as workers that train nothing carry it out when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         fake_worker.install(patch)
@@ -195,6 +201,6 @@ def undisturbed_fake(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def undisturbed_run(tmp_path_factory: pytest.TempPathFactory) -> EndedStudy:
     """The toy study as one agent with one worker carries it out when nothing happens to it."""
     return undisturbed_study(tmp_path_factory.mktemp("undisturbed"))

@@ -3,7 +3,7 @@
 Every fenced block of README and docs is taken by its language. Python is executed, page by page in one
 namespace and in a folder of the page's own, and what it prints is the ``output`` block behind it; yaml is a
 spec, or parts of one; whatever line begins with ``tempopt`` is read by the parser of the command line. A
-block with a title is a file of that name, too. ``<!-- not run: why -->`` before a block says that nobody
+block with a title is a file of that name, too. ``<!-- not run: why -->`` before a block says that no test
 carries it out here.
 """
 
@@ -72,44 +72,44 @@ class Block:
     run: bool
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def _blocks(page: Path) -> list[Block]:
-    found: list[Block] = []
-    said = ""
+    blocks: list[Block] = []
+    comment = ""
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
         if token.type == "fence":
             title = _TITLE.search(token.info)
-            found.append(
+            blocks.append(
                 Block(
                     page=page,
                     line=(token.map or [0])[0] + 1,
                     language=token.info.split(" ")[0],
                     title=title and title[1],
                     text=token.content,
-                    run=not _NOT_RUN.fullmatch(said),
+                    run=not _NOT_RUN.fullmatch(comment),
                 )
             )
-        said = token.content if token.type == "html_block" else ""
-    return found
+        comment = token.content if token.type == "html_block" else ""
+    return blocks
 
 
 BLOCKS = {page: _blocks(page) for page in PAGES}
 ALL = [block for blocks in BLOCKS.values() for block in blocks]
 
 
-def _with(*languages: str) -> list[Any]:
-    return [pytest.param(block, id=block.where) for block in ALL if block.language in languages]
+def _blocks_in(*languages: str) -> list[Any]:
+    return [pytest.param(block, id=block.location) for block in ALL if block.language in languages]
 
 
 def test_every_block_says_what_it_is_in_a_language_that_is_tested() -> None:
     # README's marked blocks have none: .ci/run takes them by their markers
     # sql is carried out in tests/cli/test_roles.py
-    known = {"python", "output", "yaml", "console", "sql", "text", ""}
-    assert not [f"{block.where}: {block.language}" for block in ALL if block.language not in known]
-    assert not [block.where for block in ALL if not block.language and block.page.name != "README.md"]
+    languages = {"python", "output", "yaml", "console", "sql", "text", ""}
+    assert not [f"{block.location}: {block.language}" for block in ALL if block.language not in languages]
+    assert not [block.location for block in ALL if not block.language and block.page.name != "README.md"]
 
 
 # ---- python
@@ -120,9 +120,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder that is current and importable; what is imported from it is forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
+    modules_before = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - modules_before:
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
     importlib.invalidate_caches()
@@ -133,17 +133,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 )
 def test_python_runs_and_prints_what_is_shown(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "a_page"}
-    printed = io.StringIO()
+    stdout = io.StringIO()
     for block in BLOCKS[page]:
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
         if block.language == "output":
-            assert printed.getvalue() == block.text, block.where
+            assert stdout.getvalue() == block.text, block.location
         if block.language == "python" and block.run:
-            printed = io.StringIO()
+            stdout = io.StringIO()
             # so that a traceback names the line of the page
             code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
-            with contextlib.redirect_stdout(printed):
+            with contextlib.redirect_stdout(stdout):
                 exec(code, namespace)
 
 
@@ -151,26 +151,26 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
     for block in ALL:
         names = re.findall(r"^from tempopt import (.+)$", block.text, flags=re.MULTILINE)
         assert {name.strip() for line in names for name in line.split(",")} <= set(tempopt.__all__), (
-            block.where
+            block.location
         )
 
 
 # ---- specs
 
 
-@pytest.mark.parametrize("block", _with("yaml"))
+@pytest.mark.parametrize("block", _blocks_in("yaml"))
 def test_yaml_is_a_spec_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
-    given = yaml_source.parse(block.text, source=block.where).data
-    if not {"study", "model", "search"} <= set(given):
-        given = _laid_over(_REST, given)
-    given.setdefault("trainer", _REST["trainer"])
-    spec.StudySpec.parse(given, source=block.where)
+    spec_data = yaml_source.parse(block.text, source=block.location).data
+    if not {"study", "model", "search"} <= set(spec_data):
+        spec_data = _laid_over(_REST, spec_data)
+    spec_data.setdefault("trainer", _REST["trainer"])
+    spec.StudySpec.parse(spec_data, source=block.location)
 
 
-def _laid_over(rest: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    study = {**rest["study"], **given.get("study", {})}
-    trainer = {**rest["trainer"], **given.get("trainer", {})}
-    return {**rest, **given, "study": study, "trainer": trainer}
+def _laid_over(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    study = {**defaults["study"], **overrides.get("study", {})}
+    trainer = {**defaults["trainer"], **overrides.get("trainer", {})}
+    return {**defaults, **overrides, "study": study, "trainer": trainer}
 
 
 def _keys(section: type[settings.Section], path: str) -> Iterator[str]:
@@ -204,7 +204,7 @@ def test_every_section_and_every_temperature_parameter_is_on_the_page() -> None:
     assert all(f"`{name}`" in SPECS for name in GOVERNED)
 
 
-def _told(default: object) -> str:
+def _default_text(default: object) -> str:
     if isinstance(default, bool):  # as in YAML
         return f"{str(default).lower()} |"
     return f"{default:g} |" if isinstance(default, float) else f"{default} |"
@@ -222,7 +222,7 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
     ):
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):
-                assert ROWS[f"{path}{name}"].startswith(_told(field.default)), name
+                assert ROWS[f"{path}{name}"].startswith(_default_text(field.default)), name
             if isinstance(field.default, settings.Strategy):
                 assert ROWS[f"{path}{name}"].startswith(f"{field.default.name} |"), name
 
@@ -233,13 +233,15 @@ def test_the_module_that_is_fine_tuned_starts_from_its_weights(folder: Path) -> 
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
     (text,) = [block.text for block in page if block.language == "yaml" and "weights:" in block.text]
-    given = _laid_over(_REST, yaml_source.parse(text, source="own-model.md").data)
+    spec_data = _laid_over(_REST, yaml_source.parse(text, source="own-model.md").data)
     state = importlib.import_module("finder").Finder().state_dict()
     torch.save({"state_dict": state}, folder / "pretrained.ckpt")
-    program = spec.StudySpec.parse({**given, "attach": {"layers": "auto"}}, source="own-model.md").program()
-    found = build(program, {"temperature_init": 0.5}).module.state_dict()
-    assert found.keys() == state.keys()
-    assert all(torch.equal(found[name], each) for name, each in state.items())
+    program = spec.StudySpec.parse(
+        {**spec_data, "attach": {"layers": "auto"}}, source="own-model.md"
+    ).program()
+    state_dict = build(program, {"temperature_init": 0.5}).module.state_dict()
+    assert state_dict.keys() == state.keys()
+    assert all(torch.equal(state_dict[name], tensor) for name, tensor in state.items())
 
 
 def test_every_name_that_may_be_chosen_is_on_the_page() -> None:
@@ -270,7 +272,7 @@ def _commands(block: Block) -> list[list[str]]:
 
 
 TYPED = [
-    pytest.param(words, id=f"{block.where}: {shlex.join(words)}")
+    pytest.param(words, id=f"{block.location}: {shlex.join(words)}")
     for block in ALL
     for words in _commands(block)
     if words[0] == "tempopt"
@@ -299,16 +301,16 @@ def test_a_newcomer_who_follows_the_page_gets_through(name: str, tmp_path: Path)
             program = {"tempopt": [sys.executable, "-m", "tempopt"], "python": [sys.executable]}[words[0]]
             if words[1:] == ["search", "recall"]:
                 words += SHORTER
-            done = subprocess.run(
+            process = subprocess.run(
                 [*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
             )
-            assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+            assert process.returncode == 0, f"{shlex.join(words)}\n{process.stdout}{process.stderr}"
 
 
 # ---- the site
 
 
-class _Outside(HTMLParser):
+class _ResourceParser(HTMLParser):
     """Collects what a page has the browser fetch from the network."""
 
     def __init__(self) -> None:
@@ -316,10 +318,10 @@ class _Outside(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        address = given.get("src") or (given.get("href") if tag == "link" else None) or ""
+        attributes = dict(attrs)
+        address = attributes.get("src") or (attributes.get("href") if tag == "link" else None) or ""
         # nothing is fetched for the one that says what the page is called
-        if re.match(r"(https?:)?//", address) and given.get("rel") != "canonical":
+        if re.match(r"(https?:)?//", address) and attributes.get("rel") != "canonical":
             self.found.append(address)
 
 
@@ -327,8 +329,8 @@ class _Outside(HTMLParser):
 def test_the_site_builds_strictly_opens_offline_and_has_every_public_name(tmp_path: Path) -> None:
     # in one test, for it takes a while to build
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
     pages = {path.stem: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
     assert {page.stem for page in PAGES} - {"README"} <= set(pages)
     _opens_offline_and_names_no_machine(pages)
@@ -343,17 +345,17 @@ def test_the_site_builds_strictly_opens_offline_and_has_every_public_name(tmp_pa
 
 def _opens_offline_and_names_no_machine(pages: Mapping[str, str]) -> None:
     for name, text in pages.items():
-        parser = _Outside()
+        parser = _ResourceParser()
         parser.feed(text)
         assert not parser.found, name
         assert str(ROOT) not in text and str(Path.home()) not in text, name
 
 
 def _has_every_public_name(reference: str) -> None:
-    there = set(re.findall(r'id="(tempopt[\w.]*)"', reference))
+    anchors = set(re.findall(r'id="(tempopt[\w.]*)"', reference))
     rooms = ("tempopt", "tempopt.attention", "tempopt.temperature", "tempopt.report.plots", "tempopt.testing")
     for room in rooms:
         names = importlib.import_module(room).__all__
         # errors are shown where they are
-        shown = {name for name in names if {f"{room}.{name}", f"tempopt.errors.{name}"} & there}
-        assert shown == set(names), room
+        public_names = {name for name in names if {f"{room}.{name}", f"tempopt.errors.{name}"} & anchors}
+        assert public_names == set(names), room

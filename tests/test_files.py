@@ -13,7 +13,7 @@ from tempopt.files import absolute, read_text, replace
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """A pipe that nobody writes into."""
+    """A pipe that nothing writes into."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     return path
@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_refused(name: str) -> None:
         read_text(Path(name), "text")
 
 
-@pytest.mark.parametrize("given", ["~nobody-of-that-name/x", "x" * 5000, "a\0b"])
-def test_a_path_at_which_nothing_can_be_is_refused(given: str) -> None:
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "x" * 5000, "a\0b"])
+def test_a_path_at_which_nothing_can_be_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match=r"^The folder .* cannot be used: .*\. Give another path\.$"):
-        absolute(given, "The folder")
+        absolute(path, "The folder")

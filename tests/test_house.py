@@ -24,13 +24,13 @@ MAX_FILE = 1000
 MAX_FUNCTION = 50
 
 
-def _kept() -> list[Path]:
+def _repository_files() -> list[Path]:
     """Return every file that is committed or would be, relative to the root."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    process = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
         pytest.skip("This is no git clone, so it cannot be told what belongs to it.")
-    return sorted({Path(name) for name in done.stdout.split("\0") if name and (ROOT / name).is_file()})
+    return sorted({Path(name) for name in process.stdout.split("\0") if name and (ROOT / name).is_file()})
 
 
 def _sources() -> list[Path]:
@@ -40,9 +40,9 @@ def _sources() -> list[Path]:
 def _tool(*command: str) -> str:
     """Run ``python -m`` with the words of a command and return what it printed; it has to end well."""
     words = [sys.executable, "-m", *command]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{shlex.join(command)}\n{process.stdout}{process.stderr}"
+    return process.stdout
 
 
 @pytest.mark.static
@@ -64,9 +64,9 @@ def test_types_hold() -> None:
 @pytest.mark.static
 def test_imports_go_down_only() -> None:
     script = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([script, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 broken" in done.stdout
+    process = subprocess.run([script, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "0 broken" in process.stdout
 
 
 def test_public_names_are_sorted_and_there() -> None:
@@ -94,7 +94,7 @@ def test_every_module_begins_with_what_it_owns() -> None:
 
 
 def test_files_are_short_enough_to_read() -> None:
-    paths = [ROOT / path for path in _kept() if path.suffix == ".py"]
+    paths = [ROOT / path for path in _repository_files() if path.suffix == ".py"]
     long = {
         str(path): n for path in paths if (n := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE
     }
@@ -112,40 +112,40 @@ def _functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_functions_are_short_enough_to_read() -> None:
-    lengths = [found for path in _sources() for found in _functions(path)]
+    lengths = [function_length for path in _sources() for function_length in _functions(path)]
     assert not {name: length for name, length in lengths if length > MAX_FUNCTION}
 
 
 def test_nothing_kept_names_somebodys_machine() -> None:
-    somebodys = re.compile(r"(?<![\w.-])/(?:work|farm|root|opt|Users|tmp/venv)/")
-    found = []
-    for path in _kept():
+    machine_path = re.compile(r"(?<![\w.-])/(?:work|farm|root|opt|Users|tmp/venv)/")
+    offending_lines = []
+    for path in _repository_files():
         if path.suffix not in (".md", ".py", ".toml", ".yaml", ".txt", ".mako", "") or path.name == "LICENSE":
             continue
         for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
-            found += [f"{path}:{number}: {line}"] if somebodys.search(line) else []
-    assert not found
+            offending_lines += [f"{path}:{number}: {line}"] if machine_path.search(line) else []
+    assert not offending_lines
 
 
 def test_every_command_is_in_the_readmes_table() -> None:
-    told = re.findall(r"^\| `tempopt ([a-z]+)", README, flags=re.MULTILINE)
-    assert told == list(cli.COMMANDS)
+    commands = re.findall(r"^\| `tempopt ([a-z]+)", README, flags=re.MULTILINE)
+    assert commands == list(cli.COMMANDS)
 
 
 def test_messages_and_documents_name_only_commands_that_there_are() -> None:
-    named = re.compile(r"[`(]tempopt ([a-z]+)\b")
+    command_pattern = re.compile(r"[`(]tempopt ([a-z]+)\b")
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    unknown = {
+    missing_commands = {
         f"{path.relative_to(ROOT)}: tempopt {word}"
         for path in [*_sources(), *documents, *(ROOT / "studies").glob("*.yaml")]
-        for word in named.findall(path.read_text(encoding="utf-8"))
+        for word in command_pattern.findall(path.read_text(encoding="utf-8"))
         if word not in cli.COMMANDS
     }
-    assert not unknown
+    assert not missing_commands
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for path in [ROOT / path for path in _kept() if path.suffix == ".md"]:
+    for path in [ROOT / path for path in _repository_files() if path.suffix == ".md"]:
         # what looks like a link in code is none
         text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         links = re.findall(r"\]\(([^)#]+)\)", text)
@@ -154,9 +154,9 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def _block(marker: str, text: str = README) -> list[str]:
     """Return the lines of the fenced block after a marker in the README, or in another text."""
-    _, found, rest = text.partition(f"<!-- {marker} -->\n```\n")
-    assert found, marker
-    return rest.partition("\n```")[0].splitlines()
+    _, marker_text, tail = text.partition(f"<!-- {marker} -->\n```\n")
+    assert marker_text, marker
+    return tail.partition("\n```")[0].splitlines()
 
 
 @pytest.mark.parametrize("marker", ["main-command", "test-command"])
@@ -167,54 +167,56 @@ def test_a_command_of_the_readme_is_one_line(marker: str) -> None:
 def test_ci_runs_the_line_of_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (extract,) = re.findall(r"^command=\$\((.*)\)$", script, flags=re.MULTILINE)
-    done = subprocess.run(["bash", "-c", extract], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == _block("test-command")
+    process = subprocess.run(["bash", "-c", extract], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == _block("test-command")
 
 
-def _drawn() -> dict[Path, str]:
+def _drawn_tree() -> dict[Path, str]:
     """Return the tree in CONTRIBUTING: path and what is said of it."""
-    found: dict[Path, str] = {}
-    above: list[str] = []
+    comments: dict[Path, str] = {}
+    ancestors: list[str] = []
     for line in _block("tree", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         depth = (len(line) - len(line.lstrip())) // 2
-        name, _, said = line.strip().partition(" ")
-        above[depth:] = [name.rstrip("/")]
-        found[Path(*above)] = said.strip()
-    return found
+        name, _, comment = line.strip().partition(" ")
+        ancestors[depth:] = [name.rstrip("/")]
+        comments[Path(*ancestors)] = comment.strip()
+    return comments
 
 
 def test_the_tree_that_is_drawn_is_the_real_tree() -> None:
-    drawn = _drawn()
-    opened = {path.parent for path in drawn}
-    kept = [
-        path for path in _kept() if path.name not in ("__init__.py", "py.typed") and path.parts[0][0] != "."
+    drawn_tree = _drawn_tree()
+    folders = {path.parent for path in drawn_tree}
+    paths = [
+        path
+        for path in _repository_files()
+        if path.name not in ("__init__.py", "py.typed") and path.parts[0][0] != "."
     ]
     real = set()
-    for path in kept:
+    for path in paths:
         parts = path.parts
-        real |= {Path(*parts[:end]) for end in range(1, len(parts) + 1) if Path(*parts[: end - 1]) in opened}
-    assert {str(path) for path in drawn} == {str(path) for path in real}
-    assert all(drawn.values())
+        real |= {Path(*parts[:end]) for end in range(1, len(parts) + 1) if Path(*parts[: end - 1]) in folders}
+    assert {str(path) for path in drawn_tree} == {str(path) for path in real}
+    assert all(drawn_tree.values())
 
 
 def test_importing_tempopt_loads_nothing() -> None:
     code = "import sys, tempopt; print(sorted({n.partition('.')[0] for n in sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "lightning", "optuna", "sqlalchemy", "numpy"} & set(ast.literal_eval(done.stdout))
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "lightning", "optuna", "sqlalchemy", "numpy"} & set(ast.literal_eval(process.stdout))
 
 
 @pytest.mark.static
 def test_the_wheel_holds_everything_that_a_search_needs(tmp_path: Path) -> None:
     _tool("build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
     (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {str(path.relative_to(ROOT)) for path in _sources()}
-    wanted |= {f"tempopt/_studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml")}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tempopt" / "store").rglob("*.mako")}
+    wheel_names = set(zipfile.ZipFile(wheel).namelist())
+    expected_names = {str(path.relative_to(ROOT)) for path in _sources()}
+    expected_names |= {f"tempopt/_studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml")}
+    expected_names |= {str(path.relative_to(ROOT)) for path in (ROOT / "tempopt" / "store").rglob("*.mako")}
     templates = ROOT / "tempopt" / "report" / "page" / "templates"
-    wanted |= {str(path.relative_to(ROOT)) for path in templates.iterdir()}
-    assert wanted <= held
-    assert not [name for name in held if name.startswith("tests")]
+    expected_names |= {str(path.relative_to(ROOT)) for path in templates.iterdir()}
+    assert expected_names <= wheel_names
+    assert not [name for name in wheel_names if name.startswith("tests")]
 
 
 def test_the_constraints_pin_every_requirement_and_no_local_build() -> None:
@@ -223,11 +225,11 @@ def test_the_constraints_pin_every_requirement_and_no_local_build() -> None:
     ]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [
+    requirements = [
         *project["dependencies"],
-        *(each for extra in project["optional-dependencies"].values() for each in extra),
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
     ]
-    names = {re.split(r"[\[<>=]", each)[0].lower().replace("_", "-") for each in asked}
+    names = {re.split(r"[\[<>=]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
     # an extra may name another one of the package itself
     names -= {project["name"]}
     assert names <= {pin.partition("==")[0].lower().replace("_", "-") for pin in pins}

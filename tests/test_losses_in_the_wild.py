@@ -22,7 +22,7 @@ from tests.foreign_losses import (
     DINO,
     FOREIGN,
     ITEMS,
-    Foreign,
+    ForeignLoss,
     argument,
     of_teacher,
     quantizer_of_codes,
@@ -43,10 +43,10 @@ STORED = {
 }
 
 
-class Wild(L.LightningModule):
-    """An encoder, and on its embeddings a loss of somebody else's."""
+class LossModule(L.LightningModule):
+    """An encoder, and on its embeddings a loss of another library."""
 
-    def __init__(self, case: Foreign, temperature: float | None = None) -> None:
+    def __init__(self, case: ForeignLoss, temperature: float | None = None) -> None:
         super().__init__()
         self.case = case
         self.criterion = case.make(temperature)
@@ -65,8 +65,8 @@ class Wild(L.LightningModule):
         return self.case.step(self.criterion, self.encoder(self.batch))
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        held = operator.attrgetter(self.path)(self)
-        self.seen.append(held.item() if isinstance(held, Tensor) else held)
+        value = operator.attrgetter(self.path)(self)
+        self.seen.append(value.item() if isinstance(value, Tensor) else value)
         return self.loss()
 
     def train_dataloader(self) -> Any:
@@ -76,15 +76,15 @@ class Wild(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def computed(model: Wild) -> list[Tensor]:
+def loss_and_gradients(model: LossModule) -> list[Tensor]:
     """Return the loss and all gradients but that of the temperature."""
     loss = model.loss()
-    learned = [each for name, each in model.named_parameters() if name != model.path]
-    gradients = torch.autograd.grad(loss, learned, allow_unused=True)
-    return [loss.detach(), *(each for each in gradients if each is not None)]
+    params = [param for name, param in model.named_parameters() if name != model.path]
+    gradients = torch.autograd.grad(loss, params, allow_unused=True)
+    return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
-def trained(model: Wild, **parameters: Any) -> Wild:
+def train_module(model: LossModule, **parameters: Any) -> LossModule:
     """Train by Lightning with a schedule as a study puts it on."""
     section = {"value": model.path, "transform": model.case.transform, "as_found": None}
     values = NamedValues(model, {"named": section}, parameters, validate_at="final")
@@ -103,45 +103,51 @@ def trained(model: Wild, **parameters: Any) -> Wild:
 
 
 @EACH
-def test_the_self_test_finds_the_temperature_and_it_is_what_the_class_has(case: Foreign) -> None:
-    model = Wild(case)
+def test_the_self_test_finds_the_temperature_and_it_is_what_the_class_has(case: ForeignLoss) -> None:
+    model = LossModule(case)
     attachment = attach_value(model, model.path, {}, transform=case.transform, loss=model.loss)
     assert attachment.found == pytest.approx(case.found, rel=1e-4)
 
 
 @EACH
 @pytest.mark.parametrize("factor", [0.5, 1.5, 16.0])
-def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(case: Foreign, factor: float) -> None:
-    model, plain = Wild(case), Wild(case)
+def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
+    case: ForeignLoss, factor: float
+) -> None:
+    model, plain = LossModule(case), LossModule(case)
     tau = factor * attach_value(plain, plain.path, {}, transform=case.transform).found
     attach_value(model, model.path, {"temperature_init": tau}, transform=case.transform)
-    found, expected = computed(model), computed(Wild(case, tau))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    moved = (
-        float((one - other).norm() / other.norm())
-        for one, other in zip(found, computed(plain), strict=True)
-        if float(other.norm())
+    results, expected = loss_and_gradients(model), loss_and_gradients(LossModule(case, tau))
+    for actual, reference in zip(results, expected, strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-6)
+    changes = (
+        float((actual - reference).norm() / reference.norm())
+        for actual, reference in zip(results, loss_and_gradients(plain), strict=True)
+        if float(reference.norm())
     )
-    assert max(moved) > 1e-3
+    assert max(changes) > 1e-3
 
 
 @EACH
-def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: Foreign) -> None:
-    plain, as_found = trained_without(case), trained(Wild(case))
-    for one, other in zip(plain.parameters(), as_found.parameters(), strict=True):
-        assert torch.equal(one, other)
+def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: ForeignLoss) -> None:
+    plain, as_found = trained_without(case), train_module(LossModule(case))
+    for plain_param, found_param in zip(plain.parameters(), as_found.parameters(), strict=True):
+        assert torch.equal(plain_param, found_param)
     schedule = {"named.schedule": "exponential", "named.temperature_final": case.found / 4}
-    model = trained(Wild(case), **schedule)
+    model = train_module(LossModule(case), **schedule)
     expected = [case.found * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
     assert model.seen == pytest.approx([STORED[case.transform](tau) for tau in expected], rel=1e-3, abs=1e-6)
-    moved = zip(model.named_parameters(), plain.parameters(), strict=True)
-    assert any(not torch.equal(one, other) for (name, one), other in moved if name != model.path)
+    param_pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
+    assert any(
+        not torch.equal(param, plain_param)
+        for (name, param), plain_param in param_pairs
+        if name != model.path
+    )
 
 
-def trained_without(case: Foreign) -> Wild:
+def trained_without(case: ForeignLoss) -> LossModule:
     """Train by Lightning as the class is."""
-    model = Wild(case)
+    model = LossModule(case)
     trainer = L.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -157,36 +163,40 @@ def trained_without(case: Foreign) -> Wild:
 
 def test_the_warm_up_of_dino_is_refused_with_the_table_that_is_read() -> None:
     def in_warm_up(criterion: Any, z_NE: Tensor) -> Tensor:
-        one, other = z_NE.chunk(2)
-        loss: Tensor = criterion([one.detach(), other.detach()], [one, other], epoch=3)
+        left_view, right_view = z_NE.chunk(2)
+        loss: Tensor = criterion([left_view.detach(), right_view.detach()], [left_view, right_view], epoch=3)
         return loss
 
-    given = argument("teacher_temp", **DINO | {"warmup_teacher_temp_epochs": 30})
-    model = Wild(Foreign("lightly", "loss.DINOLoss", "teacher_temp", 0.04, in_warm_up, given))
-    with pytest.raises(AttachError) as caught:
+    make_arguments = argument("teacher_temp", **DINO | {"warmup_teacher_temp_epochs": 30})
+    model = LossModule(
+        ForeignLoss("lightly", "loss.DINOLoss", "teacher_temp", 0.04, in_warm_up, make_arguments)
+    )
+    with pytest.raises(AttachError) as error:
         attach_value(model, model.path, {}, loss=model.loss)
-    assert str(caught.value) == (
+    assert str(error.value) == (
         "The training loss and its gradient are the same but for rounding at the temperature 0.04, at a "
         'sixteenth of it and at sixteen times it: nothing reads "criterion.teacher_temp" in training. It may '
         "have been copied when the module was made, be held between bounds, or be undone by a norm that "
         "follows, or training reads a table by step or epoch in its place (criterion.teacher_temp_schedule). "
         "Other numbers of this model are criterion.student_temp."
     )
-    with pytest.raises(AttachError) as caught:
+    with pytest.raises(AttachError) as error:
         attach_value(model, "criterion.teacher_temp_schedule", {})
-    assert str(caught.value) == (
+    assert str(error.value) == (
         '"criterion.teacher_temp_schedule" is a table of 30 numbers, not one real number. What is read from '
         "a table by step or epoch is a schedule of the module's own: have the module read one attribute in "
         "its place, and give the path of that."
     )
     # after its warm-up, or without one
-    without = Foreign("lightly", "loss.DINOLoss", "teacher_temp", 0.04, of_teacher, argument("x", **DINO))
-    model = Wild(without)
+    unread_loss = ForeignLoss(
+        "lightly", "loss.DINOLoss", "teacher_temp", 0.04, of_teacher, argument("x", **DINO)
+    )
+    model = LossModule(unread_loss)
     attach_value(model, model.path, {}, loss=model.loss)
 
 
 def test_codes_that_are_not_sampled_read_their_temperature_by_rounding_alone() -> None:
-    model = Wild(quantizer_of_codes(straight_through=True, rotation_trick=False))
+    model = LossModule(quantizer_of_codes(straight_through=True, rotation_trick=False))
     with pytest.raises(AttachError, match='the same but for rounding at .*: nothing reads "criterion._code'):
         attach_value(model, model.path, {}, loss=model.loss)
 
@@ -200,16 +210,18 @@ def test_a_loss_that_is_given_its_scale_has_no_number_of_its_own() -> None:
 def test_the_page_lists_each_class_with_what_is_found() -> None:
     page = (Path(__file__).parents[1] / "docs" / "values.md").read_text(encoding="utf-8")
     table = page.partition("## Classes that were tried")[2]
-    listed = set()
+    rows = set()
     names: list[str] = []
     for line in table.splitlines():
         if not line.startswith("|") or line.startswith(("| class", "|---")):
             continue
-        classes, _, path, transform, found, _ = (each.strip() for each in line.strip("|").split("|"))
-        names = [each.partition("(")[0] for each in re.findall(r"`([^`]+)`,? ?", classes)] or names
-        tau = round(float(Fraction(found)), 6)
-        listed |= {(name, path.strip("`"), transform.strip("`"), tau) for name in names}
+        classes, _, path, transform, tau_text, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        names = [
+            class_text.partition("(")[0] for class_text in re.findall(r"`([^`]+)`,? ?", classes)
+        ] or names
+        tau = round(float(Fraction(tau_text)), 6)
+        rows |= {(name, path.strip("`"), transform.strip("`"), tau) for name in names}
     losses = {"ClipLoss", "SigLipLoss"}
-    assert {each for each in listed if each[0] not in losses} == {
+    assert {row for row in rows if row[0] not in losses} == {
         (case.name.rpartition(".")[2], case.path, case.transform, round(case.found, 6)) for case in FOREIGN
     }

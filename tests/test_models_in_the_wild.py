@@ -47,8 +47,8 @@ def of_transformers(name: str) -> Any:
     return getattr(importlib.import_module("transformers"), name)
 
 
-def hugging_face(model: str, config: str, **given: Any) -> nn.Module:
-    return of_transformers(model)(of_transformers(config)(**given))
+def hugging_face(model: str, config: str, **options: Any) -> nn.Module:
+    return of_transformers(model)(of_transformers(config)(**options))
 
 
 def bert() -> nn.Module:
@@ -72,8 +72,8 @@ def qwen3() -> nn.Module:
 
 
 def gemma2() -> nn.Module:
-    given = DECODER | {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 8, "sliding_window": 4}
-    model = hugging_face("Gemma2ForCausalLM", "Gemma2Config", **given)
+    options = DECODER | {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 8, "sliding_window": 4}
+    model = hugging_face("Gemma2ForCausalLM", "Gemma2Config", **options)
     model.set_attn_implementation("eager")
     return model
 
@@ -110,7 +110,7 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
 
 
-class Projected(nn.Module):
+class ProjectedAttention(nn.Module):
     """Three projections and scaled_dot_product_attention."""
 
     def __init__(self) -> None:
@@ -125,11 +125,11 @@ class Projected(nn.Module):
         return x + scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
-def projected() -> nn.Module:
-    return nn.Sequential(Projected(), Projected())
+def make_projected() -> nn.Module:
+    return nn.Sequential(ProjectedAttention(), ProjectedAttention())
 
 
-def drawn(*shape: int) -> Tensor:
+def draw_tensor(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -178,12 +178,12 @@ class Case:
                     parameter.mul_(3.0)
         return model
 
-    def halved(self) -> nn.Module:
+    def scaled_model(self) -> nn.Module:
         model = self.model()
         self.halve(model)
         return model
 
-    def attached(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
+    def attached_model(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
         model = self.model()
         return model, attach(model, parameters, way=self.way)
 
@@ -197,12 +197,12 @@ def read_pairs(model: nn.Module) -> Tensor:
 
 
 def read_image(model: nn.Module) -> Tensor:
-    output = model(drawn(2, 3, 12, 12))
+    output = model(draw_tensor(2, 3, 12, 12))
     return output if isinstance(output, Tensor) else output[0]
 
 
 def read_vectors(model: nn.Module) -> Tensor:
-    return model(drawn(2, TOKENS, WIDTH))
+    return model(draw_tensor(2, TOKENS, WIDTH))
 
 
 PACKED = halve_rows("in_proj_weight", "in_proj_bias")
@@ -227,7 +227,7 @@ CASES = {
     "timm-like": Case(timm_like, "query_rows", read_vectors, FUSED),
     "multihead": Case(multihead, "query_rows", read_vectors, PACKED),
     "encoder": Case(encoder, "query_rows", read_vectors, PACKED),
-    "projected": Case(projected, "auto", read_vectors, halve_rows("to_q.weight", "to_q.bias")),
+    "projected": Case(make_projected, "auto", read_vectors, halve_rows("to_q.weight", "to_q.bias")),
 }
 CAUSAL = ("gpt2", "llama", "gemma2", "gpt2 interface", "llama interface", "qwen3 auto", "gemma2 interface")
 
@@ -237,19 +237,19 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def gradients(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
     model.zero_grad()
     run(model).square().mean().backward()
-    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {name: param.grad.clone() for name, param in model.named_parameters() if param.grad is not None}
 
 
-def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
+def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name in actual:
+        assert torch.equal(actual[name], expected[name]), name
 
 
 @every_case
 def test_at_temperature_1_outputs_and_gradients_are_those_of_the_untouched_model(case) -> None:
     plain = case.model()
-    model, _ = case.attached({})
+    model, _ = case.attached_model({})
     assert torch.equal(case.run(model), case.run(plain))
     assert_equal(gradients(model, case.run), gradients(plain, case.run))
     with torch.inference_mode():
@@ -258,29 +258,29 @@ def test_at_temperature_1_outputs_and_gradients_are_those_of_the_untouched_model
 
 @every_case
 def test_at_temperature_2_it_is_the_model_with_its_scale_halved_by_hand(case) -> None:
-    plain, halved = case.model(), case.halved()
-    model, _ = case.attached()
-    expected = case.run(halved)
+    plain, scaled_model = case.model(), case.scaled_model()
+    model, _ = case.attached_model()
+    expected = case.run(scaled_model)
     torch.testing.assert_close(case.run(model), expected, rtol=1e-6, atol=1e-6)
     assert (expected - case.run(plain)).abs().max() > 1e-4
     with torch.inference_mode():
-        torch.testing.assert_close(case.run(model), case.run(halved), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(case.run(model), case.run(scaled_model), rtol=1e-6, atol=1e-6)
 
 
 @every_case
 def test_the_self_test_passes(case) -> None:
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     attachment.self_test(lambda: case.run(model))
     assert attachment.temperatures == (2.0,) * len(attachment.layers)
 
 
 @every_case
 def test_under_autocast_it_is_the_halved_model_under_autocast(case) -> None:
-    model, _ = case.attached()
+    model, _ = case.attached_model()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, theirs = case.run(model), case.run(case.halved())
+        actual, expected = case.run(model), case.run(case.scaled_model())
     # Weights that are halved in float32 and then rounded are the same as those that are rounded first.
-    assert torch.equal(ours, theirs)
+    assert torch.equal(actual, expected)
 
 
 # The others share their attention modules' code with these, and take seconds each.
@@ -299,42 +299,42 @@ COMPILED = (
 
 @pytest.mark.parametrize("case", [CASES[name] for name in COMPILED], ids=COMPILED)
 def test_one_compiled_graph_serves_every_temperature(case) -> None:
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     torch._dynamo.reset()
     counter = CompileCounter()
-    compiled = torch.compile(model, backend=counter)
+    compiled_model = torch.compile(model, backend=counter)
     with torch.no_grad():
-        case.run(compiled)
+        case.run(compiled_model)
         graphs = counter.frame_count
         for temperature in (0.5, 1.0, 3.0):
             attachment.use({"temperature_init": temperature})
-            torch.testing.assert_close(case.run(compiled), case.run(model), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(case.run(compiled_model), case.run(model), rtol=1e-5, atol=1e-5)
     assert counter.frame_count == graphs <= 1 + (case.make is encoder)
 
 
 def test_it_is_compiled_forward_and_backward_without_a_break() -> None:
     case = CASES["llama interface"]
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled_model = torch.compile(model, backend="aot_eager", fullgraph=True)
     for temperature in (2.0, 0.5):
         attachment.use({"temperature_init": temperature})
-        ours = gradients(compiled, case.run)
-        theirs = gradients(model, case.run)
-        for name, expected in theirs.items():
-            torch.testing.assert_close(ours[f"_orig_mod.{name}"], expected, rtol=1e-4, atol=1e-6)
+        compiled_grads = gradients(compiled_model, case.run)
+        eager_grads = gradients(model, case.run)
+        for name, expected in eager_grads.items():
+            torch.testing.assert_close(compiled_grads[f"_orig_mod.{name}"], expected, rtol=1e-4, atol=1e-6)
 
 
 @every_case
 def test_detached_it_is_the_untouched_model(case) -> None:
     plain = case.model()
-    model, attachment = case.attached()
+    model, attachment = case.attached_model()
     with attachment:
         case.run(model)
     assert torch.equal(case.run(model), case.run(plain))
-    for one, other in zip(model.modules(), plain.modules(), strict=True):
-        assert type(one) is type(other)
-        assert vars(one).keys() == vars(other).keys()
+    for module, plain_module in zip(model.modules(), plain.modules(), strict=True):
+        assert type(module) is type(plain_module)
+        assert vars(module).keys() == vars(plain_module).keys()
     assert_equal(model.state_dict(), plain.state_dict())
     if "config" in vars(plain):
         assert model.config._attn_implementation == plain.config._attn_implementation
@@ -343,7 +343,7 @@ def test_detached_it_is_the_untouched_model(case) -> None:
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generation_with_a_cache_is_generation_without_and_by_hand(name) -> None:
     case = CASES[name]
-    halved, (model, _) = case.halved(), case.attached()
+    scaled_model, (model, _) = case.scaled_model(), case.attached_model()
 
     def generate(generator: Any, *, use_cache: bool) -> Any:
         return generator.generate(
@@ -355,19 +355,19 @@ def test_generation_with_a_cache_is_generation_without_and_by_hand(name) -> None
             return_dict_in_generate=True,
         )
 
-    expected = generate(halved, use_cache=True)
+    expected = generate(scaled_model, use_cache=True)
     for use_cache in (True, False):
-        generated = generate(model, use_cache=use_cache)
-        assert torch.equal(generated.sequences, expected.sequences)
-        for ours, theirs in zip(generated.logits, expected.logits, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        generation = generate(model, use_cache=use_cache)
+        assert torch.equal(generation.sequences, expected.sequences)
+        for logits, expected_logits in zip(generation.logits, expected.logits, strict=True):
+            torch.testing.assert_close(logits, expected_logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bert interface", "llama interface", "qwen3 auto"])
 @pytest.mark.filterwarnings("ignore:.*use_cache.*")
 def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
     case = CASES[name]
-    model, _ = case.attached()
+    model, _ = case.attached_model()
     expected = gradients(model, case.run)
     model.activation_checkpointing_enable()
     model.train()
@@ -382,11 +382,11 @@ def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
 @pytest.mark.parametrize("name", ["llama interface", "bert interface", "llama", "encoder"])
 def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
     case = CASES[name]
-    model, attachment = case.attached()
-    before = case.run(model)
+    model, attachment = case.attached_model()
+    output_before = case.run(model)
     twin, twin_attachment = copy.deepcopy((model, attachment))
     attachment.detach()
-    assert torch.equal(case.run(twin), before)
+    assert torch.equal(case.run(twin), output_before)
     twin_attachment.use({})
     assert torch.equal(case.run(twin), case.run(model))
     twin_attachment.detach()
@@ -394,7 +394,7 @@ def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
 
 
 def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
-    model, attachment = CASES["qwen3 auto"].attached()
+    model, attachment = CASES["qwen3 auto"].attached_model()
     assert attachment.way == "attention_interface"
     assert len(interface_layers(model)) == LAYERS
 
@@ -429,7 +429,7 @@ def test_a_softmax_written_by_hand_with_its_query_head_by_head_is_refused_with_a
         attach(model, HOT, way="attention_interface")
 
 
-class Written(nn.Module):
+class WrittenAttention(nn.Module):
     """Attention whose query is the input itself."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -438,10 +438,10 @@ class Written(nn.Module):
 
 def test_a_softmax_written_by_hand_without_a_projection_is_refused_with_a_recipe() -> None:
     with pytest.raises(AttachError, match=r"from tempopt\.attention import tempered_attention"):
-        attach(Written(), HOT)
+        attach(WrittenAttention(), HOT)
 
 
 def test_an_entropy_term_beside_a_position_bias_is_refused_by_its_name() -> None:
-    model, _ = CASES["t5 interface"].attached({"entropy_lambda": 0.1})
+    model, _ = CASES["t5 interface"].attached_model({"entropy_lambda": 0.1})
     with pytest.raises(AttachError, match=r"entropy_lambda cannot be had in .* given position_bias"):
         read_pairs(model.train())

@@ -37,19 +37,19 @@ def test_a_page_has_none_of_the_phrases_that_readers_stumbled_over(page: Path) -
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_has_none_of_them(name: str) -> None:
     command = COMMANDS[name]
-    texts = [command.summary, *(str(each.settings.get("help", "")) for each in command.arguments)]
+    texts = [command.summary, *(str(argument.settings.get("help", "")) for argument in command.arguments)]
     _check(name, "\n".join(texts))
 
 
-def _check(where: str, text: str) -> None:
+def _check(location: str, text: str) -> None:
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
-    found = [
-        f"{where}: {match.group()!r} in {_line(prose, match.start())!r}; write: {instead}"
-        for phrase, instead in STUMBLED_OVER.items()
+    findings = [
+        f"{location}: {match.group()!r} in {_line(prose, match.start())!r}; write: {replacement}"
+        for phrase, replacement in STUMBLED_OVER.items()
         for match in re.finditer(rf"\b{phrase}\b", prose, flags=re.IGNORECASE)
     ]
-    assert not found, "\n".join(found)
+    assert not findings, "\n".join(findings)
 
 
-def _line(text: str, at: int) -> str:
-    return text[text.rfind("\n", 0, at) + 1 : (text + "\n").index("\n", at)].strip()
+def _line(text: str, position: int) -> str:
+    return text[text.rfind("\n", 0, position) + 1 : (text + "\n").index("\n", position)].strip()

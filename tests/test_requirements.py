@@ -28,24 +28,32 @@ HOLES = {
 
 def _requirements() -> Iterator[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for each in (project["dependencies"], *project["optional-dependencies"].values()):
-        yield from map(Requirement, each)
+    for group in (project["dependencies"], *project["optional-dependencies"].values()):
+        yield from map(Requirement, group)
 
 
 @pytest.mark.parametrize("name", HOLES)
 def test_no_version_with_a_known_hole_is_let_in(name: str) -> None:
-    versions, why = HOLES[name]
-    found = [each for each in _requirements() if each.name == name]
-    assert found
+    versions, reason = HOLES[name]
+    requirements = [requirement for requirement in _requirements() if requirement.name == name]
+    assert requirements
     for version in versions.split():
-        assert not [each for each in found if each.specifier.contains(version)], why
+        assert not [requirement for requirement in requirements if requirement.specifier.contains(version)], (
+            reason
+        )
 
 
 def test_what_is_pinned_is_let_in() -> None:
     pins = dict(
         re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
     )
-    pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
-    asked = [each for each in _requirements() if each.name.lower() in pinned]
-    assert len(asked) > 40
-    assert [str(each) for each in asked if not each.specifier.contains(pinned[each.name.lower()])] == []
+    pinned_versions = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
+    requirements = [
+        requirement for requirement in _requirements() if requirement.name.lower() in pinned_versions
+    ]
+    assert len(requirements) > 40
+    assert [
+        str(requirement)
+        for requirement in requirements
+        if not requirement.specifier.contains(pinned_versions[requirement.name.lower()])
+    ] == []

@@ -19,8 +19,10 @@ def test_a_seed_fits_every_generator_and_is_the_same_again(names: list[int | str
 
 
 @given(parts, parts)
-def test_different_names_give_different_seeds(one: list[int | str], other: list[int | str]) -> None:
-    assert (derive(*one) == derive(*other)) == (one == other)
+def test_different_names_give_different_seeds(
+    name_parts: list[int | str], other_parts: list[int | str]
+) -> None:
+    assert (derive(*name_parts) == derive(*other_parts)) == (name_parts == other_parts)
 
 
 def test_a_seed_does_not_change_between_versions() -> None:

@@ -8,6 +8,6 @@ from typing import Any
 import pytest
 
 
-def long_but(name: str, few: Collection[str], *values: Any) -> Any:
+def long_but(name: str, short_names: Collection[str], *values: Any) -> Any:
     """Return a case of a parametrized test, for the long tier unless it is one of few."""
-    return pytest.param(*values, id=name, marks=() if name in few else pytest.mark.long)
+    return pytest.param(*values, id=name, marks=() if name in short_names else pytest.mark.long)

@@ -46,7 +46,7 @@ def timm_like() -> nn.Module:
     return nn.Sequential(*(TimmBlock() for _ in range(LAYERS)))
 
 
-def of_timm(name: str, **given: Any) -> nn.Module:
+def of_timm(name: str, **options: Any) -> nn.Module:
     timm: Any = pytest.importorskip(
         "timm",
         # A torchvision that was built for another torch, as for CUDA, cannot even be imported.
@@ -55,7 +55,7 @@ def of_timm(name: str, **given: Any) -> nn.Module:
         exc_type=Exception,
     )
     sizes = dict(img_size=12, patch_size=4, embed_dim=WIDTH, depth=LAYERS, num_heads=HEADS, num_classes=5)
-    return getattr(timm.models, name)(**sizes, **given)
+    return getattr(timm.models, name)(**sizes, **options)
 
 
 def timm_vit() -> nn.Module:

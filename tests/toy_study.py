@@ -70,7 +70,7 @@ SMALL = {"trials": 2, "arms": {"baseline": 1, "constant": 1}, "seeds": {"choose"
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedStudy:
     """What a study came to."""
 
     folder: Path
@@ -79,8 +79,8 @@ class Ended:
     reports: list[Any]
 
 
-def ended(result: StudyResult, url: str = URL) -> Ended:
-    return Ended(Path.cwd(), result, facts(url), reports(url))
+def read_study(result: StudyResult, url: str = URL) -> EndedStudy:
+    return EndedStudy(Path.cwd(), result, facts(url), reports(url))
 
 
 def tickets(url: str = URL) -> list[TicketRow]:
@@ -110,11 +110,13 @@ def work_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("OMP_NUM_THREADS", "1")
 
 
-def undisturbed_study(folder: Path, spec: Callable[..., dict[str, Any]] = toy_spec, **changes: Any) -> Ended:
+def undisturbed_study(
+    folder: Path, spec: Callable[..., dict[str, Any]] = toy_spec, **changes: Any
+) -> EndedStudy:
     """Return the study as one agent with one worker carries it out when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
-        return ended(search(spec(**changes), storage=URL, workers=1))
+        return read_study(search(spec(**changes), storage=URL, workers=1))
 
 
 FAKED = "from tests import fake_worker\nfake_worker.install(pace=0.01)\n"
@@ -134,13 +136,13 @@ def start(spec: dict[str, Any], tmp_path: Path, *, fake: bool = False) -> subpro
     return subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
 
 
-def wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
+def wait_until(condition: Callable[[list[TicketRow]], bool]) -> None:
     """Wait until the tickets are as they should be."""
     for _ in range(600):
         time.sleep(0.1)
         if Path("tempopt.db").exists():
             try:
-                if done(tickets()):
+                if condition(tickets()):
                     return
             except UsageError:
                 pass
@@ -150,21 +152,21 @@ def wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
 class Watcher(Unobserved):
     """Does something once, when the study has come so far, and keeps the notes."""
 
-    def __init__(self, when: Callable[[Any], bool] = lambda snapshot: False, then: Any = None) -> None:
-        self._when = when
-        self._then = then
+    def __init__(self, condition: Callable[[Any], bool] = lambda snapshot: False, action: Any = None) -> None:
+        self._when = condition
+        self._then = action
         self.notes: list[str] = []
 
     def update(self, snapshot: Any) -> None:
         if self._then is not None and self._when(snapshot):
-            then, self._then = self._then, None
-            then()
+            action, self._then = self._then, None
+            action()
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
 
-def searched(count: int) -> Callable[[Any], bool]:
+def has_searched(count: int) -> Callable[[Any], bool]:
     return lambda snapshot: snapshot.done["search"] >= count
 
 
@@ -172,21 +174,25 @@ def training(snapshot: Any) -> bool:
     return any(view.kind == "search" and view.step for view in snapshot.workers)
 
 
-def same(one: Ended, other: Ended) -> bool:
+def is_same_study(study_run: EndedStudy, other_run: EndedStudy) -> bool:
     """Return whether studies are the same, but for the order in which their trials were begun."""
-    facts_of = [[fact[:-1] for fact in each.facts] for each in (one, other)]
-    numbers = [sorted(fact[-1] for fact in each.facts if fact[-1] is not None) for each in (one, other)]
-    return facts_of[0] == facts_of[1] and numbers[0] == numbers[1] and one.reports == other.reports
+    facts_of = [[fact[:-1] for fact in run.facts] for run in (study_run, other_run)]
+    numbers = [
+        sorted(fact[-1] for fact in run.facts if fact[-1] is not None) for run in (study_run, other_run)
+    ]
+    return facts_of[0] == facts_of[1] and numbers[0] == numbers[1] and study_run.reports == other_run.reports
 
 
-def begun(spec: dict[str, Any], url: str = URL, when: Callable[[Any], bool] = lambda snapshot: True) -> None:
-    """Leave the study as somebody leaves it who goes away at once."""
+def begin_study(
+    spec: dict[str, Any], url: str = URL, condition: Callable[[Any], bool] = lambda snapshot: True
+) -> None:
+    """Leave the study as a user leaves it who goes away at once."""
 
     def leave() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(spec, storage=url, workers=1, observer=Watcher(when, leave))
+        search(spec, storage=url, workers=1, observer=Watcher(condition, leave))
 
 
 def begin(

@@ -47,18 +47,18 @@ class Listener:
             raise SystemExit
 
     def stop(self, request: RunRequest) -> Stop | None:
-        reached = self.stop_at is not None and self.step >= self.stop_at
-        if reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
+        is_reached = self.stop_at is not None and self.step >= self.stop_at
+        if is_reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
             return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)
         return None
 
-    def of(self, kind: type[Any]) -> list[Any]:
+    def messages_of(self, kind: type[Any]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
 
     @property
     def saved(self) -> list[Saved]:
         """The checkpoints, newest first, as an agent would give them to the next attempt."""
-        return [message.saved for message in reversed(self.of(Kept))]
+        return [message.saved for message in reversed(self.messages_of(Kept))]
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             compile=compile,
             compared=compared,
         )
-        given = {"ticket": 1, "attempt": 1, "seed": 5, **request}
-        return RunRequest(program=program, parameters=parameters or {}, **given)
+        fields = {"ticket": 1, "attempt": 1, "seed": 5, **request}
+        return RunRequest(program=program, parameters=parameters or {}, **fields)
 
     yield make
     sys.modules.pop("toy_modules", None)

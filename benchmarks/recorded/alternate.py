@@ -23,8 +23,8 @@ class Alternate(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit":
             return
-        left = (trainer.max_steps - trainer.global_step) // self.every
+        num_remaining = (trainer.max_steps - trainer.global_step) // self.every
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             # behind this one in the order of callbacks
             if isinstance(callback, TemperatureCallback):
-                callback.validate_at = "current" if left % 2 else "final"
+                callback.validate_at = "current" if num_remaining % 2 else "final"

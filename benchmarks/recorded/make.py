@@ -49,7 +49,7 @@ def lines_path(task: str) -> Path:
     return HERE / f"{task}.jsonl"
 
 
-def known(task: str) -> list[dict[str, Any]]:
+def recorded_rows(task: str) -> list[dict[str, Any]]:
     """Return all that was recorded of a task, a mapping for each training."""
     rows = pq.read_table(table_path(task)).to_pylist() if table_path(task).exists() else []
     if lines_path(task).exists():
@@ -57,33 +57,39 @@ def known(task: str) -> list[dict[str, Any]]:
     return rows
 
 
-def wanted(tasks: list[Task], until: int) -> Iterator[tuple[Task, int, int, dict[str, Any]]]:
+def planned_trainings(
+    tasks: list[Task], num_configurations: int
+) -> Iterator[tuple[Task, int, int, dict[str, Any]]]:
     """Yield what is to be trained: task, configuration, seed and parameters."""
-    done = {task.name: {(row["configuration"], row["seed"]) for row in known(task.name)} for task in tasks}
-    lists = {task.name: task.configurations(until) for task in tasks}
-    for first in range(0, until, _BLOCK):
+    recorded_keys = {
+        task.name: {(row["configuration"], row["seed"]) for row in recorded_rows(task.name)} for task in tasks
+    }
+    lists = {task.name: task.configurations(num_configurations) for task in tasks}
+    for first in range(0, num_configurations, _BLOCK):
         for task in tasks:
-            for number in range(first, min(first + _BLOCK, until)):
+            for number in range(first, min(first + _BLOCK, num_configurations)):
                 for seed in range(SEEDS):
-                    if (number, seed) not in done[task.name]:
+                    if (number, seed) not in recorded_keys[task.name]:
                         yield task, number, seed, lists[task.name][number]
 
 
-def row(number: int, seed: int, parameters: dict[str, Any], finished: Finished, every: int) -> dict[str, Any]:
+def row(
+    number: int, seed: int, parameters: dict[str, Any], result: Finished, interval: int
+) -> dict[str, Any]:
     """Return what is kept of a training."""
-    reports = [(int(step), value) for step, value in finished.reports]
+    reports = [(int(step), value) for step, value in result.reports]
     last = reports[-1][0] if reports else 0
-    end = finished.state == "complete"
+    end = result.state == "complete"
     flat = parameters.get("schedule") == "constant"
 
     def under_last(step: int) -> bool:
-        return (last - step) // every % 2 == 0
+        return (last - step) // interval % 2 == 0
 
     return {
         "configuration": number,
         "seed": seed,
         "parameters": json.dumps(parameters, sort_keys=True),
-        "outcome": finished.state,
+        "outcome": result.state,
         "final_steps": [step for step, _ in reports if end and (flat or under_last(step))],
         "final_values": [value for step, value in reports if end and (flat or under_last(step))],
         "current_steps": [
@@ -92,9 +98,9 @@ def row(number: int, seed: int, parameters: dict[str, Any], finished: Finished, 
         "current_values": [
             v for step, v in reports if end and (flat or step == last or not under_last(step))
         ],
-        "test": finished.measurements.get("test", math.nan),
-        "seconds": finished.seconds,
-        "steps": finished.step,
+        "test": result.measurements.get("test", math.nan),
+        "seconds": result.seconds,
+        "steps": result.step,
     }
 
 
@@ -103,14 +109,14 @@ class Recorder:
 
     Args:
         tasks: What is recorded.
-        until: How many configurations of each.
+        num_configurations: How many configurations of each.
         workers: How many workers, each a process with one thread.
         minutes: Begin no training after so long.
     """
 
-    def __init__(self, tasks: list[Task], *, until: int, workers: int, minutes: float) -> None:
+    def __init__(self, tasks: list[Task], *, num_configurations: int, workers: int, minutes: float) -> None:
         self._programs: dict[str, Program] = {task.name: task.spec.program() for task in tasks}
-        self._queue = list(enumerate(wanted(tasks, until)))[::-1]
+        self._queue = list(enumerate(planned_trainings(tasks, num_configurations)))[::-1]
         self._all = len(self._queue)
         self._asked: dict[int, tuple[Task, int, int, dict[str, Any]]] = {}
         self._end = time.monotonic() + 60 * minutes
@@ -138,8 +144,8 @@ class Recorder:
     def _give(self, worker: WorkerProcess) -> None:
         if not self._queue or time.monotonic() > self._end:
             return
-        ticket, self._asked[ticket] = (each := self._queue.pop())[0], each[1]
-        task, _, seed, parameters = each[1]
+        ticket, self._asked[ticket] = (entry := self._queue.pop())[0], entry[1]
+        task, _, seed, parameters = entry[1]
         worker.send(
             RunRequest(
                 ticket=ticket,
@@ -156,21 +162,24 @@ class Recorder:
             raise RuntimeError(f"{self._asked[message.ticket]}: {message.message}\n{message.traceback}")
         if isinstance(message, Finished):
             task, number, seed, parameters = self._asked.pop(message.ticket)
-            kept = row(number, seed, parameters, message, task.every)
+            new_row = row(number, seed, parameters, message, task.every)
             with lines_path(task.name).open("a") as file:
-                file.write(json.dumps(kept) + "\n")
-            print(f"{task.name} {number}.{seed}: {kept['test']:.4f} in {kept['seconds']:.1f} s", flush=True)
+                file.write(json.dumps(new_row) + "\n")
+            print(
+                f"{task.name} {number}.{seed}: {new_row['test']:.4f} in {new_row['seconds']:.1f} s",
+                flush=True,
+            )
             self._give(worker)
 
 
 def pack(task: Task) -> None:
     """Put all that was recorded of a task into its table, with what made it."""
-    rows = known(task.name)
+    rows = recorded_rows(task.name)
     if not rows:
         return
     frame = pd.DataFrame(rows).sort_values(["configuration", "seed"], ignore_index=True)
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    made = {
+    provenance = {
         "command": "python -m benchmarks.recorded.make",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": platform.python_version(),
@@ -180,7 +189,7 @@ def pack(task: Task) -> None:
             {"model": task.spec.model, "data": task.spec.data, "trainer": task.spec.trainer}, sort_keys=True
         ),
     }
-    metadata = {**(table.schema.metadata or {}), b"tempopt": json.dumps(made).encode()}
+    metadata = {**(table.schema.metadata or {}), b"tempopt": json.dumps(provenance).encode()}
     pq.write_table(table.replace_schema_metadata(metadata), table_path(task.name), compression="zstd")
     lines_path(task.name).unlink(missing_ok=True)
     print(
@@ -200,13 +209,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so long")
     parser.add_argument("--pack", action="store_true")
-    given = parser.parse_args()
-    tasks = [TASKS[name] for name in given.tasks]
-    if given.pack:
+    args = parser.parse_args()
+    tasks = [TASKS[name] for name in args.tasks]
+    if args.pack:
         for task in tasks:
             pack(task)
         return
-    Recorder(tasks, until=given.until, workers=given.workers, minutes=given.minutes).run()
+    Recorder(tasks, num_configurations=args.until, workers=args.workers, minutes=args.minutes).run()
 
 
 if __name__ == "__main__":

@@ -60,15 +60,19 @@ class Task:
         sobol = qmc.Sobol(len(space), seed=_SOBOL_SEED)
         # the balance of a power of two is not to be had by a list that can grow
         points = sobol.random(2 ** max(1, (count - 1).bit_length()))
-        drawn = (
-            {name: at(each, x) for (name, each), x in zip(space.items(), p, strict=True)} for p in points
+        sets = (
+            {
+                name: value_at(distribution, x)
+                for (name, distribution), x in zip(space.items(), p, strict=True)
+            }
+            for p in points
         )
         anchors = (
-            spec.parameters(arm, sampled)  # type: ignore[arg-type]
-            for arm, sampled in _anchors(spec)
+            spec.parameters(arm, params)  # type: ignore[arg-type]
+            for arm, params in _anchors(spec)
         )
-        found = itertools.chain(anchors, (spec.parameters("search", sampled) for sampled in drawn))
-        return list(itertools.islice(found, count))
+        all_params = itertools.chain(anchors, (spec.parameters("search", params) for params in sets))
+        return list(itertools.islice(all_params, count))
 
 
 TASKS = {
@@ -83,25 +87,27 @@ TASKS = {
 
 
 def _anchors(spec: StudySpec) -> list[tuple[str, dict[str, Any]]]:
-    others = spec.space("baseline")
+    other_space = spec.space("baseline")
     constants = spec.space("constant")["temperature_init"]
-    places = [place / (_ANCHORS - 1) for place in range(_ANCHORS)]
-    baseline = [{name: at(each, place) for name, each in others.items()} for place in places if others] or [
-        {}
-    ]
-    middle = {name: at(each, 0.5) for name, each in others.items()}
-    temperatures = [at(constants, place) for place in places]
+    places = [index / (_ANCHORS - 1) for index in range(_ANCHORS)]
+    baseline = [
+        {name: value_at(distribution, position) for name, distribution in other_space.items()}
+        for position in places
+        if other_space
+    ] or [{}]
+    middle = {name: value_at(distribution, 0.5) for name, distribution in other_space.items()}
+    temperatures = [value_at(constants, position) for position in places]
     flat = [{"temperature_init": t, **middle} for t in temperatures if t != NEUTRAL["temperature_init"]]
-    return [("baseline", each) for each in baseline] + [("constant", each) for each in flat]
+    return [("baseline", params) for params in baseline] + [("constant", params) for params in flat]
 
 
-def at(distribution: BaseDistribution, place: float) -> Any:
+def value_at(distribution: BaseDistribution, position: float) -> Any:
     """Return the value at a place in [0, 1] of a distribution, places being equally likely."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[
-            min(int(place * len(distribution.choices)), len(distribution.choices) - 1)
+            min(int(position * len(distribution.choices)), len(distribution.choices) - 1)
         ]
     assert isinstance(distribution, FloatDistribution)
     low, high = distribution.low, distribution.high
-    value = low * (high / low) ** place if distribution.log else low + place * (high - low)
+    value = low * (high / low) ** position if distribution.log else low + position * (high - low)
     return round(float(value), 6)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-class OneByOne:
+class SingleSampleForest:
     """What a fitted forest of regression trees says of one sample, to the bit.
 
     Args:
@@ -18,18 +18,20 @@ class OneByOne:
     """
 
     def __init__(self, forest: Any) -> None:
-        trees = [each.tree_ for each in forest.estimators_]
+        trees = [estimator.tree_ for estimator in forest.estimators_]
         self._roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
         self._depth = max(tree.max_depth for tree in trees)
-        own = [np.arange(tree.node_count) for tree in trees]
+        node_ids = [np.arange(tree.node_count) for tree in trees]
         leaf = [tree.children_left < 0 for tree in trees]
 
-        def joined(name: str) -> NDArray[np.int64]:
+        def join_trees(name: str) -> NDArray[np.int64]:
             # a leaf is its own child, so that all samples take as many steps
-            parts = zip(trees, leaf, own, self._roots, strict=True)
-            return np.concatenate([np.where(end, me, getattr(t, name)) + root for t, end, me, root in parts])
+            parts = zip(trees, leaf, node_ids, self._roots, strict=True)
+            return np.concatenate(
+                [np.where(end, node_id, getattr(t, name)) + root for t, end, node_id, root in parts]
+            )
 
-        self._left, self._right = joined("children_left"), joined("children_right")
+        self._left, self._right = join_trees("children_left"), join_trees("children_right")
         self._feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
         self._threshold = np.concatenate([tree.threshold for tree in trees])
         self._value = np.concatenate([tree.value[:, :, 0] for tree in trees])
@@ -38,9 +40,9 @@ class OneByOne:
         """Return the outputs of a sample, given by its features."""
         # scikit-learn compares in float32
         features = np.asarray(sample, dtype=np.float32)
-        at = self._roots
+        nodes = self._roots
         for _ in range(self._depth):
-            down = features[self._feature[at]] <= self._threshold[at]
-            at = np.where(down, self._left[at], self._right[at])
-        outputs: Array = self._value[at].sum(axis=0) / len(self._roots)
+            goes_left = features[self._feature[nodes]] <= self._threshold[nodes]
+            nodes = np.where(goes_left, self._left[nodes], self._right[nodes])
+        outputs: Array = self._value[nodes].sum(axis=0) / len(self._roots)
         return outputs

@@ -6,8 +6,8 @@ configurations nearest by. A seed is a recorded seed throughout a world, so that
 trainings of one seed stays common. The forest is of another family than any sampler that is compared.
 
 Where a metric has two humps (associative recall: some seeds learn, others hardly do), all of this is done on
-its logits: else a poor configuration would come to more than 1 with a lucky seed, and the best ones would be
-as noisy as those in the middle. What one comes to in truth is the mean over all that may be drawn.
+its logits: else a poor configuration would reach more than 1 with a lucky seed, and the best ones would be
+as noisy as those in the middle. The true value of one is the mean over all that may be drawn.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from scipy.special import expit, logit
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
-from benchmarks.recorded.make import known
-from benchmarks.recorded.tasks import TASKS, at
-from benchmarks.recorded.trees import OneByOne
+from benchmarks.recorded.make import recorded_rows
+from benchmarks.recorded.tasks import TASKS, value_at
+from benchmarks.recorded.trees import SingleSampleForest
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
     LEARNED,
@@ -66,49 +66,51 @@ class Training:
 def describe(parameters: Mapping[str, Any], spec: StudySpec) -> list[float]:
     """Return what the forest knows of a configuration: τ over progress, and every other searched value."""
     plan = TemperatureParameters.from_mapping(own_parameters(parameters, "")).plan(2)
-    along = [plan.temperatures(progress(place, _PLACES)) for place in range(_PLACES)]
-    found = [float(np.log(np.mean(each))) for each in along]
-    found.append(float(np.log(along[0][0] / along[0][1])))
+    temperatures = [plan.temperatures(progress(index, _PLACES)) for index in range(_PLACES)]
+    features = [float(np.log(np.mean(layer_temperatures))) for layer_temperatures in temperatures]
+    features.append(float(np.log(temperatures[0][0] / temperatures[0][1])))
     for name in sorted(spec.search):
         value = parameters.get(name, NEUTRAL.get(name))
         if name == "length_scaling":
-            found.append(float(value != "none"))
+            features.append(float(value != "none"))
         elif name in ("lr", "output_temperature"):
-            found.append(float(np.log(float(value))))  # type: ignore[arg-type]
+            features.append(float(np.log(float(value))))  # type: ignore[arg-type]
         elif name == "entropy_lambda":
-            found.append(float(value))  # type: ignore[arg-type]
-    return found
+            features.append(float(value))  # type: ignore[arg-type]
+    return features
 
 
 def _beyond(parameters: Mapping[str, Any]) -> list[int]:
     """Return numbers that are equal where named temperatures, and whether they are learned, are."""
-    more = {name: value for name, value in parameters.items() if split_name(name)[0] or name == LEARNED}
-    if not more:
+    extra_params = {
+        name: value for name, value in parameters.items() if split_name(name)[0] or name == LEARNED
+    }
+    if not extra_params:
         return []
-    digest = hashlib.blake2b(json.dumps(more, sort_keys=True).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(json.dumps(extra_params, sort_keys=True).encode(), digest_size=8).digest()
     return [int.from_bytes(digest, "big")]
 
 
 class World:
-    """What trainings of a task come to.
+    """The values of trainings of a task.
 
     Args:
         task: Name of the task.
-        shuffled: Whether each training is any recorded one, whatever its configuration, so that none is
+        is_shuffled: Whether each training is any recorded one, whatever its configuration, so that none is
             better than another.
     """
 
-    def __init__(self, task: str, *, shuffled: bool = False) -> None:
+    def __init__(self, task: str, *, is_shuffled: bool = False) -> None:
         self.task = task
-        self._shuffled = shuffled
+        self._shuffled = is_shuffled
         self.spec = TASKS[task].spec
         self.total_steps = int(self.spec.trainer["max_steps"])
-        rows = [row for row in known(task) if row["outcome"] == "complete"]
+        rows = [row for row in recorded_rows(task) if row["outcome"] == "complete"]
         parameters = [json.loads(row["parameters"]) for row in rows]
         self._recorded = list(
-            {row["parameters"]: each for row, each in zip(rows, parameters, strict=True)}.values()
+            {row["parameters"]: params for row, params in zip(rows, parameters, strict=True)}.values()
         )
-        self._features = np.array([describe(each, self.spec) for each in parameters])
+        self._features = np.array([describe(params, self.spec) for params in parameters])
         self._groups = np.array([row["configuration"] for row in rows])
         self._seeds = np.array([row["seed"] for row in rows])
         # where the schedule moves, every second validation was under the last temperature
@@ -123,23 +125,26 @@ class World:
     @cached_property
     def mark(self) -> str:
         """What is equal for worlds in which all trainings are the same."""
-        some = self.drawn(9)[:_MARKS]
-        values = [self.truth(some), *(self.train(each, seed).final for seed, each in enumerate(some))]
+        marked_sets = self.draw_sets(9)[:_MARKS]
+        values = [
+            self.truth(marked_sets),
+            *(self.train(params, seed).final for seed, params in enumerate(marked_sets)),
+        ]
         return hashlib.sha256(np.concatenate(values).round(6).tobytes()).hexdigest()[:16]
 
     def curve(self, row: Mapping[str, Any]) -> Array:
         """Return a recorded training: rungs under the last τ, rungs under the τ of the moment, the test."""
         final = np.interp(self.rungs, row["final_steps"], row["final_values"])
-        current = np.interp(self.rungs, row["current_steps"], row["current_values"])
-        return np.concatenate([final, current, [row["test"]]])
+        current_values = np.interp(self.rungs, row["current_steps"], row["current_values"])
+        return np.concatenate([final, current_values, [row["test"]]])
 
     @cached_property
     def _forest(self) -> ExtraTreesRegressor:
         return self._new_forest().fit(self._features, self._scaled)
 
     @cached_property
-    def _one_by_one(self) -> OneByOne:
-        return OneByOne(self._forest)
+    def _one_by_one(self) -> SingleSampleForest:
+        return SingleSampleForest(self._forest)
 
     @staticmethod
     def _new_forest() -> ExtraTreesRegressor:
@@ -148,23 +153,23 @@ class World:
     @cached_property
     def _residuals(self) -> Array:
         """What the seeds add: runs less the mean of their configuration, as wide as those of fresh seeds."""
-        found = np.empty_like(self._scaled)
+        residuals = np.empty_like(self._scaled)
         for group in set(self._groups.tolist()):
-            own = self._groups == group
-            count = int(own.sum())
-            found[own] = (self._scaled[own] - self._scaled[own].mean(axis=0)) * np.sqrt(
+            in_group = self._groups == group
+            count = int(in_group.sum())
+            residuals[in_group] = (self._scaled[in_group] - self._scaled[in_group].mean(axis=0)) * np.sqrt(
                 count / max(1, count - 1)
             )
-        return found
+        return residuals
 
     @cached_property
     def _held_out(self) -> Array:
         """What the forest says of each run without having seen any of its configuration."""
-        found: Array = cross_val_predict(
+        predictions: Array = cross_val_predict(
             self._new_forest(), self._features, self._scaled, groups=self._groups, cv=GroupKFold(8)
         )
-        apart = self._groups[:, None] == self._groups[None, :]
-        return self._mean_over_seeds(found, self._features, apart)
+        is_other_group = self._groups[:, None] == self._groups[None, :]
+        return self._mean_over_seeds(predictions, self._features, is_other_group)
 
     @cached_property
     def _scale(self) -> Array:
@@ -172,50 +177,50 @@ class World:
 
     def fit_quality(self) -> dict[str, float]:
         """Return held-out error of the forest at the end of training, beside the noise of a seed."""
-        value, said = self._curves[:, len(self.rungs) - 1], self._held_out[:, len(self.rungs) - 1]
+        value, predictions = self._curves[:, len(self.rungs) - 1], self._held_out[:, len(self.rungs) - 1]
         means = {g: value[self._groups == g].mean() for g in set(self._groups.tolist())}
         mean = np.array([means[g] for g in self._groups])
-        within = float(np.sqrt(((value - mean) ** 2).sum() / max(1, len(value) - len(means))))
+        seed_deviation = float(np.sqrt(((value - mean) ** 2).sum() / max(1, len(value) - len(means))))
         by_seed = [float((value - mean)[self._seeds == s].mean()) for s in sorted(set(self._seeds.tolist()))]
         return {
             "trainings": float(len(value)),
-            "held-out RMSE of a configuration's mean": float(np.sqrt(np.mean((said - mean) ** 2))),
+            "held-out RMSE of a configuration's mean": float(np.sqrt(np.mean((predictions - mean) ** 2))),
             "standard deviation of the means": float(np.std(list(means.values()))),
-            "standard deviation of a seed": within,
+            "standard deviation of a seed": seed_deviation,
             "standard deviation common to a seed": float(np.std(by_seed)),
         }
 
-    def expected(self, many: Sequence[Mapping[str, Any]]) -> Array:
+    def expected(self, sets: Sequence[Mapping[str, Any]]) -> Array:
         """Return the mean curves of configurations: rungs under the last τ, the τ of the moment, the test."""
         if self._shuffled:
-            return np.tile(self._curves.mean(axis=0), (len(many), 1))
-        features = np.array([describe(each, self.spec) for each in many])
+            return np.tile(self._curves.mean(axis=0), (len(sets), 1))
+        features = np.array([describe(params, self.spec) for params in sets])
         return self._mean_over_seeds(self._forest.predict(features), features)
 
-    def _mean_over_seeds(self, said: Array, features: Array, apart: Any = False) -> Array:
+    def _mean_over_seeds(self, predictions: Array, features: Array, other_groups: Any = False) -> Array:
         """Return the mean of what may be drawn where the forest says this; ``apart``: runs to leave out."""
         if not self._two_humps:
-            return said
-        far = self._far(features) + 1e12 * apart
-        found = [
-            expit(said[:, None] + self._residuals[self._near(far, seed)]).mean(axis=1)
+            return predictions
+        distances = self._distances(features) + 1e12 * other_groups
+        means = [
+            expit(predictions[:, None] + self._residuals[self._nearest(distances, seed)]).mean(axis=1)
             for seed in sorted(set(self._seeds.tolist()))
         ]
-        return np.asarray(np.mean(found, axis=0))
+        return np.asarray(np.mean(means, axis=0))
 
-    def _far(self, features: Array) -> Array:
+    def _distances(self, features: Array) -> Array:
         """Return squared distances of configurations from the recorded runs, shape (many, runs)."""
-        found = [(((self._features - each) / self._scale) ** 2).sum(axis=1) for each in features]
-        return np.array(found)
+        distances = [(((self._features - row) / self._scale) ** 2).sum(axis=1) for row in features]
+        return np.array(distances)
 
-    def _near(self, far: Array, seed: int) -> Any:
+    def _nearest(self, distances: Array, seed: int) -> Any:
         """Return the runs of a recorded seed whose configurations are nearest, shape (many, ``_NEAREST``)."""
-        return np.argsort(far + 1e9 * (self._seeds != seed), axis=1, kind="stable")[:, :_NEAREST]
+        return np.argsort(distances + 1e9 * (self._seeds != seed), axis=1, kind="stable")[:, :_NEAREST]
 
-    def truth(self, many: Sequence[Mapping[str, Any]]) -> Array:
-        """Return what configurations come to on test data in the mean over seeds."""
-        found: Array = self.expected(many)[:, -1]
-        return found
+    def truth(self, sets: Sequence[Mapping[str, Any]]) -> Array:
+        """Return the mean over seeds of configurations' values on test data."""
+        values: Array = self.expected(sets)[:, -1]
+        return values
 
     def train(self, parameters: Mapping[str, Any], seed: int) -> Training:
         """Return a training; the same for the same parameters and seed.
@@ -225,37 +230,39 @@ class World:
             seed: What is common to trainings of one seed is common here too.
         """
         features = np.array(describe(parameters, self.spec))
-        known = np.round(1e4 * np.abs(features)).astype(int)
-        rng = np.random.default_rng([seed, *known, *_beyond(parameters)])
+        digits = np.round(1e4 * np.abs(features)).astype(int)
+        rng = np.random.default_rng([seed, *digits, *_beyond(parameters)])
         if self._shuffled:
             return self._training(self._curves[rng.integers(len(self._curves))])
         mean = self._one_by_one(features)
-        recorded = int(np.random.default_rng(seed).integers(len(set(self._seeds.tolist()))))
-        near = self._near(self._far(features[None]), recorded)[0]
-        curve = mean + self._residuals[rng.choice(near)]
+        recorded_seed = int(np.random.default_rng(seed).integers(len(set(self._seeds.tolist()))))
+        nearest_rows = self._nearest(self._distances(features[None]), recorded_seed)[0]
+        curve = mean + self._residuals[rng.choice(nearest_rows)]
         return self._training(expit(curve) if self._two_humps else curve)
 
     def _training(self, curve: Array) -> Training:
         count = len(self.rungs)
-        current = curve[count : 2 * count].copy()
-        current[-1] = curve[count - 1]
-        return Training(final=curve[:count], current=current, test=float(curve[-1]))
+        current_curve = curve[count : 2 * count].copy()
+        current_curve[-1] = curve[count - 1]
+        return Training(final=curve[:count], current=current_curve, test=float(curve[-1]))
 
     @cached_property
     def baseline(self) -> float:
-        """What τ = 1 comes to on test data, with the best of the recorded values of what else is searched."""
+        """The value of τ = 1 on test data, with the best of the recorded values of what else is searched."""
         return float(self._sign * (self._sign * self.truth(self._flat)).max())
 
     @cached_property
     def _flat(self) -> list[dict[str, Any]]:
         neutral = self.spec.parameters("baseline", {})
-        return [each for each in self._recorded if all(each.get(n) == value for n, value in neutral.items())]
+        return [
+            params for params in self._recorded if all(params.get(n) == value for n, value in neutral.items())
+        ]
 
     @cached_property
     def best(self) -> float:
-        """What the best known configuration comes to on test data: of those recorded, and of many between."""
-        many = [*self.drawn(0), *self._recorded]
-        return float(self._sign * (self._sign * self.truth(many)).max())
+        """The value of the best known configuration on test data: of those recorded, and of many between."""
+        sets = [*self.draw_sets(0), *self._recorded]
+        return float(self._sign * (self._sign * self.truth(sets)).max())
 
     @cached_property
     def floor(self) -> float:
@@ -266,27 +273,34 @@ class World:
         error = self.fit_quality()["held-out RMSE of a configuration's mean"]
         if self._sign * (self.best - self.baseline) > error:
             return self.baseline
-        return float(np.median(self.truth(self.drawn(2))))
+        return float(np.median(self.truth(self.draw_sets(2))))
 
     @cached_property
     def high(self) -> float:
-        """What the best twentieth of the space comes to at the least, more being better."""
-        return float(np.quantile(self._sign * self.truth(self.drawn(1)), 0.95))
+        """The least value of the best twentieth of the space, more being better."""
+        return float(np.quantile(self._sign * self.truth(self.draw_sets(1)), 0.95))
 
     def pair_deviation(self) -> float:
         """Return the standard deviation of a difference on test data, on one seed: a good set less τ = 1."""
-        drawn = self.drawn(3)
-        good = [drawn[place] for place in np.argsort(-self._sign * self.truth(drawn))[:_PAIRS]]
+        sets = self.draw_sets(3)
+        good_sets = [sets[index] for index in np.argsort(-self._sign * self.truth(sets))[:_PAIRS]]
         baseline = self._flat[int(np.argmax(self._sign * self.truth(self._flat)))]
-        both = [(self.train(each, seed), self.train(baseline, seed)) for seed, each in enumerate(good)]
-        return float(np.std([one.test - other.test for one, other in both], ddof=1))
+        pairs = [
+            (self.train(params, seed), self.train(baseline, seed)) for seed, params in enumerate(good_sets)
+        ]
+        return float(
+            np.std([training.test - baseline_training.test for training, baseline_training in pairs], ddof=1)
+        )
 
-    def drawn(self, seed: int) -> list[dict[str, Any]]:
+    def draw_sets(self, seed: int) -> list[dict[str, Any]]:
         """Return some thousand parameter sets from everywhere in the space."""
         rng = np.random.default_rng(seed)
         space = self.spec.space()
-        drawn = ({name: at(each, rng.random()) for name, each in space.items()} for _ in range(_BETWEEN))
-        return [self.spec.parameters("search", each) for each in drawn]
+        samples = (
+            {name: value_at(distribution, rng.random()) for name, distribution in space.items()}
+            for _ in range(_BETWEEN)
+        )
+        return [self.spec.parameters("search", params) for params in samples]
 
     @property
     def _sign(self) -> float:

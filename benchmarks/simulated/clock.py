@@ -48,7 +48,7 @@ class Tuner(Protocol):
     def end(self, job: Job, value: float | None) -> None:
         """Take in the end of a training; None: it was ended early, as the tuner wished."""
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         """Return the parameter set that the tuner would name as the best now."""
 
 
@@ -81,7 +81,7 @@ def simulate(
     """Run a search until its trainings have taken a number of steps.
 
     Args:
-        world: What trainings come to.
+        world: The values of trainings.
         make: Makes the tuner.
         budget: Training steps; no training is begun after they are spent.
         workers: Trainings side by side.
@@ -91,7 +91,7 @@ def simulate(
     tuner = make()
     speeds = np.random.default_rng([seed, 7]).uniform(0.9, 1.1, workers)
     trace = Trace([], [], [], [])
-    spent = 0
+    num_steps = 0
     queue: list[tuple[float, int, Job | None, int]] = [(0.0, worker, None, 0) for worker in range(workers)]
     heapq.heapify(queue)
     idle: list[int] = []
@@ -99,42 +99,42 @@ def simulate(
     trainings: dict[int, Training] = {}
     rungs = world.rungs
 
-    def ended(job: Job, value: float | None) -> None:
+    def end_job(job: Job, value: float | None) -> None:
         tuner.end(job, value)
         trace.ended_early[places[id(job)]] = value is None
-        selected = tuner.selected()
-        if selected is not None:
-            trace.steps.append(spent)
-            trace.selected.append(dict(selected))
+        params = tuner.best_set()
+        if params is not None:
+            trace.steps.append(num_steps)
+            trace.selected.append(dict(params))
 
     while queue:
-        now, worker, job, rung = heapq.heappop(queue)
+        time, worker, job, rung = heapq.heappop(queue)
         if job is not None:
             training = trainings[places[id(job)]]
             curve = training.final if see == "final" else training.current
             if rung >= job.begun:
-                spent += rungs[rung] - (rungs[rung - 1] if rung else 0)
+                num_steps += rungs[rung] - (rungs[rung - 1] if rung else 0)
             if rung == len(rungs) - 1:
-                ended(job, float(training.final[-1]))
+                end_job(job, float(training.final[-1]))
             elif tuner.report(job, rungs[rung], float(curve[rung])) == "end":
-                ended(job, None)
+                end_job(job, None)
             else:
                 length = rungs[rung + 1] - rungs[rung] if rung + 1 >= job.begun else 0
-                heapq.heappush(queue, (now + length / speeds[worker], worker, job, rung + 1))
+                heapq.heappush(queue, (time + length / speeds[worker], worker, job, rung + 1))
                 continue
-            for other in idle:
-                heapq.heappush(queue, (now, other, None, 0))
+            for idle_worker in idle:
+                heapq.heappush(queue, (time, idle_worker, None, 0))
             idle = []
-        if spent >= budget:
+        if num_steps >= budget:
             continue
-        new = tuner.ask()
-        if new is None:
+        next_job = tuner.ask()
+        if next_job is None:
             idle.append(worker)
             continue
-        places[id(new)] = len(trace.asked)
-        trace.asked.append(new.parameters)
+        places[id(next_job)] = len(trace.asked)
+        trace.asked.append(next_job.parameters)
         trace.ended_early.append(False)
-        trainings[places[id(new)]] = world.train(new.parameters, new.seed)
-        first = 0 if new.begun else rungs[0]
-        heapq.heappush(queue, (now + first / speeds[worker], worker, new, 0))
+        trainings[places[id(next_job)]] = world.train(next_job.parameters, next_job.seed)
+        first = 0 if next_job.begun else rungs[0]
+        heapq.heappush(queue, (time + first / speeds[worker], worker, next_job, 0))
     return trace

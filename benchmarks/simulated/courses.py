@@ -45,18 +45,23 @@ def course(parameters: Mapping[str, Any], temperature: str = "") -> Course:
 @lru_cache(maxsize=100_000)
 def _course(parameters: tuple[tuple[str, Any], ...], temperature: str) -> Course:
     plan = own_parameters(dict(parameters), temperature)
-    found = as_found(dict(parameters)).get(temperature, 1.0)
-    made = TemperatureParameters.from_mapping(plan).plan(1)
-    along = [math.log(made.temperatures(progress(place, _PLACES))[0] / found) for place in range(_PLACES)]
-    scaled = plan.get("length_scaling", "none") != "none"
-    return Course(mean=math.fsum(along) / _PLACES, first=along[0], last=along[-1], scaled=scaled)
+    as_found_tau = as_found(dict(parameters)).get(temperature, 1.0)
+    temperature_plan = TemperatureParameters.from_mapping(plan).plan(1)
+    log_ratios = [
+        math.log(temperature_plan.temperatures(progress(index, _PLACES))[0] / as_found_tau)
+        for index in range(_PLACES)
+    ]
+    is_scaled = plan.get("length_scaling", "none") != "none"
+    return Course(
+        mean=math.fsum(log_ratios) / _PLACES, first=log_ratios[0], last=log_ratios[-1], scaled=is_scaled
+    )
 
 
-def together(courses: Sequence[Course]) -> Course:
+def mean_course(courses: Sequence[Course]) -> Course:
     """Return the mean of several temperatures' courses."""
     return Course(
-        mean=fmean(each.mean for each in courses),
-        first=fmean(each.first for each in courses),
-        last=fmean(each.last for each in courses),
-        scaled=any(each.scaled for each in courses),
+        mean=fmean(course.mean for course in courses),
+        first=fmean(course.first for course in courses),
+        last=fmean(course.last for course in courses),
+        scaled=any(course.scaled for course in courses),
     )

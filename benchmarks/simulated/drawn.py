@@ -189,8 +189,9 @@ def world_for(name: str, draw: int = 0) -> Made:
     """Return the world of a study.
 
     Args:
-        name: A name of ``worlds.py``, or ``drawn-BEST-OTHERS@SIZE`` where something is to be gained, as ``drawn-schedule-1@1.5``, and
-            ``drawn-KIND-OTHERS`` where nothing is; OTHERS: number of other parameters that are searched.
+        name: A name of ``worlds.py``; ``drawn-BEST-OTHERS@SIZE`` where something is to be gained, as
+            ``drawn-schedule-1@1.5``; ``drawn-KIND-OTHERS`` where nothing is. OTHERS: number of other
+            parameters that are searched.
         draw: Seed of what is drawn.
     """
     if not name.startswith("drawn-"):

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from benchmarks.simulated.drawn import world_for
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import Made
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import inference_plans
@@ -68,25 +68,29 @@ class Cell:
 
     def study(self, seed: int) -> dict[str, Any]:
         """Run a study and return its record."""
-        world, began = world_for(self.world, seed), time.process_time()
-        how = {"seed": seed, "trials": self.trials, "explain": self.explain} | sampled_by(self.sampler)
-        whole = Whole(world, with_study(world.spec, **how))
+        world, start_time = world_for(self.world, seed), time.process_time()
+        settings = {"seed": seed, "trials": self.trials, "explain": self.explain} | sampled_by(self.sampler)
+        simulation = StudySimulation(world, with_study(world.spec, **settings))
         verdicts = []
-        for number, verdict in enumerate(whole.rounds(self.rounds, MORE)):
-            new = [row for row in whole.rows if row.round == number]
-            found = [] if verdict is None or verdict.round != number else _answers(verdict, whole.rows, world)
-            verdicts.append({"answers": found, "runs": _runs(new)})
-        seconds = round(time.process_time() - began, 2)
+        for number, verdict in enumerate(simulation.rounds(self.rounds, MORE)):
+            round_rows = [row for row in simulation.rows if row.round == number]
+            answers = (
+                []
+                if verdict is None or verdict.round != number
+                else _answers(verdict, simulation.rows, world)
+            )
+            verdicts.append({"answers": answers, "runs": _runs(round_rows)})
+        seconds = round(time.process_time() - start_time, 2)
         return {**dataclasses.asdict(self), "seed": seed, "seconds": seconds, "verdicts": verdicts}
 
 
 def cell_of(record: Mapping[str, Any]) -> Cell:
     """Return the cell that a record is of."""
-    return Cell(*(record[each.name] for each in dataclasses.fields(Cell)))
+    return Cell(*(record[field.name] for field in dataclasses.fields(Cell)))
 
 
 def _runs(rows: list[TicketRow]) -> list[dict[str, Any]]:
-    """Return the number of runs by kind; those of another arm of a searching kind, and of constants, apart."""
+    """Return the number of runs by kind; those of another arm of a searching kind and of constants apart."""
     return [{"kind": kind, "runs": count} for kind, count in sorted(Counter(map(_kind, rows)).items())]
 
 
@@ -98,103 +102,117 @@ def _kind(row: TicketRow) -> str:
 
 
 def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[str, Any]]:
-    judged = [row for row in rows if row.round == verdict.round and row.kind not in (*SEARCHING, "choose")]
+    judged_rows = [
+        row for row in rows if row.round == verdict.round and row.kind not in (*SEARCHING, "choose")
+    ]
     # one run may stand for several arms, and other kinds may call theirs what confirmed ones are called
-    judged.sort(key=lambda row: row.kind == "confirm")
-    arms = {arm: row.parameters or {} for row in judged for arm in row.arm.split("+")}
-    found = []
-    for name, answer, share in _all(verdict):
+    judged_rows.sort(key=lambda row: row.kind == "confirm")
+    arms = {arm: row.parameters or {} for row in judged_rows for arm in row.arm.split("+")}
+    answers = []
+    for name, answer, share in _all_answers(verdict):
         test = answer.paired
         numbers = (test.gain, test.ci_low, test.ci_high, test.p_value)
-        found.append(_said(name, answer.significant, _truth(name, share, arms, world), *numbers))
-    found += _of_inference(verdict, arms, world) if {"baseline", "search", "twin"} <= arms.keys() else []
-    found += _shares(verdict, arms, world)
+        answers.append(_answer_entry(name, answer.significant, _truth(name, share, arms, world), *numbers))
+    answers += _of_inference(verdict, arms, world) if {"baseline", "search", "twin"} <= arms.keys() else []
+    answers += _shares(verdict, arms, world)
     # what a verdict makes of its answers together
     for name in dir(type(verdict)):
         claim = getattr(verdict, name) if isinstance(getattr(type(verdict), name), property) else None
         if isinstance(claim, bool) and name not in _NO_CLAIMS:
-            found.append({"name": name, "shown": claim})
+            answers.append({"name": name, "shown": claim})
     assert verdict.recommendation is not None, "a verdict that is made recommends something"
-    found.append({"name": "recommends", "shown": verdict.recommendation.now != "change_nothing"})
-    return found
+    answers.append({"name": "recommends", "shown": verdict.recommendation.now != "change_nothing"})
+    return answers
 
 
-def _said(
-    name: str, shown: bool, truth: float | None, gain: float, low: float, high: float, p: float = math.nan
+def _answer_entry(
+    name: str, is_shown: bool, truth: float | None, gain: float, low: float, high: float, p: float = math.nan
 ) -> dict[str, Any]:
     numbers = {"gain": gain, "low": low, "high": high, "p": p}
-    rounded = {key: round(float(value), _DIGITS) for key, value in numbers.items()}
-    held = None if truth is None else bool(low <= truth <= high)
+    rounded_numbers = {key: round(float(value), _DIGITS) for key, value in numbers.items()}
+    is_covered = None if truth is None else bool(low <= truth <= high)
     truth = None if truth is None else round(truth, _DIGITS)
-    return {"name": name, "shown": shown, "held": held, "truth": truth, **rounded}
+    return {"name": name, "shown": is_shown, "held": is_covered, "truth": truth, **rounded_numbers}
 
 
 def _of_inference(
     verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
 ) -> list[dict[str, Any]]:
     """Return what is said of models that were tuned at inference, but for the baseline's."""
-    inference, found = verdict.inference_only, []
+    inference, answers = verdict.inference_only, []
     if inference is None:
         return []
     plans = {AS_TRAINED: None, **inference_plans(world.spec, arms["search"])}
 
-    def tuned(arm: str, plan: str) -> float:
+    def tuned_gain(arm: str, plan: str) -> float:
         return world.worth(arms[arm], plans[plan])
 
-    for name, arm, of in (("twin", "twin", inference.twin), ("winner", "search", inference.winner)):
-        if of is not None:
-            test, truth = of.answer.paired, tuned(arm, of.plan) - world.worth(arms[arm])
-            found.append(_said(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high))
+    for name, arm, inference_answer in (
+        ("twin", "twin", inference.twin),
+        ("winner", "search", inference.winner),
+    ):
+        if inference_answer is not None:
+            test, truth = (
+                inference_answer.answer.paired,
+                tuned_gain(arm, inference_answer.plan) - world.worth(arms[arm]),
+            )
+            answers.append(
+                _answer_entry(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high)
+            )
     if inference.difference is not None and inference.winner is not None:
-        truth = tuned("search", inference.winner.plan) - tuned("baseline", inference.plan)
+        truth = tuned_gain("search", inference.winner.plan) - tuned_gain("baseline", inference.plan)
         test = inference.difference.paired
-        found.append(_said("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high))
-    whole = world.worth(arms["search"]) - world.worth(arms["twin"])
-    if inference.share is not None and inference.twin is not None and whole:
-        truth = (tuned("twin", inference.twin.plan) - world.worth(arms["twin"])) / whole
+        answers.append(
+            _answer_entry("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high)
+        )
+    trained_gain = world.worth(arms["search"]) - world.worth(arms["twin"])
+    if inference.share is not None and inference.twin is not None and trained_gain:
+        truth = (tuned_gain("twin", inference.twin.plan) - world.worth(arms["twin"])) / trained_gain
         ratio = inference.share
-        found.append(_said("share:inference_only", False, truth, ratio.ratio, ratio.low, ratio.high))
-    return found
+        answers.append(
+            _answer_entry("share:inference_only", False, truth, ratio.ratio, ratio.low, ratio.high)
+        )
+    return answers
 
 
 def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made) -> list[dict[str, Any]]:
     """Return what is said of shares of the gain, the simplest plan and rates of failure."""
-    found = []
-    whole = world.worth(arms["search"]) - world.worth(arms["baseline"])
-    if verdict.learned is not None and verdict.learned.share is not None and whole:
+    answers = []
+    total_gain = world.worth(arms["search"]) - world.worth(arms["baseline"])
+    if verdict.learned is not None and verdict.learned.share is not None and total_gain:
         ratio = verdict.learned.share
-        truth = (world.worth(arms["learned"]) - world.worth(arms["baseline"])) / whole
-        found.append(_said("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
+        truth = (world.worth(arms["learned"]) - world.worth(arms["baseline"])) / total_gain
+        answers.append(_answer_entry("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
     if verdict.simplest is not None:
-        simple, kept, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
-        worths = (world.worth(each) for each in (simple.parameters, arms["search"], arms["baseline"]))
+        simple, kept_gain, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
+        worths = (world.worth(params) for params in (simple.parameters, arms["search"], arms["baseline"]))
         plan, winner, baseline = worths
         truth = plan - share * winner - (1.0 - share) * baseline
-        numbers = (kept.gain, kept.ci_low, kept.ci_high, kept.p_value)
-        found.append(_said("simplest:kept", simple.holds, truth, *numbers))
+        numbers = (kept_gain.gain, kept_gain.ci_low, kept_gain.ci_high, kept_gain.p_value)
+        answers.append(_answer_entry("simplest:kept", simple.holds, truth, *numbers))
     if verdict.failures is not None:
         for arm, rate in (("search", verdict.failures.arm), ("baseline", verdict.failures.reference)):
             truth = world.failure_rate(arms[arm])
             numbers = (rate.failed / rate.runs, rate.low, rate.high)
-            found.append(_said(f"failures:{arm}", False, truth, *numbers))
-    return found
+            answers.append(_answer_entry(f"failures:{arm}", False, truth, *numbers))
+    return answers
 
 
-def _all(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
+def _all_answers(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
     """Yield name, comparison and, if it is one, share of every answer of a verdict."""
-    for each in dataclasses.fields(verdict):
-        value = getattr(verdict, each.name)
+    for field in dataclasses.fields(verdict):
+        value = getattr(verdict, field.name)
         if isinstance(value, Mapping):
-            several = [(f"{each.name}:{key}", item) for key, item in value.items()]
+            several = [(f"{field.name}:{key}", entry) for key, entry in value.items()]
         elif isinstance(value, list | tuple):
-            several = [(f"{each.name}:{getattr(item, 'name', n)}", item) for n, item in enumerate(value)]
+            several = [(f"{field.name}:{getattr(entry, 'name', n)}", entry) for n, entry in enumerate(value)]
         else:
-            several = [(each.name, value)]
-        for name, item in several:
-            if isinstance(item, Answer):
-                yield name, item, None
-            elif isinstance(getattr(item, "answer", None), Answer):
-                yield name, item.answer, item
+            several = [(field.name, value)]
+        for name, entry in several:
+            if isinstance(entry, Answer):
+                yield name, entry, None
+            elif isinstance(getattr(entry, "answer", None), Answer):
+                yield name, entry.answer, entry
     if verdict.learned is not None and verdict.learned.winner is not None:
         yield "over_learned", verdict.learned.winner, None
 
@@ -206,30 +224,30 @@ def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: 
         return world.worth(arms["baseline"], plan) - world.worth(arms["baseline"])
     if name.startswith("parts:"):
         return world.worth(arms["search"]) - world.worth(share.parameters)
-    better, references = _COMPARES.get(name, ("", ()))
-    there = [world.worth(arms[each]) for each in references if each in arms]
-    if better not in arms or not there:
+    better_arm, references = _COMPARES.get(name, ("", ()))
+    reference_values = [world.worth(arms[reference]) for reference in references if reference in arms]
+    if better_arm not in arms or not reference_values:
         return None
-    return world.worth(arms[better]) - max(there)
+    return world.worth(arms[better_arm]) - max(reference_values)
 
 
-def which(record: Mapping[str, Any]) -> tuple[Any, ...]:
+def record_key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells one study from another."""
     return tuple(record[name] for name in _WHICH)
 
 
-def known(lines: Path = LINES) -> list[dict[str, Any]]:
+def load_records(lines: Path = LINES) -> list[dict[str, Any]]:
     """Return the records that there are; of a study that was run again, the last one.
 
     Those of a version whose studies had other options are left out.
     """
-    packed: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
-    records = [record for record in packed if set(_WHICH) <= record.keys()]
+    packed_records: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    records = [record for record in packed_records if set(_WHICH) <= record.keys()]
     if lines.exists():
         # the last line of a script that was killed may be half a line
-        whole = (line for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n"))
-        records += [json.loads(line) for line in whole]
-    return list({which(record): record for record in records}.values())
+        complete_lines = (line for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n"))
+        records += [json.loads(line) for line in complete_lines]
+    return list({record_key(record): record for record in records}.values())
 
 
 def forget(lines: Path = LINES) -> None:
@@ -247,7 +265,7 @@ def keep(record: Mapping[str, Any], lines: Path = LINES) -> None:
 
 def pack(lines: Path = LINES) -> None:
     """Put what there is into the table of the repository."""
-    records = sorted(known(lines), key=which)
+    records = sorted(load_records(lines), key=record_key)
     pq.write_table(pa.Table.from_pylist(records), KEPT, compression="zstd", compression_level=19)
     lines.unlink(missing_ok=True)
     print(f"{KEPT.name}: {len(records)} studies, {KEPT.stat().st_size} bytes")

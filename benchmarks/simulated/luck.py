@@ -42,8 +42,8 @@ class Luck:
 
     def spread(self, factor: float) -> Luck:
         """Return the same with its end, validation and test so many times as far from what is expected."""
-        scaled = {name: factor * getattr(self, name) for name in ("run", "validation", "test")}
-        return dataclasses.replace(self, **scaled)
+        deviations = {name: factor * getattr(self, name) for name in ("run", "validation", "test")}
+        return dataclasses.replace(self, **deviations)
 
 
 @lru_cache(maxsize=1000)
@@ -57,19 +57,19 @@ def luck(key: str, seed: int, shape: Shape) -> Luck:
     """
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     rng = np.random.default_rng([seed, int.from_bytes(digest, "big")])
-    drawn = _drawn(rng, 3 + len(RUNGS), shape)
-    common, apart = OWN * math.sqrt(_COMMON), OWN * math.sqrt(1.0 - _COMMON)
-    run, validation, test = common * drawn[0], apart * drawn[1], apart * drawn[2]
-    return Luck(float(run), float(validation), float(test), drawn[3:], float(rng.random()))
+    draws = _draw(rng, 3 + len(RUNGS), shape)
+    common, own_sd = OWN * math.sqrt(_COMMON), OWN * math.sqrt(1.0 - _COMMON)
+    run, validation, test = common * draws[0], own_sd * draws[1], own_sd * draws[2]
+    return Luck(float(run), float(validation), float(test), draws[3:], float(rng.random()))
 
 
 @lru_cache(maxsize=1000)
 def of_seed(seed: int, shape: Shape) -> float:
     """Return what a seed does to all of its trainings."""
-    return SHARED * float(_drawn(np.random.default_rng([seed, 1]), 1, shape)[0])
+    return SHARED * float(_draw(np.random.default_rng([seed, 1]), 1, shape)[0])
 
 
-def _drawn(rng: np.random.Generator, count: int, shape: Shape) -> Array:
+def _draw(rng: np.random.Generator, count: int, shape: Shape) -> Array:
     if shape == "heavy":
         return rng.standard_t(_FREEDOM, count) / math.sqrt(_FREEDOM / (_FREEDOM - 2))
     return rng.standard_normal(count)

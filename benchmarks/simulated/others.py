@@ -2,7 +2,7 @@
 
 Neither Ray's cluster nor Syne Tune's backends are started. Ray Tune's population based training is left out:
 it changes the hyperparameters of a run in the middle and gives it the weights of another one, and what such a
-mixture comes to cannot be answered by a world that knows whole trainings with one parameter set each.
+mixture is worth cannot be answered by a world that knows whole trainings with one parameter set each.
 
 Syne Tune 0.16 has neither MOBSTER nor DyHPO, nor has 0.15; both are tried in 0.14.2, the last to have them.
 BOHB and ASHACQR are what 0.16 itself offers where the configurations of ASHA are to be chosen by a model.
@@ -71,7 +71,7 @@ class RayTune:
         self._seed = seed
         self._rungs = world.rungs
         self._sign = 1.0 if world.spec.study.direction == "maximize" else -1.0
-        self._space = _converted(world, "ray.tune")
+        self._space = _convert_space(world, "ray.tune")
         # what BasicVariantGenerator(random_state=seed) makes of its seed (tune/search/sample.py)
         self._rng = np.random.default_rng(seed)
         # The resource is steps; rungs come at the first validation and at 4, 16, … times as many.
@@ -89,10 +89,10 @@ class RayTune:
 
         # BasicVariantGenerator draws each of its samples so (tune/search/basic_variant.py); it would itself
         # ask for an experiment with a trainable.
-        _, sampled = next(generate_variants(self._space, random_state=self._rng))
+        _, sampled_params = next(generate_variants(self._space, random_state=self._rng))
         number = len(self._runs)
         trial = _RayTrial(f"{number:05d}")
-        run = _Run(trial, self._spec.parameters("search", sampled), seed=1000 * self._seed + number)
+        run = _Run(trial, self._spec.parameters("search", sampled_params), seed=1000 * self._seed + number)
         self._runs.append(run)
         self._scheduler.on_trial_add(None, trial)
         return Job(run, run.parameters, run.seed)
@@ -112,12 +112,12 @@ class RayTune:
         result = {_RESOURCE: self._rungs[run.trained - 1], _METRIC: run.last}
         self._scheduler.on_trial_complete(None, run.trial, result)
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         # ResultGrid.get_best_result (tune/result_grid.py) has scope="last": the last result of every trial,
         # running ones and those stopped early included. Of equals it takes the first (get_best_trial,
         # tune/analysis/experiment_analysis.py).
-        known = [run for run in self._runs if not math.isnan(run.last)]
-        return max(known, key=lambda run: self._sign * run.last).parameters if known else None
+        reported_runs = [run for run in self._runs if not math.isnan(run.last)]
+        return max(reported_runs, key=lambda run: self._sign * run.last).parameters if reported_runs else None
 
 
 class SyneTune:
@@ -152,7 +152,7 @@ class SyneTune:
         The random searcher of 0.16 draws from there whatever seed it is given
         (syne_tune/optimizer/schedulers/searchers/random_searcher.py), and so does the one of BOHB.
         """
-        before = np.random.get_state()
+        random_state = np.random.get_state()
         np.random.set_state(self._chance)
         try:
             with warnings.catch_warnings():
@@ -160,7 +160,7 @@ class SyneTune:
                 yield
         finally:
             self._chance = np.random.get_state()
-            np.random.set_state(before)
+            np.random.set_state(random_state)
 
     def ask(self) -> Job | None:
         from syne_tune.backend.trial_status import Trial
@@ -176,8 +176,8 @@ class SyneTune:
             return Job(run, run.parameters, run.seed, begun=run.trained)
         # when a trial was made is read by nothing that is called here
         trial = Trial(number, suggestion.config.copy(), datetime.fromtimestamp(0, UTC))
-        sampled = {name: suggestion.config[name] for name in self._names}
-        run = _Run(trial, self._spec.parameters("search", sampled), seed=1000 * self._seed + number)
+        sampled_params = {name: suggestion.config[name] for name in self._names}
+        run = _Run(trial, self._spec.parameters("search", sampled_params), seed=1000 * self._seed + number)
         self._runs.append(run)
         with self._theirs():
             self._scheduler.on_trial_add(trial)
@@ -205,14 +205,14 @@ class SyneTune:
         # on_trial_complete no longer; at max_t that decision is always taken.
         self._scheduler.on_trial_remove(job.handle.trial)
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         # Tuner.best_config (syne_tune/tuner.py) takes the best of all results, those on the way included; the
         # first of equals (print_best_metric_found, syne_tune/tuning_status.py).
-        known = [run for run in self._runs if run.trained]
-        return max(known, key=lambda run: run.best).parameters if known else None
+        trained_runs = [run for run in self._runs if run.trained]
+        return max(trained_runs, key=lambda run: run.best).parameters if trained_runs else None
 
 
-def _converted(world: World, module: str) -> dict[str, Any]:
+def _convert_space(world: World, module: str) -> dict[str, Any]:
     """Return the search space in the domains of a module; both tools give them the same three names."""
     from importlib import import_module
 
@@ -225,17 +225,17 @@ def _converted(world: World, module: str) -> dict[str, Any]:
         draw = domains.loguniform if distribution.log else domains.uniform
         return draw(distribution.low, distribution.high)
 
-    return {name: domain(each) for name, each in world.spec.space().items()}
+    return {name: domain(distribution) for name, distribution in world.spec.space().items()}
 
 
-def _current(name: str) -> Callable[[World, int], Tuner]:
+def _scheduler_maker(name: str) -> Callable[[World, int], Tuner]:
     """Return what makes a scheduler of Syne Tune 0.16 by its name among the baselines."""
 
     def scheduler(world: World, seed: int) -> Any:
         from syne_tune.optimizer import baselines
 
         return getattr(baselines, name)(
-            _converted(world, "syne_tune.config_space"),
+            _convert_space(world, "syne_tune.config_space"),
             metric=_METRIC,
             time_attr=_RESOURCE,
             max_t=len(world.rungs),
@@ -255,7 +255,7 @@ def _legacy(name: str) -> Callable[[World, int], Tuner]:
         except ImportError as error:
             raise ImportError(f"{name} needs syne-tune[gpsearchers]==0.14.2, the last with it") from error
         return getattr(legacy_baselines, name)(
-            _converted(world, "syne_tune.config_space"),
+            _convert_space(world, "syne_tune.config_space"),
             metric=_METRIC,
             resource_attr=_RESOURCE,
             max_t=len(world.rungs),
@@ -268,9 +268,9 @@ def _legacy(name: str) -> Callable[[World, int], Tuner]:
 
 OTHERS: dict[str, Callable[[World, int], Tuner]] = {
     "Ray Tune ASHA": RayTune,
-    "Syne Tune ASHA": _current("ASHA"),
-    "Syne Tune BOHB": _current("BOHB"),
-    "Syne Tune ASHACQR": _current("ASHACQR"),
+    "Syne Tune ASHA": _scheduler_maker("ASHA"),
+    "Syne Tune BOHB": _scheduler_maker("BOHB"),
+    "Syne Tune ASHACQR": _scheduler_maker("ASHACQR"),
     "Syne Tune MOBSTER": _legacy("MOBSTER"),
     "Syne Tune DyHPO": _legacy("DyHPO"),
 }

@@ -31,17 +31,17 @@ def is_peer(tuner: str) -> bool:
     return not tuner.startswith(OURS)
 
 
-def which(result: dict[str, Any]) -> tuple[Any, ...]:
+def result_key(result: dict[str, Any]) -> tuple[Any, ...]:
     """Return what tells one search from another."""
     return tuple(result[name] for name in _WHICH)
 
 
-def known(lines: Path = LINES) -> list[dict[str, Any]]:
+def load_results(lines: Path = LINES) -> list[dict[str, Any]]:
     """Return what there is of all searches; of one that was run again, the last result."""
     rows: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
     if lines.exists():
         rows += [json.loads(line) for line in lines.read_text().splitlines()]
-    return list({which(row): row for row in rows}.values())
+    return list({result_key(row): row for row in rows}.values())
 
 
 def keep(result: dict[str, Any], lines: Path = LINES) -> None:
@@ -62,7 +62,7 @@ def of_worlds(
         first: Repetition from which on tempopt's own count.
     """
     marks = {task: world.mark for task, world in worlds.items()}
-    of_these = [row for row in known(lines) if row["world"] == marks.get(row["task"])]
+    of_these = [row for row in load_results(lines) if row["world"] == marks.get(row["task"])]
     return [row for row in of_these if row["repetition"] >= first or is_peer(row["tuner"])]
 
 

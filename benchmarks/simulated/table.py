@@ -1,4 +1,4 @@
-"""The table of searches: what each would name comes to in truth, by trainings spent."""
+"""The table of searches: the true value of what each would name, by trainings spent."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ _BOOTSTRAPS = 500
 Array = NDArray[np.float64]
 
 
-def at(result: dict[str, Any], trainings: float) -> float:
+def share_at(result: dict[str, Any], trainings: float) -> float:
     """Return the share of the best known gain that the selection has after so many full trainings."""
-    found = [share for s, share in zip(result["steps"], result["share"], strict=True) if s <= trainings]
-    return found[-1] if found else 0.0
+    shares = [share for s, share in zip(result["steps"], result["share"], strict=True) if s <= trainings]
+    return shares[-1] if shares else 0.0
 
 
 def curve(results: Sequence[dict[str, Any]], budget: int) -> Array:
     """Return the share that each search has selected, by trainings spent, shape (searches, times)."""
-    found: Array = np.array([[at(each, spent) for spent in _times(budget)] for each in results])
-    return found
+    shares: Array = np.array(
+        [[share_at(result, num_trainings) for num_trainings in _times(budget)] for result in results]
+    )
+    return shares
 
 
 def _times(budget: int) -> Array:
@@ -36,21 +38,21 @@ def _times(budget: int) -> Array:
 
 def crossing(shares_RT: Array, level: float) -> float:
     """Return trainings until the mean share is at a level and stays there; inf: it does not."""
-    below = np.flatnonzero(shares_RT.mean(axis=0) < level - 1e-9)
-    place = int(below[-1]) + 1 if len(below) else 0
-    return float((place + 1) / 2) if place < shares_RT.shape[1] else float("inf")
+    indices = np.flatnonzero(shares_RT.mean(axis=0) < level - 1e-9)
+    index = int(indices[-1]) + 1 if len(indices) else 0
+    return float((index + 1) / 2) if index < shares_RT.shape[1] else float("inf")
 
 
 def interval(shares_RT: Array, level: float) -> tuple[float, float]:
     """Return a 95 % interval of :func:`crossing`, by bootstrap over the searches."""
     rng = np.random.default_rng(0)
     draws = rng.integers(len(shares_RT), size=(_BOOTSTRAPS, len(shares_RT)))
-    many = [crossing(shares_RT[draw], level) for draw in draws]
-    low, high = np.quantile(many, [0.025, 0.975], method="nearest")
+    crossings = [crossing(shares_RT[draw], level) for draw in draws]
+    low, high = np.quantile(crossings, [0.025, 0.975], method="nearest")
     return float(low), float(high)
 
 
-def decided(shares_RT: Array, gain: float, deviation: float) -> tuple[float, float]:
+def cost_of_verdict(shares_RT: Array, gain: float, deviation: float) -> tuple[float, float]:
     """Return trainings until the verdict's 95 % interval is narrower than half the gain, and when to confirm.
 
     What is selected after some trainings is confirmed on pairs of fresh seeds, of two trainings each, until
@@ -75,26 +77,26 @@ def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, World]) -> None
     """Print what the searches came to, task by task, and over all tasks."""
     by_task: dict[str, dict[str, Array]] = {}
     for task, world in worlds.items():
-        of_task = [each for each in results if each["task"] == task]
+        of_task = [result for result in results if result["task"] == task]
         if not of_task:
             continue
-        budget = max(each["budget"] for each in of_task)
-        names = list(dict.fromkeys(each["tuner"] for each in of_task))
+        budget = max(result["budget"] for result in of_task)
+        names = list(dict.fromkeys(result["tuner"] for result in of_task))
         by_task[task] = {n: curve([e for e in of_task if e["tuner"] == n], budget) for n in names}
         _shares(world, of_task, by_task[task])
     for name in (OURS, f"{OURS}, no pruning"):
-        _over_best_peer(name, {task: each for task, each in by_task.items() if name in each}, worlds)
+        _over_best_peer(name, {task: curves for task, curves in by_task.items() if name in curves}, worlds)
 
 
 def end_of_best_peer(curves: Mapping[str, Array]) -> float:
     """Return the share that the best peer has when all is spent."""
-    return max((float(each[:, -1].mean()) for name, each in curves.items() if is_peer(name)), default=1.0)
+    return max((float(curve[:, -1].mean()) for name, curve in curves.items() if is_peer(name)), default=1.0)
 
 
 def ratio(name: str, curves: Mapping[str, Array]) -> float:
     """Return trainings until one has what the best peer has in the end, over the least of a peer."""
     level = end_of_best_peer(curves)
-    first = min(crossing(each, level) for other, each in curves.items() if is_peer(other))
+    first = min(crossing(curve, level) for tuner, curve in curves.items() if is_peer(tuner))
     return crossing(curves[name], level) / first
 
 
@@ -103,31 +105,34 @@ def _over_best_peer(
 ) -> None:
     """Print the ratio to the best peer: of each task, and the mean, with intervals by bootstrap."""
     rng = np.random.default_rng(0)
-    found, drawn = {}, {}
+    ratios, bootstrap_ratios = {}, {}
     for task, curves in by_task.items():
         if not any(map(is_peer, curves)):
             continue
-        found[task] = ratio(name, curves)
-        again = [
-            {n: each[rng.integers(len(each), size=len(each))] for n, each in curves.items()}
+        ratios[task] = ratio(name, curves)
+        resampled_curves = [
+            {n: curve[rng.integers(len(curve), size=len(curve))] for n, curve in curves.items()}
             for _ in range(_BOOTSTRAPS)
         ]
-        drawn[task] = np.array([ratio(name, each) for each in again])
-    with_gain = [task for task in found if worlds[task].floor == worlds[task].baseline]
+        bootstrap_ratios[task] = np.array([ratio(name, curves) for curves in resampled_curves])
+    with_gain = [task for task in ratios if worlds[task].floor == worlds[task].baseline]
     print(f"\n{name}: trainings to what the best peer has in the end, over what that peer takes (95 %)")
-    for task in found:
-        _print_ratio(task, [task], found, drawn)
-    if len(found) > 1:
-        _print_ratio("mean of the tasks with a gain", with_gain, found, drawn)
-        _print_ratio("mean of all", list(found), found, drawn)
+    for task in ratios:
+        _print_ratio(task, [task], ratios, bootstrap_ratios)
+    if len(ratios) > 1:
+        _print_ratio("mean of the tasks with a gain", with_gain, ratios, bootstrap_ratios)
+        _print_ratio("mean of all", list(ratios), ratios, bootstrap_ratios)
 
 
 def _print_ratio(
-    what: str, tasks: Sequence[str], found: Mapping[str, float], drawn: Mapping[str, Array]
+    title: str, tasks: Sequence[str], ratios: Mapping[str, float], bootstrap_ratios: Mapping[str, Array]
 ) -> None:
-    low, high = np.quantile(sum(drawn[task] for task in tasks) / len(tasks), [0.025, 0.975], method="nearest")
-    mean = np.mean([found[task] for task in tasks])
-    print(f"{what}: {_until(round(float(mean), 2))} ({_until(round(low, 2))} to {_until(round(high, 2))})")
+    low, high = np.quantile(
+        sum(bootstrap_ratios[task] for task in tasks) / len(tasks), [0.025, 0.975], method="nearest"
+    )
+    mean = np.mean([ratios[task] for task in tasks])
+    cells = [_trainings_text(round(float(trainings), 2)) for trainings in (mean, low, high)]
+    print(f"{title}: {cells[0]} ({cells[1]} to {cells[2]})")
 
 
 def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str, Array]) -> None:
@@ -140,21 +145,28 @@ def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str
     head = ["search", "searches", *map(str, points[:-1]), f"{points[-1]} trainings", "to 95 %", "to L"]
     head += ["sets that are better", "to a verdict (of it searching)", "good ones ended"]
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
-    known, deviation = world.best - world.floor, world.pair_deviation()
-    space = np.sort((world.truth(world.drawn(1)) - world.floor) / known)
+    headroom, deviation = world.best - world.floor, world.pair_deviation()
+    space = np.sort((world.truth(world.draw_sets(1)) - world.floor) / headroom)
     for name, shares in curves.items():
-        own = [each for each in results if each["tuner"] == name]
+        tuner_results = [result for result in results if result["tuner"] == name]
         cells = [_mean_and_range(shares[:, 2 * point - 1]) for point in points]
-        for wanted in (ENOUGH, level):
-            crossed, between = crossing(shares, wanted), interval(shares, wanted)
-            sure = {crossed, *between} == {float("inf")}
-            cells.append(_until(crossed) + ("" if sure else f" ({' to '.join(map(_until, between))})"))
+        for target in (ENOUGH, level):
+            num_trainings, bounds = crossing(shares, target), interval(shares, target)
+            is_certain = {num_trainings, *bounds} == {float("inf")}
+            cells.append(
+                _trainings_text(num_trainings)
+                + ("" if is_certain else f" ({' to '.join(map(_trainings_text, bounds))})")
+            )
         cells.append(f"{np.median(1 - np.searchsorted(space, shares[:, -1]) / len(space)):.1%}")
-        total, begun = decided(shares, abs(known), deviation) if gain else (0.0, 0.0)
-        cells.append(f"{_until(total)} ({begun:g})" if gain else "no gain to show")
-        good = sum(each["good"] for each in own)
-        cells.append(f"{sum(each['good_ended'] for each in own) / good:.0%}" if good else "none tried")
-        print(f"| {name} | {len(own)} | {' | '.join(cells)} |", flush=True)
+        total, verdict_cost = cost_of_verdict(shares, abs(headroom), deviation) if gain else (0.0, 0.0)
+        cells.append(f"{_trainings_text(total)} ({verdict_cost:g})" if gain else "no gain to show")
+        num_good = sum(result["good"] for result in tuner_results)
+        cells.append(
+            f"{sum(result['good_ended'] for result in tuner_results) / num_good:.0%}"
+            if num_good
+            else "none tried"
+        )
+        print(f"| {name} | {len(tuner_results)} | {' | '.join(cells)} |", flush=True)
 
 
 def _mean_and_range(shares: Array) -> str:
@@ -162,5 +174,5 @@ def _mean_and_range(shares: Array) -> str:
     return f"{shares.mean():.2f} ({low:.2f} to {high:.2f})"
 
 
-def _until(trainings: float) -> str:
+def _trainings_text(trainings: float) -> str:
     return f"{trainings:g}" if np.isfinite(trainings) else "never"

@@ -43,8 +43,8 @@ class Optuna:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = self._study.ask(fixed_distributions=self._space)
-        whole = self._spec.parameters("search", trial.params)
-        return Job(trial, whole, seed=1000 * self._seed + trial.number)
+        params = self._spec.parameters("search", trial.params)
+        return Job(trial, params, seed=1000 * self._seed + trial.number)
 
     def report(self, job: Job, step: int, value: float) -> Wish:
         job.handle.report(value, step)
@@ -54,16 +54,16 @@ class Optuna:
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         self._study.tell(job.handle, value, state=state)
 
-    def selected(self) -> Parameters | None:
-        found = self.named(1)
-        return found[0] if found else None
+    def best_set(self) -> Parameters | None:
+        sets = self.best_sets(1)
+        return sets[0] if sets else None
 
-    def named(self, count: int) -> list[Parameters]:
+    def best_sets(self, count: int) -> list[Parameters]:
         """Return the sets with the best values seen, the best one first."""
         sign = -1.0 if self._spec.study.direction == "maximize" else 1.0
         complete = sorted((t for t in self.trials() if t.value is not None), key=lambda t: sign * t.value)
         wholes = [self._spec.parameters("search", trial.params) for trial in complete]
-        return [each for place, each in enumerate(wholes) if each not in wholes[:place]][:count]
+        return [params for index, params in enumerate(wholes) if params not in wholes[:index]][:count]
 
     def trials(self) -> list[FrozenTrial]:
         """Return the trials that came to their end."""
@@ -101,7 +101,7 @@ class Tempopt:
         self._maximize = world.spec.study.direction == "maximize"
         self._strategy = KnowledgeGradient(
             self._space,
-            lambda sampled: features(self._spec.parameters("search", sampled)),
+            lambda sampled_params: features(self._spec.parameters("search", sampled_params)),
             maximize=self._maximize,
             streams=streams,
             seed=seed,
@@ -112,51 +112,55 @@ class Tempopt:
 
     def ask(self) -> Job | None:
         number = len(self._trials)
-        known = self._known(number)
-        if any(trial.state == TrialState.RUNNING for trial in known):
+        trials = self._trials_before(number)
+        if any(trial.state == TrialState.RUNNING for trial in trials):
             return None
         seed = derive(self._seed, "sampler", number)
-        params = self._strategy.ask(known, self._trials[len(known) :], number=number, seed=seed, fixed={})
+        params = self._strategy.ask(trials, self._trials[len(trials) :], number=number, seed=seed, fixed={})
         if params is None:
             params = first_trial(self._spec, "search", number, seed=self._seed)
         stream = number if self._streams is None else number % self._streams
         self._trials.append(
             frozen(number, state=TrialState.RUNNING, distributions=self._space, params=params)
         )
-        whole = self._spec.parameters("search", params)
-        return Job(number, whole, seed=1000 * self._seed + stream)
+        full_params = self._spec.parameters("search", params)
+        return Job(number, full_params, seed=1000 * self._seed + stream)
 
-    def _known(self, number: int) -> list[FrozenTrial]:
+    def _trials_before(self, number: int) -> list[FrozenTrial]:
         return self._trials[: max(0, number - self._parallel + 1)]
 
     def report(self, job: Job, step: int, value: float) -> Wish:
-        own = self._trials[job.handle]
-        own.intermediate_values[step] = value
-        return "end" if self._prunes and self._strategy.prune(self._known(own.number), own) else "go on"
+        trial = self._trials[job.handle]
+        trial.intermediate_values[step] = value
+        return (
+            "end"
+            if self._prunes and self._strategy.prune(self._trials_before(trial.number), trial)
+            else "go on"
+        )
 
     def end(self, job: Job, value: float | None) -> None:
-        own = self._trials[job.handle]
-        own.state = TrialState.PRUNED if value is None else TrialState.COMPLETE
-        own.value = value
+        trial = self._trials[job.handle]
+        trial.state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        trial.value = value
         if value is not None:
-            own.intermediate_values[self._rungs[-1]] = value
+            trial.intermediate_values[self._rungs[-1]] = value
             self._stale = True
 
-    def selected(self) -> Parameters | None:
+    def best_set(self) -> Parameters | None:
         if self._stale:
             self._stale = False
-            self._selected = self.named(1)[0]
+            self._selected = self.best_sets(1)[0]
         return self._selected
 
-    def named(self, count: int) -> list[Parameters]:
+    def best_sets(self, count: int) -> list[Parameters]:
         """Return the sets that the search would name, the best single one first."""
-        over = [t for t in self._trials if t.state != TrialState.RUNNING]
-        found = self._strategy.recommend(over, count=count, seed=self._seed)
-        if not found:
+        ended_trials = [t for t in self._trials if t.state != TrialState.RUNNING]
+        sets = self._strategy.recommend(ended_trials, count=count, seed=self._seed)
+        if not sets:
             sign = -1.0 if self._maximize else 1.0
-            complete = sorted((t for t in over if t.value is not None), key=lambda t: sign * t.value)  # type: ignore[operator]
-            found = [trial.params for trial in complete[:count]]
-        return [self._spec.parameters("search", each) for each in found]
+            complete = sorted((t for t in ended_trials if t.value is not None), key=lambda t: sign * t.value)  # type: ignore[operator]
+            sets = [trial.params for trial in complete[:count]]
+        return [self._spec.parameters("search", params) for params in sets]
 
 
 Make = Callable[[World, int], Any]

@@ -78,7 +78,7 @@ _MANY = {
     "optimizer": ["adam", "sgd", "lion"],
     "norm": ["layer", "rms", "none", "batch"],
     "layers": {"low": 1, "high": 8},
-    **{f"x{place}": _UNIT for place in range(3)},
+    **{f"x{index}": _UNIT for index in range(3)},
 }
 _ONLY = {"temperature_init": [1.0]}
 
@@ -105,7 +105,7 @@ KINDS = (
 """All classes."""
 
 
-class Unseen:
+class UnseenWorld:
     """One world.
 
     Args:
@@ -133,7 +133,7 @@ class Unseen:
     def _draw_hills(self, rng: np.random.Generator) -> None:
         """Draw where it is best, until that is better than τ = 1 by enough."""
         heights: tuple[float, ...] = (1.0, *_OTHER_HILLS)[: self.kind.hills]
-        first = self._described(self.first)
+        first = self._coordinates_of(self.first)
         while True:
             tops = [self._random(rng) for _ in heights]
             if self.kind.edge:
@@ -141,14 +141,18 @@ class Unseen:
                 tops[0] = self.spec.parameters(
                     "search", {**tops[0], "temperature_init": float(end), "schedule": "constant"}
                 )
-            self._hills = [(h, self._described(top)) for h, top in zip(heights, tops, strict=True)]
+            self._hills = [(h, self._coordinates_of(top)) for h, top in zip(heights, tops, strict=True)]
             self.best_set = tops[0]
             self._weights = rng.dirichlet(np.ones(len(first[0]))) if len(first[0]) else np.zeros(0)
             self._prices = {
                 name: dict(
-                    zip(map(repr, each.choices), rng.uniform(0.1, 0.8, len(each.choices)), strict=True)
+                    zip(
+                        map(repr, distribution.choices),
+                        rng.uniform(0.1, 0.8, len(distribution.choices)),
+                        strict=True,
+                    )
                 )
-                for name, each in self._choices.items()
+                for name, distribution in self._choices.items()
             }
             self._base, self._unit = 0.0, 1.0
             gain = self._hill(self.best_set) - self._hill(self.first)
@@ -160,54 +164,56 @@ class Unseen:
     def _choices(self) -> dict[str, CategoricalDistribution]:
         """The choices that are no part of a plan of τ."""
         return {
-            name: each
-            for name, each in self._space.items()
-            if isinstance(each, CategoricalDistribution) and name not in TEMPERATURE_PARAMETERS
+            name: distribution
+            for name, distribution in self._space.items()
+            if isinstance(distribution, CategoricalDistribution) and name not in TEMPERATURE_PARAMETERS
         }
 
     @cached_property
     def first(self) -> dict[str, Any]:
         """The set at τ = 1 with numbers in the middle of their ranges and the first of the choices."""
-        found: dict[str, Any] = {}
-        for name, each in self._space.items():
+        params: dict[str, Any] = {}
+        for name, distribution in self._space.items():
             if name == "schedule":
-                found[name] = "constant"
-            elif isinstance(each, CategoricalDistribution):
-                found[name] = each.choices[0]
+                params[name] = "constant"
+            elif isinstance(distribution, CategoricalDistribution):
+                params[name] = distribution.choices[0]
             else:
-                found[name] = 1.0 if name in TEMPERATURE_PARAMETERS else _at(each, 0.5)
-        return self.spec.parameters("search", found)
+                params[name] = 1.0 if name in TEMPERATURE_PARAMETERS else _value_at(distribution, 0.5)
+        return self.spec.parameters("search", params)
 
     def _random(self, rng: np.random.Generator) -> dict[str, Any]:
-        return self.spec.parameters("search", {n: _at(each, rng.random()) for n, each in self._space.items()})
+        return self.spec.parameters(
+            "search", {n: _value_at(distribution, rng.random()) for n, distribution in self._space.items()}
+        )
 
-    def _described(self, parameters: Parameters) -> tuple[Array, dict[str, str]]:
+    def _coordinates_of(self, parameters: Parameters) -> tuple[Array, dict[str, str]]:
         """Return the course of τ and the numbers, each of a range of 1, and the choices."""
-        found: list[float] = []
+        coordinates: list[float] = []
         if self.kind.tau_matters:
             plan = course(parameters)
-            found += [plan.mean / _SPAN, plan.last / _SPAN]
-        found += [
-            _place(each, parameters[name])
-            for name, each in self._space.items()
+            coordinates += [plan.mean / _SPAN, plan.last / _SPAN]
+        coordinates += [
+            _position(distribution, parameters[name])
+            for name, distribution in self._space.items()
             if name not in TEMPERATURE_PARAMETERS and name not in self._choices
         ]
-        return np.array(found), {name: repr(parameters[name]) for name in self._choices}
+        return np.array(coordinates), {name: repr(parameters[name]) for name in self._choices}
 
     def _hill(self, parameters: Parameters) -> float:
         """Return the height of the highest hill above a set, 0 to 1."""
-        own, chosen = self._described(parameters)
-        found = []
+        coordinates, choices = self._coordinates_of(parameters)
+        heights = []
         for height, (top, best) in self._hills:
-            fall = _STEEP * float(self._weights @ (own - top) ** 2)
-            fall += sum(self._prices[n][chosen[n]] for n in chosen if chosen[n] != best[n])
-            found.append(height * math.exp(-fall))
-        return max(found)
+            fall = _STEEP * float(self._weights @ (coordinates - top) ** 2)
+            fall += sum(self._prices[n][choices[n]] for n in choices if choices[n] != best[n])
+            heights.append(height * math.exp(-fall))
+        return max(heights)
 
     def _beyond(self, parameters: Parameters) -> float:
         """Return how much farther from 1 τ is than at the best place, as a share of its range."""
-        best, own = course(self.best_set).mean / _SPAN, course(parameters).mean / _SPAN
-        return (own - best) * math.copysign(1.0, best)
+        best, course_mean = course(self.best_set).mean / _SPAN, course(parameters).mean / _SPAN
+        return (course_mean - best) * math.copysign(1.0, best)
 
     def collapse_rate(self, parameters: Parameters) -> float:
         """Return how probable it is that a training collapses."""
@@ -216,31 +222,31 @@ class Unseen:
         return _ALWAYS + (0.5 - _ALWAYS) * min(max(self._beyond(parameters) / 0.15, 0.0), 1.0)
 
     def worth(self, parameters: Parameters) -> float:
-        """Return what a set comes to in the mean over seeds, as a share of the known gain."""
+        """Return a set's mean value over seeds, as a share of the known gain."""
         return self._calm(parameters) - self.kind.collapse * (self.collapse_rate(parameters) - _ALWAYS)
 
     def _calm(self, parameters: Parameters) -> float:
-        found = (self._hill(parameters) - self._base) / self._unit
-        over = self.kind.cliff and self._beyond(parameters) > 0.02
-        return found - self.kind.cliff * bool(over)
+        height = (self._hill(parameters) - self._base) / self._unit
+        is_beyond = self.kind.cliff and self._beyond(parameters) > 0.02
+        return height - self.kind.cliff * bool(is_beyond)
 
-    def truth(self, many: Sequence[Parameters]) -> Array:
-        """Return what sets come to in the mean over seeds."""
-        return np.array([self.worth(each) for each in many])
+    def truth(self, sets: Sequence[Parameters]) -> Array:
+        """Return the mean values of sets over seeds."""
+        return np.array([self.worth(params) for params in sets])
 
     def train(self, parameters: Parameters, seed: int) -> Training:
         """Return a training; the same for sets of the same effect and the same seed."""
-        own = np.random.default_rng([self._mark, seed, _number(*self._effect(parameters))])
-        drawn = self._noise(own, 2 + len(RUNGS))
-        end = self._calm(parameters) + self.kind.noise * drawn[0]
+        run_rng = np.random.default_rng([self._mark, seed, _number(*self._effect(parameters))])
+        noise = self._noise(run_rng, 2 + len(RUNGS))
+        end = self._calm(parameters) + self.kind.noise * noise[0]
         end += 0.5 * self.kind.noise * self._noise(np.random.default_rng([self._mark, seed]), 1)[0]
         if self.kind.collapse:
             # the rate that there always is costs every set the same
-            end += self.kind.collapse * (_ALWAYS - float(own.random() < self.collapse_rate(parameters)))
-        done = np.array(RUNGS) / self.total_steps
-        grown = (1.0 - np.exp(-4.0 * done)) / (1.0 - math.exp(-4.0))
-        early = _SEEN_EARLY * self.kind.noise * (1.0 - done) * drawn[2:]
-        curve = _EARLY_START + (end - _EARLY_START) * grown + early
+            end += self.kind.collapse * (_ALWAYS - float(run_rng.random() < self.collapse_rate(parameters)))
+        fractions = np.array(RUNGS) / self.total_steps
+        growth = (1.0 - np.exp(-4.0 * fractions)) / (1.0 - math.exp(-4.0))
+        early_noise = _SEEN_EARLY * self.kind.noise * (1.0 - fractions) * noise[2:]
+        curve = _EARLY_START + (end - _EARLY_START) * growth + early_noise
         return Training(final=curve, current=curve)
 
     def _noise(self, rng: np.random.Generator, count: int) -> Array:
@@ -250,35 +256,35 @@ class Unseen:
 
     def _effect(self, parameters: Parameters) -> tuple[Any, ...]:
         plan = course(parameters)
-        others = {n: parameters[n] for n in self._space if n not in TEMPERATURE_PARAMETERS}
-        return round(plan.mean, 9), round(plan.first, 9), round(plan.last, 9), json.dumps(others)
+        other_params = {n: parameters[n] for n in self._space if n not in TEMPERATURE_PARAMETERS}
+        return round(plan.mean, 9), round(plan.first, 9), round(plan.last, 9), json.dumps(other_params)
 
 
-def _at(distribution: Any, place: float) -> Any:
+def _value_at(distribution: Any, position: float) -> Any:
     """Return the value at a place from 0 to 1, all values of a grid and all choices being as likely."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[
-            min(int(place * len(distribution.choices)), len(distribution.choices) - 1)
+            min(int(position * len(distribution.choices)), len(distribution.choices) - 1)
         ]
     low, high, step = distribution.low, distribution.high, distribution.step
     if step is not None and not distribution.log:
-        return low + step * min(int(place * ((high - low) / step + 1)), round((high - low) / step))
-    return low * (high / low) ** place if distribution.log else low + place * (high - low)
+        return low + step * min(int(position * ((high - low) / step + 1)), round((high - low) / step))
+    return low * (high / low) ** position if distribution.log else low + position * (high - low)
 
 
-def _place(distribution: Any, value: float) -> float:
+def _position(distribution: Any, value: float) -> float:
     low, high = distribution.low, distribution.high
     if distribution.log:
         return math.log(value / low) / math.log(high / low)
     return float((value - low) / (high - low))
 
 
-def _number(*given: object) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(given).encode(), digest_size=6).digest(), "big")
+def _number(*args: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(args).encode(), digest_size=6).digest(), "big")
 
 
-WORLDS: dict[str, Callable[[int], Unseen]] = {
-    kind.name: lambda draw, kind=kind: Unseen(kind, draw)  # type: ignore[misc]
+WORLDS: dict[str, Callable[[int], UnseenWorld]] = {
+    kind.name: lambda draw, kind=kind: UnseenWorld(kind, draw)  # type: ignore[misc]
     for kind in KINDS
 }
 """What makes a world of a class, by the name of the class."""

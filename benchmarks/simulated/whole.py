@@ -26,7 +26,7 @@ from tempopt.workers.messages import Evaluation, guard_name
 
 
 class World(Protocol):
-    """What trainings come to.
+    """The values of trainings.
 
     A world may have a method ``measure(parameters, seed, evaluation)`` as well: what a training is
     worth at its end under any temperature (``benchmarks.simulated.worlds``). One that has none says what its
@@ -40,21 +40,21 @@ class World(Protocol):
         """Return a training; the same for the same parameters and seed."""
 
 
-def row(new: NewTicket, id: int, **fields: Any) -> TicketRow:
+def row(ticket: NewTicket, id: int, **fields: Any) -> TicketRow:
     """Return a ticket as the store would have it."""
     values: dict[str, Any] = dict.fromkeys(
-        each.name for each in dataclasses.fields(TicketRow) if each.default is dataclasses.MISSING
+        field.name for field in dataclasses.fields(TicketRow) if field.default is dataclasses.MISSING
     )
-    known = {each.name: getattr(new, each.name) for each in dataclasses.fields(new)}
+    fields_of_ticket = {field.name: getattr(ticket, field.name) for field in dataclasses.fields(ticket)}
     return TicketRow(**{**values, "id": id, "study_id": 1, "state": "waiting", "attempt": 1, "seconds": 0.0,
-                        **known, **fields})  # fmt: skip
+                        **fields_of_ticket, **fields})  # fmt: skip
 
 
-class Whole:
+class StudySimulation:
     """One study.
 
     Args:
-        world: What trainings come to.
+        world: The values of trainings.
         spec: The study's spec, of the world's task.
         earlier: What it has kept of earlier studies.
         weighs: Whether the search is told what its runs measure of guarded metrics.
@@ -86,25 +86,27 @@ class Whole:
         """Run the study to its end and return its verdict; None: there is nothing to compare."""
         return next(self.rounds(1, 0))
 
-    def rounds(self, count: int, more: int) -> Iterator[Verdict | None]:
+    def rounds(self, count: int, num_more: int) -> Iterator[Verdict | None]:
         """Run the study to its end, then ``count - 1`` times with more trials, and yield each verdict.
 
         Args:
             count: Verdicts.
-            more: Search trials that are added after each but the last, as ``resume --trials +N`` does.
+            num_more: Search trials that are added after each but the last, as ``resume --trials +N`` does.
         """
-        new = first_tickets(self._spec)
-        for left in reversed(range(count)):
-            while new:
-                for ticket in self._enter(new):
-                    self._skip(ticket) if self._ended(ticket) else self._do(ticket)
-                new = next_tickets(self.rows, self._spec, self._arms.recommend)
+        new_tickets = first_tickets(self._spec)
+        for num_remaining in reversed(range(count)):
+            while new_tickets:
+                for ticket in self._enter(new_tickets):
+                    self._skip(ticket) if self._is_ended(ticket) else self._do(ticket)
+                new_tickets = next_tickets(self.rows, self._spec, self._arms.recommend)
             yield conclude(self.rows, self.measurements, self._spec)
-            new = more_tickets(self.rows, self._spec, more) if left else []
+            new_tickets = more_tickets(self.rows, self._spec, num_more) if num_remaining else []
 
-    def searched(self) -> Iterator[TicketRow]:
+    def train_search(self) -> Iterator[TicketRow]:
         """Train the search tickets alone, and yield each when it is over."""
-        for ticket in self._enter([each for each in first_tickets(self._spec) if each.kind == "search"]):
+        for ticket in self._enter(
+            [ticket for ticket in first_tickets(self._spec) if ticket.kind == "search"]
+        ):
             self._do(ticket)
             yield self.rows[ticket.id]
 
@@ -112,24 +114,24 @@ class Whole:
         """Return the parameter sets that the search would name, the best single one first."""
         return self._arms.recommend("search", count)
 
-    def _enter(self, new: Sequence[NewTicket]) -> list[TicketRow]:
+    def _enter(self, tickets: Sequence[NewTicket]) -> list[TicketRow]:
         """Add tickets to the study; agents read it anew then, and so learn what the new ones are to try."""
         first = len(self.rows)
-        self.rows += [row(each, first + place) for place, each in enumerate(new)]
-        if any(each.sampled and each.parameters is None for each in new):
+        self.rows += [row(ticket, first + index) for index, ticket in enumerate(tickets)]
+        if any(ticket.sampled and ticket.parameters is None for ticket in tickets):
             self._arms = Arms(self._spec, self.rows, self.reports, earlier=self._earlier)
         return self.rows[first:]
 
-    def _ended(self, ticket: TicketRow) -> bool:
+    def _is_ended(self, ticket: TicketRow) -> bool:
         """Whether the search ends before this ticket; the tickets that it begins with are its first ones."""
         if ticket.kind != "search" or ticket.parameters is not None:
             return False
         if self._spec.study.limits.standard_errors is None:
             return False
-        own = [row for row in self.rows if (row.kind, row.round) == ("search", ticket.round)]
-        left = sum(row.state == "waiting" for row in own)
-        before = any(row.state == "withdrawn" for row in own)
-        return before or beyond_notice(self._spec, ticket, self._arms, num_left=left) is not None
+        search_rows = [row for row in self.rows if (row.kind, row.round) == ("search", ticket.round)]
+        num_left = sum(row.state == "waiting" for row in search_rows)
+        has_withdrawn = any(row.state == "withdrawn" for row in search_rows)
+        return has_withdrawn or beyond_notice(self._spec, ticket, self._arms, num_left=num_left) is not None
 
     def _skip(self, ticket: TicketRow) -> None:
         self.rows[ticket.id] = dataclasses.replace(ticket, state="withdrawn")
@@ -138,17 +140,17 @@ class Whole:
     def _do(self, ticket: TicketRow) -> None:
         arm: Any = ticket.arm
         if ticket.parameters is None:
-            sampled = self._arms.ask(ticket)
+            sampled_params = self._arms.ask(ticket)
             ticket = dataclasses.replace(
-                ticket, sampled=sampled, parameters=self._spec.parameters(arm, sampled)
+                ticket, sampled=sampled_params, parameters=self._spec.parameters(arm, sampled_params)
             )
             self._arms.asked(ticket)
         assert ticket.parameters is not None
         training = self._world.train(ticket.parameters, ticket.seed)
-        outcome, reports = self._watched(ticket, training)
+        outcome, reports = self._watch(ticket, training)
         last = max(reports)
         self.steps += last
-        value = reports[last] if ticket.kind in SAMPLED else self._measured(ticket, training)
+        value = reports[last] if ticket.kind in SAMPLED else self._measure(ticket, training)
         self.rows[ticket.id] = dataclasses.replace(
             ticket,
             state="done",
@@ -158,8 +160,8 @@ class Whole:
             total_steps=self._world.total_steps,
         )
         self.reports += [
-            Measurement(ticket_id=ticket.id, step=step, name="report", value=each)
-            for step, each in reports.items()
+            Measurement(ticket_id=ticket.id, step=step, name="report", value=value)
+            for step, value in reports.items()
         ]
         guards = self._searched_guards(ticket) if outcome == "complete" else []
         self.reports += guards
@@ -171,40 +173,45 @@ class Whole:
         """Measure what is guarded at the end of a run that searches."""
         if not self._weighs or ticket.kind not in SAMPLED:
             return []
-        asked = evaluations(ticket.kind, arms_of(ticket), self._spec, {}, ticket.parameters or {})
-        return self._guards(ticket, asked)
+        planned_evaluations = evaluations(
+            ticket.kind, arms_of(ticket), self._spec, {}, ticket.parameters or {}
+        )
+        return self._guards(ticket, planned_evaluations)
 
-    def _guards(self, ticket: TicketRow, asked: Sequence[Evaluation]) -> list[Measurement]:
+    def _guards(self, ticket: TicketRow, planned_evaluations: Sequence[Evaluation]) -> list[Measurement]:
         return [
             Measurement(
                 ticket_id=ticket.id,
                 step=self._world.total_steps,
-                name=guard_name(each.name, metric),
-                value=self._world.guarded(ticket.parameters, ticket.seed, each, metric),  # type: ignore[attr-defined]
+                name=guard_name(evaluation.name, metric),
+                value=self._world.guarded_value(ticket.parameters, ticket.seed, evaluation, metric),  # type: ignore[attr-defined]
             )
-            for each in asked
-            for metric in each.guards
+            for evaluation in planned_evaluations
+            for metric in evaluation.guards
         ]
 
-    def _measured(self, ticket: TicketRow, training: Training) -> float:
+    def _measure(self, ticket: TicketRow, training: Training) -> float:
         """Measure what is asked at the end of a run that judges, and return what becomes its value."""
         kind: Any = ticket.kind
         winner = {}
         if kind == "confirm":
             winner = winner_of(self.rows, self._spec, of_round=ticket.round) or {}
-        asked = evaluations(kind, arms_of(ticket), self._spec, winner, ticket.parameters or {})
-        found = {each.name: self._evaluated(ticket, training, each) for each in asked}
+        planned_evaluations = evaluations(kind, arms_of(ticket), self._spec, winner, ticket.parameters or {})
+        values = {
+            evaluation.name: self._evaluate(ticket, training, evaluation)
+            for evaluation in planned_evaluations
+        }
         self.measurements += [
             Measurement(ticket_id=ticket.id, step=self._world.total_steps, name=name, value=value)
-            for name, value in found.items()
+            for name, value in values.items()
             if value is not None
         ]
-        self.measurements += self._guards(ticket, asked)
-        value = found[counted(kind, self._spec)]
+        self.measurements += self._guards(ticket, planned_evaluations)
+        value = values[counted(kind, self._spec)]
         assert value is not None
         return value
 
-    def _evaluated(self, ticket: TicketRow, training: Training, evaluation: Evaluation) -> float | None:
+    def _evaluate(self, ticket: TicketRow, training: Training, evaluation: Evaluation) -> float | None:
         measure = getattr(self._world, "measure", None)
         if measure is not None:
             return float(measure(ticket.parameters, ticket.seed, evaluation))
@@ -212,7 +219,7 @@ class Whole:
             return None
         return float(training.test if evaluation.on == "test" else training.final[-1])
 
-    def _watched(self, ticket: TicketRow, training: Training) -> tuple[Any, dict[int, float]]:
+    def _watch(self, ticket: TicketRow, training: Training) -> tuple[Any, dict[int, float]]:
         reports: dict[int, float] = {}
         for step, value in zip(self._world.rungs, training.final, strict=True):
             reports[step] = float(value)
@@ -229,5 +236,5 @@ def sampled_by(name: str) -> dict[str, Any]:
 def with_study(spec: StudySpec, **study: Any) -> StudySpec:
     """Return a spec with other values in its ``study:`` section, and without the callbacks that recorded."""
     data = spec.to_json()
-    trainer = {name: each for name, each in data["trainer"].items() if name != "callbacks"}
+    trainer = {name: value for name, value in data["trainer"].items() if name != "callbacks"}
     return StudySpec.from_json({**data, "trainer": trainer, "study": {**data["study"], **study}})

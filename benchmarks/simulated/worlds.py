@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.courses import Course, course, together
+from benchmarks.simulated.courses import Course, course, mean_course
 from benchmarks.simulated.luck import OWN, PAIR, RUNGS, SHARED, Luck, Shape, luck, of_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
@@ -68,32 +68,32 @@ class Gain:
     def __post_init__(self) -> None:
         assert self.of != "schedule" or not self.inference, "no evaluation can make up for a schedule"
 
-    def trained(self, plan: Course) -> float:
+    def trained_gain(self, plan: Course) -> float:
         """Return what training under a plan is worth, were all of the gain training's."""
-        where = {"level": plan.mean, "schedule": plan.last - plan.first, "length": 0.0}[self.of]
-        return self._at(where, plan)
+        position = {"level": plan.mean, "schedule": plan.last - plan.first, "length": 0.0}[self.of]
+        return self._bump_at(position, plan)
 
-    def evaluated(self, plan: Course) -> float:
+    def evaluated_gain(self, plan: Course) -> float:
         """Return what evaluating at the end of a plan is worth, were all of the gain evaluation's."""
-        return self._at(plan.last, plan)
+        return self._bump_at(plan.last, plan)
 
-    def _at(self, where: float, plan: Course) -> float:
+    def _bump_at(self, position: float, plan: Course) -> float:
         best = self.size * PAIR
-        return best * plan.scaled if self.of == "length" else best * bump(where, _PEAKS[self.of])
+        return best * plan.scaled if self.of == "length" else best * bump(position, _PEAKS[self.of])
 
 
 _PEAKS = {"level": math.log(0.5), "schedule": math.log(0.25)}
 
 
-def bump(where: float, peak: float) -> float:
+def bump(position: float, peak: float) -> float:
     """Return a smooth function that is 0 at 0, 1 at its peak, and nowhere below -0.85."""
     width = 0.8 * abs(peak)
     foot = math.exp(-0.5 * (peak / width) ** 2)
-    return (math.exp(-0.5 * ((where - peak) / width) ** 2) - foot) / (1.0 - foot)
+    return (math.exp(-0.5 * ((position - peak) / width) ** 2) - foot) / (1.0 - foot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tied:
+class Coupling:
     """How temperature and the other parameters hang together, with the same best value for every τ.
 
     Args:
@@ -112,19 +112,23 @@ class Tied:
         shift = 0.0
         if self.how == "ridge":
             shift = -log_tau / math.log(_LR[1] / _LR[0])
-            return _squared(places[:1], shift) + _squared(places, 0.0) - _squared(places[:1], 0.0)
+            return (
+                _squared_distance(places[:1], shift)
+                + _squared_distance(places, 0.0)
+                - _squared_distance(places[:1], 0.0)
+            )
         if self.how == "moving":
             shift = -0.3 * math.tanh(log_tau)
-        return _squared(places, shift) * (math.exp(log_tau) if self.how == "flatter" else 1.0)
+        return _squared_distance(places, shift) * (math.exp(log_tau) if self.how == "flatter" else 1.0)
 
 
-def _squared(places: Sequence[float], shift: float) -> float:
-    return sum((place - best - shift) ** 2 for place, best in zip(places, _BEST, strict=False))
+def _squared_distance(places: Sequence[float], shift: float) -> float:
+    return sum((position - best - shift) ** 2 for position, best in zip(places, _BEST, strict=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collapse:
-    """Trainings that come to a bad end, each by itself.
+    """Trainings that end badly, each by itself.
 
     Args:
         at_one: How probable that is at τ = 1.
@@ -157,7 +161,7 @@ class Cost:
     margin: float
 
     def loss(self, plan: Course) -> float:
-        """Return what the loss comes to in the mean over seeds."""
+        """Return the mean of the loss over seeds."""
         return 1.0 + self.at_best * (plan.mean / _PEAKS["level"]) ** 2
 
 
@@ -174,13 +178,13 @@ class Made:
         curvature: What it costs to be off the best place of one of them by the whole of its range.
         gain: What temperature is worth; None: nothing.
         tied: How temperature and the others hang together; None: not at all.
-        collapse: Which trainings come to a bad end; None: none.
+        collapse: Which trainings end badly; None: none.
         cost: What temperature costs in another metric, which is guarded; None: nothing.
         named: Whether two temperatures have names; what temperature is worth is the mean over all that are
             searched, and so is what other parameters hang on.
         attends: Whether attention's is searched.
         read: Whether the metric changes with named temperatures at inference, so that they are tested there.
-        learned: Share of the gain that learned temperatures come to at the highest ratio of learning rates
+        learned: Share of the gain that learned temperatures reach at the highest ratio of learning rates
             that is tried, and half of it at any other.
         noise: Distribution of chance.
         uneven: Whether what is a training's own is wider the farther the temperatures are from the
@@ -194,7 +198,7 @@ class Made:
     others: int = 0
     curvature: float = 1.0
     gain: Gain | None = None
-    tied: Tied | None = None
+    tied: Coupling | None = None
     collapse: Collapse | None = None
     cost: Cost | None = None
     named: bool = False
@@ -218,11 +222,11 @@ class Made:
         """A study in this world."""
         search: dict[str, Any] = {}
         for temperature in self.temperatures:
-            found = _FOUND.get(temperature, 1.0)
-            tau = {"low": _LOW * found, "high": _HIGH * found, "log": True}
+            as_found_tau = _FOUND.get(temperature, 1.0)
+            tau = {"low": _LOW * as_found_tau, "high": _HIGH * as_found_tau, "log": True}
             kinds = ["constant", "linear", "cosine"]
-            own = {"temperature_init": tau, "temperature_final": tau, "schedule": kinds}
-            search |= {join_name(temperature, name): each for name, each in own.items()}
+            temperature_domains = {"temperature_init": tau, "temperature_final": tau, "schedule": kinds}
+            search |= {join_name(temperature, name): domain for name, domain in temperature_domains.items()}
         if self.gain is not None and self.gain.of == "length":
             search["length_scaling"] = ["none", "log_n"]
         for name in self.other_names:
@@ -250,46 +254,46 @@ class Made:
     @cached_property
     def other_names(self) -> list[str]:
         """Names of the other parameters that are searched."""
-        return ["lr", *(f"x{place}" for place in range(1, self.others))][: self.others]
+        return ["lr", *(f"x{index}" for index in range(1, self.others))][: self.others]
 
     def false(self, answer: str) -> bool | None:
         """Return whether a gain by an answer of that name would be false; None: that is not said."""
         if answer in NO_CLAIMS or ":" in answer:
             return None
-        claimed = self.claims.get(answer, self.claims.get("*"))
-        return None if claimed is None else not claimed
+        is_claimed = self.claims.get(answer, self.claims.get("*"))
+        return None if is_claimed is None else not is_claimed
 
-    def truth(self, many: Sequence[Parameters]) -> Array:
-        """Return what parameter sets come to in the mean over seeds."""
-        return np.array([self.worth(each) for each in many])
+    def truth(self, sets: Sequence[Parameters]) -> Array:
+        """Return the mean values of parameter sets over seeds."""
+        return np.array([self.worth(params) for params in sets])
 
-    def worth(self, parameters: Parameters, evaluated: Parameters | None = None) -> float:
-        """Return what a parameter set comes to in the mean over seeds.
+    def worth(self, parameters: Parameters, evaluated_params: Parameters | None = None) -> float:
+        """Return a parameter set's mean value over seeds.
 
         Args:
             parameters: What is trained with.
-            evaluated: Temperature parameters that it is evaluated under; None: its own.
+            evaluated_params: Temperature parameters that it is evaluated under; None: its own.
         """
-        found = self._calm(parameters, evaluated)
+        value = self._calm(parameters, evaluated_params)
         if self.collapse is not None:
-            found -= self.collapse.drop * self.collapse.probability(self._course(parameters))
-        return found
+            value -= self.collapse.drop * self.collapse.probability(self._course(parameters))
+        return value
 
     def _course(self, parameters: Parameters) -> Course:
-        return together([course(parameters, name) for name in self.temperatures])
+        return mean_course([course(parameters, name) for name in self.temperatures])
 
     def failure_rate(self, parameters: Parameters) -> float:
-        """Return how probable it is that a training comes to a bad end."""
+        """Return how probable it is that a training ends badly."""
         return 0.0 if self.collapse is None else self.collapse.probability(self._course(parameters))
 
-    def _calm(self, parameters: Parameters, evaluated: Parameters | None) -> float:
-        """Return what a parameter set comes to where nothing collapses."""
+    def _calm(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
+        """Return a parameter set's value where nothing collapses."""
         plan = self._course(parameters)
         places = [place(name, float(parameters[name])) for name in self.other_names]
-        lost = _squared(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
-        return _LEVEL - self.curvature * lost + self._gained(parameters, evaluated)
+        loss = _squared_distance(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
+        return _LEVEL - self.curvature * loss + self._temperature_gain(parameters, evaluated_params)
 
-    def _gained(self, parameters: Parameters, evaluated: Parameters | None) -> float:
+    def _temperature_gain(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
         """Return what temperature is worth."""
         if self.gain is None:
             return 0.0
@@ -297,11 +301,11 @@ class Made:
             fast = parameters[LEARNED] == max(LR_RATIOS)
             return self.learned * self.gain.size * PAIR * (1.0 if fast else 0.5)
         share = self.gain.inference
-        trained = fmean(self.gain.trained(course(parameters, name)) for name in self.temperatures)
+        trained_gain = fmean(self.gain.trained_gain(course(parameters, name)) for name in self.temperatures)
         if not share:
-            return trained
-        end = course(parameters if evaluated is None else evaluated)
-        return (1.0 - share) * trained + share * self.gain.evaluated(end)
+            return trained_gain
+        end = course(parameters if evaluated_params is None else evaluated_params)
+        return (1.0 - share) * trained_gain + share * self.gain.evaluated_gain(end)
 
     def train(self, parameters: Parameters, seed: int) -> Training:
         """Return a training; the same for parameters of the same effect and the same seed.
@@ -310,65 +314,67 @@ class Made:
             parameters: The whole parameter set.
             seed: What it does is common to its trainings.
         """
-        own = self._luck(parameters, self._key(parameters), seed)
-        end = self._ends(parameters, None, seed, own)
-        done = np.array(RUNGS) / self.total_steps
-        grown = (1.0 - np.exp(-4.0 * done)) / (1.0 - math.exp(-4.0))
-        curve = _START + (end - _START) * grown + _SEEN_EARLY * (1.0 - done) * own.rungs
-        validated = curve + own.validation * grown
-        return Training(final=validated, current=validated, test=end + own.test)
+        run_luck = self._luck(parameters, self._key(parameters), seed)
+        end = self._ends(parameters, None, seed, run_luck)
+        fractions = np.array(RUNGS) / self.total_steps
+        growth = (1.0 - np.exp(-4.0 * fractions)) / (1.0 - math.exp(-4.0))
+        curve = _START + (end - _START) * growth + _SEEN_EARLY * (1.0 - fractions) * run_luck.rungs
+        validation_curve = curve + run_luck.validation * growth
+        return Training(final=validation_curve, current=validation_curve, test=end + run_luck.test)
 
     def measure(self, parameters: Parameters, seed: int, evaluation: Evaluation) -> float:
         """Return what is measured at the end of a training, under its own temperature or another one."""
         key = self._key(parameters)
-        own = self._luck(parameters, key, seed)
+        run_luck = self._luck(parameters, key, seed)
         plan = evaluation.temperature
-        found = self._ends(parameters, plan, seed, own)
-        found += own.test if evaluation.on == "test" else own.validation
+        value = self._ends(parameters, plan, seed, run_luck)
+        value += run_luck.test if evaluation.on == "test" else run_luck.validation
         if plan is None or _ends_alike(plan, parameters):
-            return found
+            return value
         key += json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True)
-        other = self._luck(parameters, key, seed)
-        return found + (other.test if evaluation.on == "test" else other.validation) / 2.0
+        second_luck = self._luck(parameters, key, seed)
+        return value + (second_luck.test if evaluation.on == "test" else second_luck.validation) / 2.0
 
     def keeps(self, parameters: Parameters) -> bool:
         """Return whether a parameter set keeps the guard in the mean over seeds."""
         return self.cost is None or self.cost.loss(self._course(parameters)) <= 1.0 + self.cost.margin
 
-    def guarded(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
+    def guarded_value(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
         """Return what is measured of the metric that is guarded."""
         assert self.cost is not None and metric == "val_loss", "nothing else is guarded here"
         key = f"{metric} {evaluation.on} {self._key(parameters)}"
         chance = self._luck(parameters, key, seed)
-        own = _LOSS_OWN / OWN * (chance.run + chance.validation)
-        shared = _LOSS_SHARED / SHARED * of_seed(seed, self.noise)
-        return self.cost.loss(self._course(parameters)) + shared + own
+        run_noise = _LOSS_OWN / OWN * (chance.run + chance.validation)
+        seed_noise = _LOSS_SHARED / SHARED * of_seed(seed, self.noise)
+        return self.cost.loss(self._course(parameters)) + seed_noise + run_noise
 
-    def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, own: Luck) -> float:
-        """Return what a training comes to, without the noise of a validation or a test."""
-        found = self._calm(parameters, plan) + of_seed(seed, self.noise) + own.run
-        if self.collapse is not None and own.chance < self.collapse.probability(self._course(parameters)):
-            found -= self.collapse.drop
-        return found
+    def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, run_luck: Luck) -> float:
+        """Return a training's value, without the noise of a validation or a test."""
+        value = self._calm(parameters, plan) + of_seed(seed, self.noise) + run_luck.run
+        if self.collapse is not None and run_luck.chance < self.collapse.probability(
+            self._course(parameters)
+        ):
+            value -= self.collapse.drop
+        return value
 
     def _luck(self, parameters: Parameters, key: str, seed: int) -> Luck:
-        found = luck(key, seed, self.noise)
+        run_luck = luck(key, seed, self.noise)
         if not self.uneven:
-            return found
-        far = fmean(abs(course(parameters, name).mean) for name in self.temperatures) / math.log(_HIGH)
-        return found.spread(_LEARNING_SPREADS if LEARNED in parameters else 1.0 + far)
+            return run_luck
+        distance = fmean(abs(course(parameters, name).mean) for name in self.temperatures) / math.log(_HIGH)
+        return run_luck.spread(_LEARNING_SPREADS if LEARNED in parameters else 1.0 + distance)
 
     def _key(self, parameters: Parameters) -> str:
         names = (*self.other_names, LEARNED)
-        own = ((n, v) for n, v in parameters.items() if n in names or n in TEMPERATURE_PARAMETERS)
+        key_params = ((n, v) for n, v in parameters.items() if n in names or n in TEMPERATURE_PARAMETERS)
         # to a cache 1, 1.0 and true are the same
-        return _key(self.name, tuple((name, repr(value), value) for name, value in own))
+        return _key(self.name, tuple((name, repr(value), value) for name, value in key_params))
 
 
 @lru_cache(maxsize=10_000)
 def _key(world: str, parameters: tuple[tuple[str, str, Any], ...]) -> str:
-    own = {name: value for name, _, value in parameters}
-    return json.dumps([world, effective({**neutral_values(own), **own})], sort_keys=True)
+    params = {name: value for name, _, value in parameters}
+    return json.dumps([world, effective({**neutral_values(params), **params})], sort_keys=True)
 
 
 def place(name: str, value: float) -> float:
@@ -378,11 +384,15 @@ def place(name: str, value: float) -> float:
 
 def _ends_alike(plan: Parameters, parameters: Parameters) -> bool:
     """Return whether a training ends at the temperatures of a plan, which may leave some as they are."""
-    given = {name: value for name, value in parameters.items() if split_name(name)[1] == AS_FOUND} | plan
+    plan_params = {
+        name: value for name, value in parameters.items() if split_name(name)[1] == AS_FOUND
+    } | plan
     names = {split_name(name)[0] for name in plan}
-    ends = ([course(each, name) for name in names] for each in (given, parameters))
-    one, other = ([(each.last, each.scaled) for each in courses] for courses in ends)
-    return one == other
+    ends = ([course(params, name) for name in names] for params in (plan_params, parameters))
+    plan_ends, param_ends = (
+        [(course_end.last, course_end.scaled) for course_end in courses] for courses in ends
+    )
+    return plan_ends == param_ends
 
 
 NO_CLAIMS = frozenset(
@@ -400,17 +410,17 @@ _TWO_LEVELS = {"total": True, "learned": True, "against_constant": False, "sched
 _SIZE = 2.0
 
 
-def _all(size: float) -> list[Made]:
+def _all_worlds(size: float) -> list[Made]:
     """Return the worlds, with gains of a size."""
     level, schedule = Gain(of="level", size=size), Gain(of="schedule", size=size)
-    length, rescued = Gain(of="length", size=size), Collapse(at_one=0.25, at_best=0.05)
+    length, rescued_collapse = Gain(of="length", size=size), Collapse(at_one=0.25, at_best=0.05)
     return [
         *(Made(name=f"null-{k}", others=k, claims=_NOTHING) for k in (0, 1, 3, 6)),
         *(Made(name=f"weak-{k}", others=k, curvature=1 / 6, claims=_NOTHING) for k in (1, 3, 6)),
-        Made(name="ridge", others=1, tied=Tied(how="ridge"), claims=_NOTHING),
-        Made(name="ridge-last", others=3, tied=Tied(how="ridge", by="last"), claims=_NOTHING),
-        Made(name="moving", others=3, tied=Tied(how="moving"), claims=_NOTHING),
-        Made(name="flatter", others=3, tied=Tied(how="flatter"), claims=_NOTHING),
+        Made(name="ridge", others=1, tied=Coupling(how="ridge"), claims=_NOTHING),
+        Made(name="ridge-last", others=3, tied=Coupling(how="ridge", by="last"), claims=_NOTHING),
+        Made(name="moving", others=3, tied=Coupling(how="moving"), claims=_NOTHING),
+        Made(name="flatter", others=3, tied=Coupling(how="flatter"), claims=_NOTHING),
         *(Made(name=f"level-{k}", others=k, gain=level, claims=_TRAINED) for k in (0, 3)),
         *(Made(name=f"schedule-{k}", others=k, gain=schedule, claims=_SCHEDULES) for k in (0, 3)),
         *(Made(name=f"length-{k}", others=k, gain=length, claims=_SCHEDULES) for k in (0, 3)),
@@ -425,13 +435,18 @@ def _all(size: float) -> list[Made]:
         ),
         Made(name="collapse", collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
         Made(name="collapse-3", others=3, collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
-        Made(name="rescued", collapse=rescued, claims=_TRAINED),
+        Made(name="rescued", collapse=rescued_collapse, claims=_TRAINED),
         Made(name="two-0", named=True, attends=False, claims=_NOTHING),
         Made(name="two-3", others=3, named=True, attends=False, claims=_NOTHING),
         Made(name="two-read", others=3, named=True, attends=False, read=True, claims=_NOTHING),
         Made(name="three-3", others=3, named=True, claims=_NOTHING),
         Made(
-            name="two-moving", others=3, named=True, attends=False, tied=Tied(how="moving"), claims=_NOTHING
+            name="two-moving",
+            others=3,
+            named=True,
+            attends=False,
+            tied=Coupling(how="moving"),
+            claims=_NOTHING,
         ),
         Made(name="three-heavy", others=3, named=True, noise="heavy", claims=_NOTHING),
         Made(name="three-uneven", others=3, named=True, uneven=True, claims=_NOTHING),
@@ -456,12 +471,12 @@ def _all(size: float) -> list[Made]:
     ]
 
 
-NAMES = tuple(made.name for made in _all(_SIZE))
+NAMES = tuple(world.name for world in _all_worlds(_SIZE))
 
 
 @cache
 def world_of(name: str) -> Made:
     """Return the world of a name; ``level-3@1.5`` is ``level-3`` with a gain of 1.5 for 2 (``PAIR``)."""
     bare, _, size = name.partition("@")
-    found = next(each for each in _all(float(size) if size else _SIZE) if each.name == bare)
-    return found
+    world = next(world for world in _all_worlds(float(size) if size else _SIZE) if world.name == bare)
+    return world

@@ -2,10 +2,10 @@
 
 The winner is the best of a search over all parameters, so a part of what it is better by may be what the
 other parameters (a learning rate) happened to earn there. Two comparisons take that away, and a gain has to
-hold in both. The *baseline* is the best that is known at τ = 1: what the search's model names there, and the
-winner's own other parameters, compared on the choosing seeds. The *twin* has the winner's own other
-parameters at τ = 1. Neither alone is enough: where τ and a learning rate are exchangeable, the winner's
-learning rate is a bad one at τ = 1, and its twin is no match.
+hold in both. The *baseline* is what the search's model expects to be best at τ = 1. The *twin* has the
+winner's own other parameters at τ = 1. Neither alone is enough: where τ and a learning rate are exchangeable,
+the winner's learning rate is a bad one at τ = 1, and its twin is no match. Both are trained: on few seeds a
+twin of good luck would take the place of a better baseline.
 
 Constants are trained once a gain of something else is shown: the best one that the model names, and the
 winner with the geometric mean of its schedule in place of it.
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.selection import (
     Recommend,
-    choose_tickets,
-    chosen,
+    first_winner,
     list_missing_on_choosing_seeds,
     means,
     recommend_none,
@@ -50,13 +49,6 @@ _FEWEST_CONSTANTS = 4
 """Complete runs at constants from which the best constant is compared with a schedule."""
 
 
-def first_winner(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
-) -> Parameters | None:
-    """Return the search's choice in the current round, None while there is none."""
-    return chosen("search", tickets, spec, lambda: searched("search", tickets, spec, recommend))
-
-
 def winner(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
 ) -> Parameters | None:
@@ -65,9 +57,9 @@ def winner(
     Of both sets the better on the choosing seeds is the winner.
     """
     winner_params = first_winner(tickets, spec, recommend)
-    baseline = None if winner_params is None else baseline_of(tickets, spec, winner_params, recommend)
-    if winner_params is None or baseline is None:
-        return winner_params
+    if winner_params is None:
+        return None
+    baseline = baseline_of(tickets, spec, winner_params, recommend)
     mean_of, exchanged = means(tickets, spec, current_round(tickets)), exchange(spec, winner_params, baseline)
     mean, exchanged_mean = mean_of.get(training_key(winner_params)), mean_of.get(training_key(exchanged))
     is_better = mean is not None and exchanged_mean is not None and exchanged_mean > mean
@@ -82,11 +74,16 @@ def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> P
 
 def baseline_of(
     tickets: Sequence[TicketRow], spec: StudySpec, winner_params: Parameters, recommend: Recommend
-) -> Parameters | None:
-    """Return the best that is known at τ = 1, None while it is not chosen."""
-    return chosen(
-        "baseline", tickets, spec, lambda: _baseline_candidates(tickets, spec, winner_params, recommend)
-    )
+) -> Parameters:
+    """Return what is expected to be best at τ = 1.
+
+    τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
+    other parameters are what is left to measure it with, which are known to train at another temperature.
+    """
+    if is_neutral(winner_params):
+        return winner_params
+    candidates = searched("baseline", tickets, spec, recommend)
+    return candidates[0] if candidates else neutral(winner_params)
 
 
 def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
@@ -129,43 +126,20 @@ def search_seed(spec: StudySpec, kind: Kind, number: int) -> int:
 
 
 def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
-    """Return the next runs that choose the baseline, and the winner's other parameters; none: all are chosen.
+    """Return the runs that try the winner with the baseline's other parameters; none: that is decided.
 
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
-        recommend: Names the candidates.
+        recommend: Names the baseline.
     """
     winner_params = first_winner(tickets, spec, recommend)
     if winner_params is None or is_neutral(winner_params) or not spec.other_names:
         return []
-    candidates = {"baseline": lambda: _baseline_candidates(tickets, spec, winner_params, recommend)}
-    if new_tickets := choose_tickets(tickets, spec, candidates):
-        return new_tickets
-    baseline = baseline_of(tickets, spec, winner_params, recommend)
-    if baseline is None:
-        return []
-    exchanged = exchange(spec, winner_params, baseline)
+    exchanged = exchange(spec, winner_params, baseline_of(tickets, spec, winner_params, recommend))
     if same_training(exchanged, winner_params):
         return []
     return list_missing_on_choosing_seeds(tickets, spec, [winner_params, exchanged], "exchange")
-
-
-def _baseline_candidates(
-    tickets: Sequence[TicketRow], spec: StudySpec, winner_params: Parameters, recommend: Recommend
-) -> list[Parameters]:
-    """Return the candidates at τ = 1, at least one: the best that are known, and the winner's twin.
-
-    τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
-    other parameters are what is left to measure it with, which are known to train at another temperature.
-    """
-    if is_neutral(winner_params):
-        return [winner_params]
-    candidates = searched("baseline", tickets, spec, recommend)
-    if not candidates or not spec.other_names:
-        return candidates[:1] or [neutral(winner_params)]
-    distinct = {training_key(parameters): parameters for parameters in (*candidates, neutral(winner_params))}
-    return list(distinct.values())
 
 
 def constants_to_train(

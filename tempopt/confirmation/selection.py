@@ -1,4 +1,4 @@
-"""Which parameter sets go on from the search, and which of them each arm is represented by.
+"""Which parameter sets of the search are candidates, and which of them is the winner.
 
 Pure: rows in, new tickets out. Who is given up on the way is racing.py's. The winner is chosen first, then
 what it is compared with (references.py), on the same seeds.
@@ -6,7 +6,7 @@ what it is compared with (references.py), on the same seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -70,36 +70,32 @@ def searched(
     return recommend(arm, max_candidates) or candidates(runs, max_candidates, spec.study.direction)
 
 
-def choose_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, finders: Mapping[str, Callable[[], list[Parameters]]]
-) -> list[NewTicket]:
-    """Return the tickets that choose each arm's candidate, on fresh seeds that all candidates share.
+def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
+    """Return the tickets that choose the winner, on fresh seeds that all candidates share.
 
-    Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing
-    has seeds of its own. An arm with a single candidate has nothing to choose and gets no ticket, and
-    a candidate that is out of the race gets no more (:mod:`tempopt.records.racing`).
+    Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing has seeds
+    of its own. A single candidate gets no ticket, and one that is out of the race gets no more
+    (:mod:`tempopt.records.racing`).
 
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
-        finders: Arm to what returns its candidates, asked if the arm has no ticket yet in this round.
+        recommend: Names the candidates of a round that has no ticket for choosing yet.
 
     Returns:
-        The next tickets of the current round; none if these arms have nothing to choose any more.
+        The next tickets of the current round; none if the winner is chosen.
     """
-    this_round = current_round(tickets)
-    tickets_by_arm = {arm: of_kind(tickets, "choose", arm, of_round=this_round) for arm in finders}
-    num_pairs = max(map(pairs_of, tickets_by_arm.values()), default=0)
+    choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
+    num_pairs = pairs_of(choose)
     if num_pairs:
-        racing = {arm: _racing(tickets_by_arm[arm], spec) for arm in finders}
+        candidates_by_rank = _racing(choose, spec)
     else:
-        new_candidates = {arm: candidates_of() for arm, candidates_of in finders.items()}
-        racing = {arm: dict(enumerate(sets)) for arm, sets in new_candidates.items() if len(sets) > 1}
+        sets = searched("search", tickets, spec, recommend)
+        candidates_by_rank = dict(enumerate(sets)) if len(sets) > 1 else {}
     plan = [
-        (pair, arm, rank, parameters)
+        (pair, "search", rank, parameters)
         for pair in next_pairs(num_pairs, spec.study.seeds.choose)
-        for arm, candidates_of_arm in racing.items()
-        for rank, parameters in candidates_of_arm.items()
+        for rank, parameters in candidates_by_rank.items()
     ]
     return _tickets(tickets, spec, plan)
 
@@ -125,7 +121,7 @@ def _tickets(
 
 
 def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
-    """Return the candidates of an arm that need more seeds, by number; none: the arm has its choice."""
+    """Return the candidates that need more seeds, by number; none: the winner is chosen."""
     if not 0 < pairs_of(arm_tickets) < spec.study.seeds.choose:
         return {}
     numbers = in_race(arm_tickets, spec.study.direction)
@@ -136,40 +132,30 @@ def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Para
     )
 
 
-def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec, arms: Iterable[str]) -> int:
-    """Return how many more tickets choosing among these arms will have at most, once it has some."""
-    count = 0
-    for arm in arms:
-        arm_tickets = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
-        pairs = pairs_of(arm_tickets)
-        racing = (
-            _racing(arm_tickets, spec)
-            if finished(arm_tickets)
-            else [t for t in arm_tickets if t.pair == pairs - 1]
-        )
-        count += len(racing) * max(0, spec.study.seeds.choose - pairs)
-    return count
+def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return how many more tickets choosing the winner will have at most, once it has some."""
+    choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
+    num_pairs = pairs_of(choose)
+    if finished(choose):
+        num_racing = len(_racing(choose, spec))
+    else:
+        num_racing = sum(ticket.pair == num_pairs - 1 for ticket in choose)
+    return num_racing * max(0, spec.study.seeds.choose - num_pairs)
 
 
-def chosen(
-    arm: str, tickets: Sequence[TicketRow], spec: StudySpec, find_candidates: Callable[[], list[Parameters]]
+def first_winner(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
 ) -> Parameters | None:
-    """Return the parameter set that represents an arm in this round; None: there is none, or none yet.
+    """Return the search's choice in the current round; None: there is none, or none yet.
 
-    The best mean over the choosing seeds wins. A candidate that diverged or was lost on some of them
-    ranks below every candidate that was so on fewer; of equal means the better of the search wins.
-
-    Args:
-        arm: The arm.
-        tickets: All tickets of the study.
-        spec: The study's spec.
-        find_candidates: Returns the arm's candidates, asked if it has no ticket for choosing.
+    The best mean over the choosing seeds wins. A candidate that diverged or was lost on some of them ranks
+    below every candidate that was so on fewer; of equal means the better of the search wins.
     """
-    arm_tickets = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
-    if arm_tickets:
-        is_decided = finished(arm_tickets) and not _racing(arm_tickets, spec)
-        return best_parameters(arm_tickets, spec.study.direction) if is_decided else None
-    sets = find_candidates()
+    choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
+    if choose:
+        is_decided = finished(choose) and not _racing(choose, spec)
+        return best_parameters(choose, spec.study.direction) if is_decided else None
+    sets = searched("search", tickets, spec, recommend)
     return sets[0] if len(sets) == 1 else None
 
 

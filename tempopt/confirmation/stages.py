@@ -15,7 +15,7 @@ from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.explanation import explanation_tickets
 from tempopt.confirmation.pairs import confirm_tickets, constant_tickets, deciding_arms
 from tempopt.confirmation.references import has_tuned, reference_tickets, search_seed, tuning_tickets
-from tempopt.confirmation.selection import Recommend, choose_tickets, most_to_choose, recommend_none, searched
+from tempopt.confirmation.selection import Recommend, choose_tickets, most_to_choose, recommend_none
 from tempopt.records.rows import KINDS, SEARCHING, Kind, NewTicket, TicketRow
 from tempopt.records.tickets import (
     added_pairs,
@@ -123,10 +123,9 @@ def next_tickets(
             or constant_tickets(tickets, spec, recommend)
             or explanation_tickets(tickets, spec)
         )
-    candidates = {"search": lambda: searched("search", tickets, spec, recommend)}
     return (
         tuning_tickets(tickets, spec)
-        or choose_tickets(tickets, spec, candidates)
+        or choose_tickets(tickets, spec, recommend)
         or reference_tickets(tickets, spec, recommend)
         or confirm_tickets(tickets, spec, recommend)
     )
@@ -155,17 +154,14 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
 def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -> int:
     """Return how many tickets of choosing a round will still get, at most."""
     seeds, choose = spec.study.seeds.choose, of_kind(tickets, "choose", of_round=this_round)
-    # the baseline's candidates with the winner's twin, and the winner with the baseline's other parameters
-    at_most = {"baseline": spec.study.candidates + 1, "exchange": 2} if spec.other_names else {}
+    # the winner, with its own other parameters and with the baseline's
+    max_exchanged = 2 if spec.other_names else 0
     if not choose:
         count = candidates_at_most(spec, _num_asked(tickets, "search"))
-        return seeds * ((count if count > 1 else 0) + sum(at_most.values()))
-    arms = {arm for ticket in choose for arm in arms_of(ticket)}
-    if "exchange" in arms:
-        at_most = {}
-    elif "baseline" in arms:
-        at_most.pop("baseline")
-    return most_to_choose(tickets, spec, ("search", "baseline")) + seeds * sum(at_most.values())
+        return seeds * ((count if count > 1 else 0) + max_exchanged)
+    if any("exchange" in arms_of(ticket) for ticket in choose):
+        max_exchanged = 0
+    return most_to_choose(tickets, spec) + seeds * max_exchanged
 
 
 def candidates_at_most(spec: StudySpec, num_runs: int) -> int:

@@ -81,9 +81,8 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
         min_choices = 0 if not _is_continuous(spec) else candidates * seeds
         choose += Span(min=min_choices, typical=candidates * seeds, max=candidates * seeds)
     if tunes:
-        # the baseline's candidates, the winner's twin, and the winner with the baseline's other parameters
-        untried = study.candidates + 1
-        choose += Span(min=0, typical=(untried + 1) * seeds, max=(untried + 2) * seeds)
+        # the winner, with its own other parameters and with the baseline's
+        choose += Span(min=0, typical=seeds, max=2 * seeds)
     pairs, arms = _pairs(spec, gain=gain), 2 + (tunes or bool(spec.method_names))
     confirm = Span(min=pairs.min * 2, typical=pairs.typical * arms, max=pairs.max * arms)
     if gain and not _is_plain(spec):

@@ -30,13 +30,13 @@ def statements(result: StudyResult, storage: str = "") -> list[tuple[str, list[s
         storage: As for :func:`what_to_do`.
     """
     return [
-        (_sentence(finding.text), [_sentence(detail) for detail in finding.details])
+        (sentence(finding.text), [sentence(detail) for detail in finding.details])
         for finding in find(result, storage)[1:]
         if finding.kind != "recommendation"
     ]
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     """Return a text that begins with a capital; τ stays small, its capital is a T."""
     return text if text.startswith("τ") else text[0].upper() + text[1:]
 
@@ -54,7 +54,7 @@ def decision_lines(result: StudyResult, storage: str = "") -> list[str]:
     lines = [decision.headline, f"Use {decision.use}."]
     if decision.is_change:
         lines.append(f"Now: {decision.baseline}.")
-    return [*lines, *(f"{_sentence(text)}." for text in decision.also)]
+    return [*lines, *(f"{sentence(text)}." for text in decision.also)]
 
 
 def what_to_do(result: StudyResult, storage: str = "") -> str:
@@ -66,7 +66,7 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
     """
     if result.verdict is None:
         return ""
-    return _sentence(recommendation_text(result, storage))
+    return sentence(recommendation_text(result, storage))
 
 
 def terms(result: StudyResult) -> list[str]:

@@ -143,15 +143,11 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
-    verdict = result.verdict
+    verdict = result.standing or result.verdict
     if verdict is None or verdict.recommendation is None:
         return None
-    standing_verdict = result.standing
-    if standing_verdict is not None:
-        verdict = standing_verdict
     advice = verdict.recommendation
-    assert advice is not None
-    answer = advice.gain if advice.gain is not None else verdict.total
+    answer = answer_of(verdict)
     baseline_mean = verdict.mean_at_one
     return Decision(
         outcome=_outcome(verdict),
@@ -208,6 +204,12 @@ def _numbers_of(result: StudyResult, test: PairedTest | None, before: float | No
     after = None if before is None else before + change
     numbers = {"after": after, "change": change, "low": low, "high": high, "p_value": test.p_value}
     return {**numbers, "confidence": confidence(test), "seeds": test.n_pairs}
+
+
+def answer_of(verdict: Verdict) -> Answer:
+    """Return the gain that a verdict's decision rests on: of what is recommended, else of the winner."""
+    advice = verdict.recommendation
+    return verdict.total if advice is None or advice.gain is None else advice.gain
 
 
 def _outcome(verdict: Verdict) -> Outcome:

@@ -183,6 +183,12 @@ class StudyResult:
         return None if verdict is None else verdict.recommendation
 
     @property
+    def best_baseline(self) -> Baseline | None:
+        """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
+        best = _best(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
+        return None if best is None else Baseline(mean=best.value, sd=None, n=1)
+
+    @property
     def plan(self) -> tuple[str, dict[str, Any] | None]:
         """What plots show, and its parameters: what is recommended, else the winner or the best trial."""
         advice = self.recommendation

@@ -70,7 +70,7 @@ class _OfStore(Collector):
         for row in rows:
             if (total := totals.get(row.study.id)) is not None:
                 hours[row.study.owner] += (total.gpu_seconds or total.seconds) / 3600.0
-        yield _gauge("gpu_hours", "GPU-hours that a user's studies have used", "user", hours)
+        yield _gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
 
 
 _STATES = ("running", "waiting", "paused", "done")

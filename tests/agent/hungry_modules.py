@@ -1,4 +1,4 @@
-"""A module that runs out of a card's memory as often as it is told to, and writes down where it trains."""
+"""A module that runs out of a card's memory as often as asked, and writes down where it trains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from toy_modules import Toy
 
 
-class Hungry(Toy):
+class HungryModule(Toy):
     """Fails in its third step, in as many runs as ``failures`` says; ``folder`` outlives its processes."""
 
     def __init__(self, folder: str = ".", failures: int = 0, **kwargs: Any) -> None:
@@ -19,9 +19,9 @@ class Hungry(Toy):
         self.failures = failures
 
     def on_train_start(self) -> None:
-        told = [os.environ.get("CUDA_VISIBLE_DEVICES", "none"), os.environ["OMP_NUM_THREADS"]]
+        env_values = [os.environ.get("CUDA_VISIBLE_DEVICES", "none"), os.environ["OMP_NUM_THREADS"]]
         with (self.folder / "runs").open("a") as file:
-            file.write(f"{os.getpid()} {' '.join(told)}\n")
+            file.write(f"{os.getpid()} {' '.join(env_values)}\n")
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         # the rehearsal does not come so far

@@ -24,8 +24,8 @@ from tests.servers import worker_pids
 from tests.toy_study import (
     SMALL,
     URL,
-    Ended,
-    ended,
+    EndedStudy,
+    read_study,
     start,
     tickets,
     toy_spec,
@@ -37,18 +37,18 @@ pytestmark = pytest.mark.usefixtures("toy_folder")
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 
 
-def test_a_study_is_the_same_with_however_many_workers_it_is_run(undisturbed: Ended) -> None:
-    again = ended(search(toy_spec(), storage=URL, workers=2))
-    assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
-    assert again.result.winner == undisturbed.result.winner
-    assert again.result.verdict == undisturbed.result.verdict is not None
+def test_a_study_is_the_same_with_however_many_workers_it_is_run(undisturbed_run: EndedStudy) -> None:
+    second_run = read_study(search(toy_spec(), storage=URL, workers=2))
+    assert (second_run.facts, second_run.reports) == (undisturbed_run.facts, undisturbed_run.reports)
+    assert second_run.result.winner == undisturbed_run.result.winner
+    assert second_run.result.verdict == undisturbed_run.result.verdict is not None
 
 
 def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_search_ticket(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
-    result = undisturbed.result
+    monkeypatch.chdir(undisturbed_run.folder)
+    result = undisturbed_run.result
     counts = {kind: count.done for kind, count in result.tickets.items()}
     # two candidates on two seeds, and two pairs of the winner and τ = 1, which show no gain
     proved = {"choose": 4, "confirm": 4, "ablation": 0}
@@ -68,10 +68,10 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
 
 
 def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_trained(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
-    baseline = undisturbed.result.baseline
+    monkeypatch.chdir(undisturbed_run.folder)
+    baseline = undisturbed_run.result.baseline
     assert baseline is not None
     rows = tickets()
     assert {(t.machine, t.device) for t in rows} == {(socket.gethostname(), "cpu")}
@@ -89,9 +89,9 @@ def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_tra
 
 
 def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
+    monkeypatch.chdir(undisturbed_run.folder)
     rows = tickets()
     stages = [
         {t.seed for t in rows if t.kind in kinds}
@@ -103,21 +103,21 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
     ]
     assert not stages[0] & stages[1] and not stages[0] & stages[2] and not stages[1] & stages[2]
     for pair in range(2):
-        paired = {t.seed for t in rows if t.kind == "confirm" and t.pair == pair}
-        assert len(paired) == 1
+        pair_seeds = {t.seed for t in rows if t.kind == "confirm" and t.pair == pair}
+        assert len(pair_seeds) == 1
 
 
 def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_training(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(undisturbed.folder)
+    monkeypatch.chdir(undisturbed_run.folder)
     with Store.open(URL, create=False) as store:
-        seen = store.measurements(store.load_study("toy").id, names=["entropy/0/0"])
+        measurements = store.measurements(store.load_study("toy").id, names=["entropy/0/0"])
     by_ticket: dict[int, list[tuple[int, float]]] = {}
-    for each in seen:
-        by_ticket.setdefault(each.ticket_id, []).append((each.step, each.value))
-    observed = {t.id for t in tickets() if t.kind == "confirm" and {"baseline", "search"} & {*arms_of(t)}}
-    assert by_ticket.keys() == observed
+    for measurement in measurements:
+        by_ticket.setdefault(measurement.ticket_id, []).append((measurement.step, measurement.value))
+    observed_ids = {t.id for t in tickets() if t.kind == "confirm" and {"baseline", "search"} & {*arms_of(t)}}
+    assert by_ticket.keys() == observed_ids
     for points in by_ticket.values():
         assert [step for step, _ in points] == list(range(24))
         assert all(0.0 < value <= 1.0 for _, value in points)
@@ -126,28 +126,28 @@ def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_t
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
-    undisturbed_fake: Ended, tmp_path: Path, blow: signal.Signals
+    undisturbed_fake: EndedStudy, tmp_path: Path, blow: signal.Signals
 ) -> None:
     process = start(toy_spec(), tmp_path, fake=True)
     wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
     process.send_signal(blow)
     process.wait(timeout=240)
-    cut = tickets()
-    assert any(t.state == "waiting" for t in cut)
+    interrupted_rows = tickets()
+    assert any(t.state == "waiting" for t in interrupted_rows)
     if blow != signal.SIGKILL:
-        assert not any(t.state == "running" for t in cut)
+        assert not any(t.state == "running" for t in interrupted_rows)
         assert load_study(URL, "toy").state == "waiting"
-    again = ended(resume("toy", storage=URL, workers=1))
-    assert (again.facts, again.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
-    assert again.result.verdict == undisturbed_fake.result.verdict
+    resumed_run = read_study(resume("toy", storage=URL, workers=1))
+    assert (resumed_run.facts, resumed_run.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
+    assert resumed_run.result.verdict == undisturbed_fake.result.verdict
 
 
-class Died(BaseException):
+class AgentDied(BaseException):
     """The agent's process ends here."""
 
 
 @pytest.mark.parametrize(
-    ("method", "fatal", "after"),
+    ("method", "fatal", "is_after"),
     [
         ("create_study", 1, True),
         ("add_tickets", 1, True),
@@ -162,7 +162,7 @@ class Died(BaseException):
 )
 @pytest.mark.usefixtures("fake_workers")
 def test_an_agent_may_die_between_any_two_writes(
-    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch, method: str, fatal: int, after: bool
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch, method: str, fatal: int, is_after: bool
 ) -> None:
     calls = 0
     work = getattr(Store, method)
@@ -170,24 +170,24 @@ def test_an_agent_may_die_between_any_two_writes(
     def dying(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == fatal and not after:
-            raise Died
+        if calls == fatal and not is_after:
+            raise AgentDied
         result = work(*args, **kwargs)
         if calls == fatal:
-            raise Died
+            raise AgentDied
         return result
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, method, dying)
         # a process that dies gives nothing back
-        died: set[str] = set()
-        patch.setattr(Agent, "_leave", lambda self: died.add(self._client._name))
-        with pytest.raises(Died):
+        dead_agents: set[str] = set()
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
+        with pytest.raises(AgentDied):
             search(toy_spec(), storage=URL, workers=1)
-    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in died)
-    again = ended(resume("toy", storage=URL, workers=1))
-    assert (again.facts, again.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
-    assert again.result.verdict == undisturbed_fake.result.verdict
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
+    resumed_run = read_study(resume("toy", storage=URL, workers=1))
+    assert (resumed_run.facts, resumed_run.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
+    assert resumed_run.result.verdict == undisturbed_fake.result.verdict
     study = optuna.load_study(study_name="toy", storage=URL)
     assert [trial.state.is_finished() for trial in study.trials] == [True] * 8
 
@@ -219,11 +219,11 @@ def test_a_diverging_run_is_final_counted_apart_and_never_a_value() -> None:
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, "diverge_at": [-1, 9]}
     # a sampler that names the sets with the best values, and so none that has only diverged
     result = search(toy_spec(space=space, trials=10, sampler="random"), storage=URL, workers=1)
-    diverged = [t for t in tickets() if t.kind == "search" and t.outcome == "diverged"]
-    assert diverged and result.trials["diverged"] == len(diverged)
-    assert all((t.value, t.diverged_at, t.attempt) == (None, 10, 1) for t in diverged)
+    diverged_tickets = [t for t in tickets() if t.kind == "search" and t.outcome == "diverged"]
+    assert diverged_tickets and result.trials["diverged"] == len(diverged_tickets)
+    assert all((t.value, t.diverged_at, t.attempt) == (None, 10, 1) for t in diverged_tickets)
     study = optuna.load_study(study_name="toy", storage=URL)
-    for ticket in diverged:
+    for ticket in diverged_tickets:
         trial = study.trials[ticket.trial_number or 0]
         assert trial.state == TrialState.PRUNED
         assert trial.user_attrs["diverged_at"] == 10
@@ -271,10 +271,10 @@ def test_the_same_name_with_another_spec_is_refused_with_what_changed() -> None:
 
 def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing() -> None:
     first = search(toy_spec(**SMALL), storage=URL, workers=1)
-    before = tickets()
-    again = search(toy_spec(**SMALL), storage=URL, workers=1)
-    assert again == first == load_study(URL, "toy")
-    assert tickets() == before
+    tickets_before = tickets()
+    second_result = search(toy_spec(**SMALL), storage=URL, workers=1)
+    assert second_result == first == load_study(URL, "toy")
+    assert tickets() == tickets_before
 
 
 def test_an_optuna_study_of_somebody_else_is_left_alone() -> None:

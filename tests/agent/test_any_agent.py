@@ -18,9 +18,9 @@ from tempopt.errors import AccessDenied, SpecError, StoreUnreachable, StudyNotFo
 from tempopt.records.rows import OpenStudy
 from tempopt.remote.connection import ServerConnection
 from tempopt.store import Store
-from tests.server.conftest import Served
-from tests.server.conftest import served as served
-from tests.store.scenes import HOUR, new, taken
+from tests.server.conftest import RunningServer
+from tests.server.conftest import running_server as running_server
+from tests.store.scenes import HOUR, new_ticket, take_next
 from tests.toy_study import TOYS, begin
 
 
@@ -28,7 +28,7 @@ def study(number: int, *, priority: int = 0, needs_agent: bool = True) -> OpenSt
     return OpenStudy(id=number, name=f"study-{number}", priority=priority, needs_agent=needs_agent)
 
 
-class Played:
+class FakeStudies:
     """Studies whose service is a function; one that returns is done, one that raises stays."""
 
     def __init__(self, *studies: OpenStudy) -> None:
@@ -54,19 +54,19 @@ class Played:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_agent, "LOOK_SECONDS", 0.02)
 
 
 def run(studies: Studies, *, idle_seconds: float = 0.3) -> tuple[list[str], list[str]]:
     """Run an agent until it is idle, and return the studies that failed and the lines that it wrote."""
     lines: list[str] = []
-    failed = AnyAgent(studies, idle_seconds=idle_seconds, note=lines.append).run()
-    return failed, lines
+    failures = AnyAgent(studies, idle_seconds=idle_seconds, note=lines.append).run()
+    return failures, lines
 
 
 def test_the_highest_priority_is_served_first_then_the_oldest() -> None:
-    studies = Played(study(1), study(2, priority=5), study(3, priority=-1), study(4, priority=5))
+    studies = FakeStudies(study(1), study(2, priority=5), study(3, priority=-1), study(4, priority=5))
     assert run(studies)[0] == []
     assert studies.served == ["study-2", "study-4", "study-1", "study-3"]
 
@@ -80,10 +80,10 @@ def test_the_highest_priority_is_served_first_then_the_oldest() -> None:
     ],
 )
 def test_a_study_that_fails_here_is_skipped_with_a_message_and_blocks_no_other(error: Exception) -> None:
-    studies = Played(study(1), study(2, priority=5), study(3))
+    studies = FakeStudies(study(1), study(2, priority=5), study(3))
     studies.errors["study-2"] = error
-    failed, lines = run(studies)
-    assert failed == ["study-2"]
+    failures, lines = run(studies)
+    assert failures == ["study-2"]
     assert studies.served == ["study-2", "study-1", "study-3"]
     (line,) = [line for line in lines if line.startswith("Skips study-2 for 15 s: ")]
     assert str(error) in line
@@ -103,14 +103,14 @@ def test_the_pauses_of_a_study_double_up_to_a_limit(monkeypatch: pytest.MonkeyPa
 
 def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pauses, "add", lambda self, study_id: 0.0)
-    studies = Played(study(1))
+    studies = FakeStudies(study(1))
     studies.errors["study-1"] = SpecError("not yet")
-    played = studies.serve
+    original_serve = studies.serve
 
     def serve(name: str, turn: Turn, observer: Observer) -> None:
         if len(studies.served) == 2:
             studies.errors.clear()
-        played(name, turn, observer)
+        original_serve(name, turn, observer)
 
     monkeypatch.setattr(studies, "serve", serve)
     assert run(studies)[0] == []
@@ -118,28 +118,28 @@ def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.Monkey
 
 
 def test_a_study_that_was_deleted_is_no_failure() -> None:
-    studies = Played(study(1))
+    studies = FakeStudies(study(1))
 
-    def deleted(name: str, turn: Turn) -> None:
+    def raise_deleted(name: str, turn: Turn) -> None:
         studies.studies = []
         raise StudyNotFound(name)
 
-    studies.serving = deleted
+    studies.serving = raise_deleted
     assert run(studies) == ([], ["Serves study-1 (priority 0).", "study-1 was deleted."])
 
 
 def test_a_token_that_is_not_accepted_ends_it() -> None:
-    studies = Played(study(1))
+    studies = FakeStudies(study(1))
     studies.errors["study-1"] = AccessDenied("no")
     with pytest.raises(AccessDenied):
         run(studies)
 
 
 def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    studies = Played(study(1))
+    studies = FakeStudies(study(1))
     studies.outages = 3
-    failed, lines = run(studies)
-    assert failed == [] and studies.served == ["study-1"]
+    failures, lines = run(studies)
+    assert failures == [] and studies.served == ["study-1"]
     assert lines[0] == "The database is away. Trying again for 30 minutes."
     assert sum("away" in line for line in lines) == 1
     monkeypatch.setattr(any_agent, "_OUTAGE_SECONDS", 0.0)
@@ -149,14 +149,14 @@ def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_until_idle_it_leaves_when_no_run_can_be_begun_and_at_once_when_all_is_done() -> None:
-    blocked = Played(study(1, needs_agent=False))
-    assert run(blocked, idle_seconds=0.1)[1] == ["No run can be begun now. Waiting."]
-    assert blocked.served == []
-    assert run(Played(), idle_seconds=3600.0) == ([], [])
+    blocked_studies = FakeStudies(study(1, needs_agent=False))
+    assert run(blocked_studies, idle_seconds=0.1)[1] == ["No run can be begun now. Waiting."]
+    assert blocked_studies.served == []
+    assert run(FakeStudies(), idle_seconds=3600.0) == ([], [])
 
 
 def test_without_it_new_studies_are_waited_for() -> None:
-    studies = Played()
+    studies = FakeStudies()
     lines: list[str] = []
 
     def note(text: str) -> None:
@@ -172,9 +172,9 @@ def test_without_it_new_studies_are_waited_for() -> None:
 
 
 def test_a_study_of_higher_priority_ends_the_turn_of_another() -> None:
-    studies = Played(study(1))
+    studies = FakeStudies(study(1))
 
-    def serving(name: str, turn: Turn) -> None:
+    def serve_study(name: str, turn: Turn) -> None:
         if name == "study-1" and len(studies.served) == 1:
             assert not turn.ends(idle_seconds=math.inf, has_looked=False)
             studies.studies += [study(2, priority=1), study(3)]
@@ -185,16 +185,16 @@ def test_a_study_of_higher_priority_ends_the_turn_of_another() -> None:
             # the runs in progress have ended, and the study is not done
             studies.studies = [study(2, priority=1), study(1), study(3), replace(study(1), name="")]
 
-    studies.serving = serving
+    studies.serving = serve_study
     _, lines = run(studies)
     assert studies.served[:2] == ["study-1", "study-2"]
     assert "Leaves study-1: study-2 has a higher priority." in lines
 
 
 def test_a_study_that_was_left_for_another_before_it_began_a_run_is_served_again_at_once() -> None:
-    studies = Played(study(1))
+    studies = FakeStudies(study(1))
 
-    def serving(name: str, turn: Turn) -> None:
+    def serve_study(name: str, turn: Turn) -> None:
         if name == "study-1":
             studies.studies += [study(2, priority=1)]
             while turn.better is None:
@@ -202,15 +202,15 @@ def test_a_study_that_was_left_for_another_before_it_began_a_run_is_served_again
             turn.has_trained = False
             studies.studies = [study(2, priority=1), replace(study(1), name="the same again")]
 
-    studies.serving = serving
+    studies.serving = serve_study
     assert run(studies, idle_seconds=0.1)[0] == []
     assert studies.served == ["study-1", "study-2", "the same again"]
 
 
 def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
-    studies = Played(study(1), study(2, needs_agent=False))
+    studies = FakeStudies(study(1), study(2, needs_agent=False))
 
-    def serving(name: str, turn: Turn) -> None:
+    def serve_study(name: str, turn: Turn) -> None:
         if name == "study-1":
             assert turn.idle_seconds == 3600.0
             studies.studies = [study(1), study(2)]
@@ -219,7 +219,7 @@ def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
             assert not turn.ends(idle_seconds=60.0, has_looked=False)
             assert turn.ends(idle_seconds=2.0, has_looked=True)
 
-    studies.serving = serving
+    studies.serving = serve_study
     _, lines = run(studies, idle_seconds=3600.0)
     assert studies.served == ["study-1", "study-2"]
     assert "Leaves study-1: no run of it can be begun now." in lines
@@ -233,8 +233,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(TOYS))
     monkeypatch.syspath_prepend(TOYS)
-    with Store.open("sqlite:///tempopt.db") as opened:
-        yield opened
+    with Store.open("sqlite:///tempopt.db") as store:
+        yield store
 
 
 def test_what_needs_an_agent_is_told_by_the_numbers_of_runs(store: Store) -> None:
@@ -242,13 +242,13 @@ def test_what_needs_an_agent_is_told_by_the_numbers_of_runs(store: Store) -> Non
     rows = {name: store.create_study(name, {}, name, priority=len(name), parallel=2) for name in names}
 
     for name, count in (("full", 3), ("blocked", 1), ("free", 2), ("lost", 1), ("paused", 1)):
-        store.add_tickets(rows[name].id, [new(number) for number in range(count)])
+        store.add_tickets(rows[name].id, [new_ticket(number) for number in range(count)])
     for name, lease in (("full", HOUR), ("full", HOUR), ("blocked", HOUR), ("free", HOUR), ("lost", 0.0)):
-        taken(store, rows[name], lease=lease)
+        take_next(store, rows[name], lease=lease)
     store.set_state(rows["paused"].id, "paused")
-    found = store.open_studies()
-    assert [one.name for one in found] == ["blocked", "idle", "full", "free", "lost"]
-    assert {one.name: one.needs_agent for one in found} == {
+    open_studies = store.open_studies()
+    assert [study_entry.name for study_entry in open_studies] == ["blocked", "idle", "full", "free", "lost"]
+    assert {study_entry.name: study_entry.needs_agent for study_entry in open_studies} == {
         "idle": True,  # no run is left: the next stage is to be opened
         "full": False,  # as many runs as study.parallel allows
         "blocked": False,  # its last run is in progress
@@ -272,8 +272,8 @@ def _serve_three(store: Store, studies: Studies) -> list[str]:
     spec = {**absent.spec, "model": {**absent.spec["model"], "class_path": "no_such_module.Model"}}
     store.set_spec(absent.id, spec, "absent")
     begin(store, "high", trials=2, priority=5)
-    failed, lines = run(studies, idle_seconds=2.0)
-    assert failed == ["absent"], lines
+    failures, lines = run(studies, idle_seconds=2.0)
+    assert failures == ["absent"], lines
     assert any(line.startswith("Skips absent for 15 s: ") and "no_such_module" in line for line in lines)
     assert {name: store.load_study(name).state for name in ("low", "high", "absent")} == {
         "low": "done",
@@ -288,36 +288,38 @@ def _serve_three(store: Store, studies: Studies) -> list[str]:
 def test_studies_of_a_database_are_served_by_priority_and_to_the_same_numbers(store: Store) -> None:
     order = _serve_three(store, DatabaseStudies(store=store, workers=1))
     # the first comes back while the others are served
-    served = dict.fromkeys(name for name in order if name != "absent")
+    served_names = dict.fromkeys(name for name in order if name != "absent")
     # A study of a higher priority that is tried again interrupts one of a lower priority.
-    assert order[0] == "absent" and list(served) == ["high", "low"]
+    assert order[0] == "absent" and list(served_names) == ["high", "low"]
 
 
 @pytest.mark.server
 def test_studies_behind_a_server_are_served_alike(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(TOYS))
     monkeypatch.syspath_prepend(TOYS)
-    token = served.new_token("agent")
+    token = running_server.new_token("agent")
     monkeypatch.setenv("TEMPOPT_TOKEN", token)
-    connection = ServerConnection(served.url, token)
+    connection = ServerConnection(running_server.url, token)
     try:
-        order = _serve_three(served.store, ServerStudies(connection=connection, workers=1))
+        order = _serve_three(running_server.store, ServerStudies(connection=connection, workers=1))
     finally:
         connection.close()
-    served = dict.fromkeys(name for name in order if name != "absent")
+    served_names = dict.fromkeys(name for name in order if name != "absent")
     # A study of a higher priority that is tried again interrupts one of a lower priority.
-    assert order[0] == "absent" and list(served) == ["high", "low"]
+    assert order[0] == "absent" and list(served_names) == ["high", "low"]
 
 
 @pytest.mark.server
-def test_a_token_for_some_studies_lists_no_others(served: Served) -> None:
+def test_a_token_for_some_studies_lists_no_others(running_server: RunningServer) -> None:
     for name in ("mine-a", "theirs"):
-        served.store.create_study(name, {}, name)
-    connection = ServerConnection(served.url, served.new_token("agent", studies="mine-"))
+        running_server.store.create_study(name, {}, name)
+    connection = ServerConnection(running_server.url, running_server.new_token("agent", studies="mine-"))
     try:
-        assert [one.name for one in ServerStudies(connection=connection).list_open()] == ["mine-a"]
+        assert [study_entry.name for study_entry in ServerStudies(connection=connection).list_open()] == [
+            "mine-a"
+        ]
     finally:
         connection.close()

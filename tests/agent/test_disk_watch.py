@@ -14,7 +14,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.study.api import resume, search
 from tempopt.workers.messages import Failed, NotKept, RunRequest
 from tests.fake_worker import FakeWorker
-from tests.toy_study import URL, Ended, Watcher, ended, same, tickets, toy_spec
+from tests.toy_study import URL, EndedStudy, Watcher, is_same_study, read_study, tickets, toy_spec
 
 FULL = "OSError: [Errno 28] No space left on device"
 
@@ -33,8 +33,8 @@ def watch(notes: list[str]) -> DiskWatch:
 def test_checkpoints_that_cannot_be_written_are_told_once_and_when_they_can_be(
     watch: DiskWatch, notes: list[str]
 ) -> None:
-    for why in ("", "Disk quota exceeded", "Disk quota exceeded", "Access Denied", "", ""):
-        watch.checkpoint(why)
+    for error_text in ("", "Disk quota exceeded", "Disk quota exceeded", "Access Denied", "", ""):
+        watch.checkpoint(error_text)
     assert len(notes) == 2
     assert "s3://bucket/toy (Disk quota exceeded)" in notes[0]
     assert notes[1].startswith("Checkpoints are written again after ")
@@ -45,8 +45,8 @@ def test_checkpoints_that_cannot_be_written_are_told_once_and_when_they_can_be(
 def test_a_run_that_prints_nothing_does_not_show_that_logs_are_written_again(
     watch: DiskWatch, notes: list[str]
 ) -> None:
-    for why in ("No space left on device", None, "No space left on device"):
-        watch.log(why)
+    for error_text in ("No space left on device", None, "No space left on device"):
+        watch.log(error_text)
     assert len(notes) == 1 and "/runs/toy (No space left on device)" in notes[0]
     watch.log("")
     assert notes[1].startswith("Logs are written again after ")
@@ -73,30 +73,30 @@ def refusals(fake_workers: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
 
 
 def test_runs_that_a_full_disk_has_ended_are_trained_when_there_is_room_and_none_counts_as_failed(
-    undisturbed_fake: Ended, refusals: Callable[[Callable[..., bool]], None]
+    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:
     # more often than study.max_attempts allows
     refusals(lambda request: request.attempt <= 4 and request.ticket % 4 == 0)
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
-    assert same(ended(result), undisturbed_fake)
+    assert is_same_study(read_study(result), undisturbed_fake)
     assert {t.failures for t in tickets()} == {0}
     assert sum("Checkpoints cannot be written" in note for note in watcher.notes) < len(tickets())
 
 
 def test_one_full_disk_is_told_once(
-    undisturbed_fake: Ended, refusals: Callable[[Callable[..., bool]], None]
+    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:
-    refused: list[int] = []
+    refused_tickets: list[int] = []
 
-    def refuses(request: RunRequest) -> bool:
-        refused.append(request.ticket)
-        return 4 <= len(refused) <= 9
+    def should_refuse(request: RunRequest) -> bool:
+        refused_tickets.append(request.ticket)
+        return 4 <= len(refused_tickets) <= 9
 
-    refusals(refuses)
+    refusals(should_refuse)
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=1, observer=watcher)
-    assert same(ended(result), undisturbed_fake)
+    assert is_same_study(read_study(result), undisturbed_fake)
     assert sum("the training could not write" in note for note in watcher.notes) == 1
     assert sum("the training could write again" in note for note in watcher.notes) == 1
     assert sum("Checkpoints cannot be written" in note for note in watcher.notes) == 1
@@ -104,13 +104,13 @@ def test_one_full_disk_is_told_once(
 
 
 def test_code_that_may_never_write_ends_the_search_which_can_be_resumed(
-    undisturbed_fake: Ended, refusals: Callable[[Callable[..., bool]], None]
+    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:
-    never = True
-    refusals(lambda request: never and request.seed % 2 == 0)
+    is_blocked = True
+    refusals(lambda request: is_blocked and request.seed % 2 == 0)
     with pytest.raises(StudyFailed, match=r"study.store_timeout allows 0.2 s.*tempopt resume toy"):
         search(toy_spec(store_timeout=0.2), storage=URL, workers=1)
     assert {t.failures for t in tickets()} == {0}
     assert {t.state for t in tickets()} <= {"waiting", "done"}
-    never = False
-    assert same(ended(resume("toy", storage=URL, workers=1)), undisturbed_fake)
+    is_blocked = False
+    assert is_same_study(read_study(resume("toy", storage=URL, workers=1)), undisturbed_fake)

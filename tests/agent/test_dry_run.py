@@ -18,7 +18,7 @@ STAGES = [
 ]
 
 
-class Trying:
+class DryRunWorker:
     """A worker that says what the parts of a dry run took."""
 
     def __init__(self) -> None:
@@ -59,16 +59,16 @@ def spec() -> StudySpec:
 
 
 def test_parts_are_told_as_they_end() -> None:
-    told: list[str] = []
-    worker: Any = Trying()
-    rehearse(spec(), worker, task="rehearse", on_stage=lambda stage: told.append(stage_text(stage)))
-    assert told == [
+    stages: list[str] = []
+    worker: Any = DryRunWorker()
+    rehearse(spec(), worker, task="rehearse", on_stage=lambda stage: stages.append(stage_text(stage)))
+    assert stages == [
         "Dry run: made model and data (0.0 s).",
         "Dry run: tested the temperatures of 12 layers (41.3 s).",
     ]
 
 
-class Failing:
+class FailingWorker:
     """A worker that trains any parameter set but those with so many heads."""
 
     def __init__(self, heads: int) -> None:
@@ -82,18 +82,18 @@ class Failing:
         run: dict[str, Any] = {"ticket": 0, "attempt": 0}
         if self.asked[-1]["num_heads"] == self._heads:
             return Failed(**run, kind="usage", message="8 is not divisible by 3.")
-        ended: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
-        return Finished(**run, state="complete", step=2, **ended)
+        fields: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
+        return Finished(**run, state="complete", step=2, **fields)
 
 
 def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
-    class Noting:
+    class NoteObserver:
         note = staticmethod(notes.append)
 
     runner = object.__new__(StudyRunner)
-    runner._observer = Noting()  # type: ignore[assignment]
+    runner._observer = NoteObserver()  # type: ignore[assignment]
     for stage in STAGES:
         runner._rehearsed(stage)
     assert notes == ["Dry run: tested the temperatures of 12 layers (41.3 s)."]

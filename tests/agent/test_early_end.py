@@ -1,4 +1,4 @@
-"""A search that ends by what it may still be worth ends at the same trial, whoever is first."""
+"""A search that ends by what it may still be worth ends at the same trial, whichever agent is first."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Scene:
         self._folder = folder
         self._patch = monkeypatch
         monkeypatch.setattr(Arms, "prospect", self._prospect)
-        asked = toy_spec(
+        spec_data = toy_spec(
             parallel=2,
             trials=6,
             arms={"baseline": 1, "constant": 1},
             limits={"standard_errors": 0.5},
             pruner="none",
         )
-        self.spec = StudySpec.parse(asked, source="toy.yaml")
+        self.spec = StudySpec.parse(spec_data, source="toy.yaml")
         self.store = Store.open(f"sqlite:///{folder}/toy.db")
         self.study = self.store.create_study("toy", self.spec.to_json(), self.spec.identity())
         make_study(self.store.url, name="toy", direction="minimize", metric="val_loss")
@@ -49,8 +49,8 @@ class Scene:
             first._read()
 
     def _prospect(self, ticket: TicketRow) -> tuple[float, float]:
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
+        callback, self.meanwhile = self.meanwhile, lambda: None
+        callback()
         return (1e-9 if ticket.number in self.worthless else 1.0), 0.2
 
     def client(self, name: str) -> TicketClient:
@@ -67,8 +67,8 @@ class Scene:
 
     def end(self, ticket: TicketRow, agent: str) -> None:
         outcomes = Outcomes(outcome="complete", value=0.5, steps=24, seconds=1.0)
-        ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-        assert not self.store.write(self.study.id, [ended], agent=agent, lease=60.0).refused
+        end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        assert not self.store.write(self.study.id, [end_change], agent=agent, lease=60.0).refused
 
     def search(self) -> list[tuple[int, str, bool]]:
         rows = self.store.tickets(self.study.id, ["search"])
@@ -77,29 +77,29 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    made = Scene(tmp_path, monkeypatch)
-    yield made
-    made.store.close()
+    search_scene = Scene(tmp_path, monkeypatch)
+    yield search_scene
+    search_scene.store.close()
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
 def test_who_took_a_later_ticket_ends_at_the_same_one(scene: Scene, order: str) -> None:
     scene.worthless = {2}
     desks = {name: scene.client(name) for name in "AB"}
-    taken = {name: client._take([]) for name, client in desks.items()}
-    assert [ticket.number for ticket in taken.values() if ticket] == [2, 3]
+    tickets_by_agent = {name: client._take([]) for name, client in desks.items()}
+    assert [ticket.number for ticket in tickets_by_agent.values() if ticket] == [2, 3]
     for name in order:
-        ticket = taken[name]
+        ticket = tickets_by_agent[name]
         assert ticket is not None and desks[name]._parametrised(ticket) is None
-    ended = [(number, "withdrawn", False) for number in range(2, 6)]
-    assert scene.search() == [(0, "done", True), (1, "done", True), *ended]
+    withdrawn_rows = [(number, "withdrawn", False) for number in range(2, 6)]
+    assert scene.search() == [(0, "done", True), (1, "done", True), *withdrawn_rows]
 
 
 def test_a_run_that_was_begun_before_and_given_back_goes_on(scene: Scene) -> None:
     scene.worthless = {3}
     first, second = scene.client("A"), scene.client("B")
-    running = first.next_ticket([])
-    assert running is not None and running.number == 2
+    running_ticket = first.next_ticket([])
+    assert running_ticket is not None and running_ticket.number == 2
     scene.meanwhile = lambda: scene.store.release(scene.study.id, ["A"])
     assert second.next_ticket([]) is None
     assert scene.search()[2:] == [
@@ -115,8 +115,8 @@ def test_trials_that_were_asked_for_in_the_meantime_are_counted(
     monkeypatch.setattr(Arms, "prospect", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2))
     client = scene.client("A")
     rows = scene.store.tickets(scene.study.id)
-    more = more_tickets(rows, scene.spec, 20)
-    scene.meanwhile = lambda: scene.store.add_tickets(scene.study.id, more)
+    extra_tickets = more_tickets(rows, scene.spec, 20)
+    scene.meanwhile = lambda: scene.store.add_tickets(scene.study.id, extra_tickets)
     ticket = client.next_ticket([])
     assert ticket is not None and ticket.number == 2
     assert [state for _, state, _ in scene.search()].count("waiting") == 23
@@ -125,8 +125,8 @@ def test_trials_that_were_asked_for_in_the_meantime_are_counted(
 def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trained(scene: Scene) -> None:
     scene.worthless = set(range(40))
     rows = scene.store.tickets(scene.study.id)
-    wanted = {"temperature_init": 0.5, "temperature_final": 0.5, "schedule": "linear"}
-    scene.store.add_tickets(scene.study.id, more_tickets(rows, scene.spec, 1, [wanted]))
+    enqueued_params = {"temperature_init": 0.5, "temperature_final": 0.5, "schedule": "linear"}
+    scene.store.add_tickets(scene.study.id, more_tickets(rows, scene.spec, 1, [enqueued_params]))
     client = scene.client("A")
     numbers = []
     for _ in range(5):
@@ -136,4 +136,6 @@ def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trai
         scene.end(ticket, "A")
         client._read()
     assert numbers == [2, 3, 4, 5, 6]
-    assert [ticket.sampled for ticket in scene.store.tickets(scene.study.id, ["search"])][6] == wanted
+    assert [ticket.sampled for ticket in scene.store.tickets(scene.study.id, ["search"])][
+        6
+    ] == enqueued_params

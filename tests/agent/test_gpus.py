@@ -28,10 +28,10 @@ def cards(toy_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ['PYTHONPATH']}")
 
 
-def hungry(failures: int, resources: dict[str, Any], **study: Any) -> dict[str, Any]:
+def hungry_spec(failures: int, resources: dict[str, Any], **study: Any) -> dict[str, Any]:
     init = {"folder": str(Path.cwd()), "failures": failures}
     spec = toy_spec(init=init, trainer={"accelerator": "auto"}, **SMALL, **study)
-    model = {**spec["model"], "class_path": "hungry_modules.Hungry"}
+    model = {**spec["model"], "class_path": "hungry_modules.HungryModule"}
     return {**spec, "model": model, "resources": resources}
 
 
@@ -49,9 +49,9 @@ class Notes(Unobserved):
 
 
 def test_each_worker_sees_the_card_that_was_dealt_to_it_and_no_other() -> None:
-    search(hungry(0, {"gpus": 0.5, "cpus": 1, "workers": 3, "threads": 2}), storage=URL)
-    seen = {(mask, threads) for _, mask, threads in runs()}
-    assert seen <= {(card, "2") for card in CARDS}
+    search(hungry_spec(0, {"gpus": 0.5, "cpus": 1, "workers": 3, "threads": 2}), storage=URL)
+    environments = {(mask, threads) for _, mask, threads in runs()}
+    assert environments <= {(card, "2") for card in CARDS}
     of_process: dict[str, set[str]] = {}
     for pid, mask, _ in runs():
         of_process.setdefault(pid, set()).add(mask)
@@ -62,11 +62,11 @@ def test_each_worker_sees_the_card_that_was_dealt_to_it_and_no_other() -> None:
 
 def test_a_run_that_ran_out_of_memory_ends_well_alone_in_a_fresh_process() -> None:
     watcher = Notes()
-    result = search(hungry(1, {"gpus": 0.5, "workers": 2}), storage=URL, observer=watcher)
+    result = search(hungry_spec(1, {"gpus": 0.5, "workers": 2}), storage=URL, observer=watcher)
     assert result.verdict is not None
-    (alone,) = [t for t in tickets() if t.alone]
-    assert (alone.outcome, alone.attempt, alone.failures) == ("complete", 2, 1)
-    assert result.to_json()["alone"] == [alone.name]
+    (solo_ticket,) = [t for t in tickets() if t.alone]
+    assert (solo_ticket.outcome, solo_ticket.attempt, solo_ticket.failures) == ("complete", 2, 1)
+    assert result.to_json()["alone"] == [solo_ticket.name]
     assert any("Tried to allocate 80.00 GiB" in note for note in watcher.notes)
     assert any("tried once more, with a GPU to itself" in note for note in watcher.notes)
     # the two that were there, one for the run alone, and two with their caps again afterwards
@@ -74,14 +74,14 @@ def test_a_run_that_ran_out_of_memory_ends_well_alone_in_a_fresh_process() -> No
 
 
 def test_a_run_that_does_not_fit_alone_has_failed_for_good() -> None:
-    result = search(hungry(2, {"gpus": 1, "workers": 1}), storage=URL)
-    (failed,) = [t for t in tickets() if t.state == "failed"]
-    assert (failed.alone, failed.attempt, failed.failures) == (True, 2, 2)
-    assert failed.error is not None and "with a GPU to itself" in failed.error
-    assert result.tickets[failed.kind].failed == 1
+    result = search(hungry_spec(2, {"gpus": 1, "workers": 1}), storage=URL)
+    (failed_ticket,) = [t for t in tickets() if t.state == "failed"]
+    assert (failed_ticket.alone, failed_ticket.attempt, failed_ticket.failures) == (True, 2, 2)
+    assert failed_ticket.error is not None and "with a GPU to itself" in failed_ticket.error
+    assert result.tickets[failed_ticket.kind].failed == 1
 
 
-class Died(BaseException):
+class AgentDied(BaseException):
     """The agent's process ends here."""
 
 
@@ -89,38 +89,42 @@ def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     request = Requests.of
-    dead: set[str] = set()
-    asked: list[RunRequest] = []
+    dead_agents: set[str] = set()
+    requests: list[RunRequest] = []
 
     def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
         if ticket.alone:
-            raise Died
+            raise AgentDied
         return request(self, ticket, share)
 
     with monkeypatch.context() as patch:
         patch.setattr(Requests, "of", dying)
-        patch.setattr(Agent, "_leave", lambda self: dead.add(self._client._name))
-        with pytest.raises(Died):
-            search(hungry(1, {"gpus": 0.5, "workers": 2}), storage=URL)
-    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead)
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
+        with pytest.raises(AgentDied):
+            search(hungry_spec(1, {"gpus": 0.5, "workers": 2}), storage=URL)
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
 
-    def noted(self: Requests, ticket: Any, share: Any) -> RunRequest:
-        asked.append(request(self, ticket, share))
-        return asked[-1]
+    def record_request(self: Requests, ticket: Any, share: Any) -> RunRequest:
+        requests.append(request(self, ticket, share))
+        return requests[-1]
 
-    monkeypatch.setattr(Requests, "of", noted)
+    monkeypatch.setattr(Requests, "of", record_request)
     resume("toy", storage=URL, workers=2)
-    (alone,) = [t for t in tickets() if t.alone]
-    assert (alone.outcome, alone.attempt) == ("complete", 3)
-    assert [each.memory_share for each in asked if each.ticket == alone.id] == [None]
-    assert {each.memory_share for each in asked if each.ticket != alone.id} == {0.5}
+    (solo_ticket,) = [t for t in tickets() if t.alone]
+    assert (solo_ticket.outcome, solo_ticket.attempt) == ("complete", 3)
+    assert [run_request.memory_share for run_request in requests if run_request.ticket == solo_ticket.id] == [
+        None
+    ]
+    assert {run_request.memory_share for run_request in requests if run_request.ticket != solo_ticket.id} == {
+        0.5
+    }
 
 
 def test_cards_that_are_not_there_are_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(UsageError, match=r"4 workers .*free GPUs: 2\. Give at most 2 workers"):
-        search(hungry(0, {"gpus": 1}), storage=URL, workers=4)
+        search(hungry_spec(0, {"gpus": 1}), storage=URL, workers=4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(UsageError, match=r'none here \(CUDA_VISIBLE_DEVICES is "-1"\).*resources.gpus: 0'):
-        search(hungry(0, {"gpus": 1}), storage=URL)
+        search(hungry_spec(0, {"gpus": 1}), storage=URL)

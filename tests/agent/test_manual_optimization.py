@@ -14,7 +14,7 @@ from tests.servers import descendants, strike, worker_pids
 from tests.toy_study import (
     URL,
     Watcher,
-    ended,
+    read_study,
     start,
     tickets,
     toy_spec,
@@ -45,14 +45,14 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]
 ) -> None:
     changes = {"trainer": trainer}
-    whole = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
+    whole_run = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
     killer = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGKILL))
-    killed = ended(search(adversarial(**changes), storage=URL, workers=1, observer=killer))
+    killed_run = read_study(search(adversarial(**changes), storage=URL, workers=1, observer=killer))
     assert any("SIGKILL" in note for note in killer.notes)
     assert 2 in {ticket.attempt for ticket in tickets()}
-    assert (killed.facts, killed.reports) == (whole.facts, whole.reports)
-    assert killed.result.verdict == whole.result.verdict is not None
-    assert killed.result.tickets["search"].done == 8
+    assert (killed_run.facts, killed_run.reports) == (whole_run.facts, whole_run.reports)
+    assert killed_run.result.verdict == whole_run.result.verdict is not None
+    assert killed_run.result.tickets["search"].done == 8
     assert "pruned" in {ticket.outcome for ticket in tickets()}
 
 
@@ -63,20 +63,22 @@ def test_a_search_that_is_killed_with_all_its_processes_ends_the_same_when_it_is
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]
 ) -> None:
     changes = {"trainer": trainer, "lease": 2.0}
-    whole = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
-    begun = start(adversarial(**changes), tmp_path)
+    whole_run = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
+    process = start(adversarial(**changes), tmp_path)
     try:
         # in the middle of the search, with checkpoints written and runs left
         wait_until(lambda rows: any(row.kind == "search" and row.state == "done" for row in rows))
     finally:
-        every = [begun.pid, *descendants(begun.pid)]
-        for pid in every:
+        pids = [process.pid, *descendants(process.pid)]
+        for pid in pids:
             strike(pid, signal.SIGKILL)
-        begun.wait()
-    left = [row for row in tickets() if row.state not in ("done", "failed")]
-    assert left
-    again = ended(resume("toy", storage=URL, workers=1))
-    facts = [sorted((fact[:-1] for fact in each.facts), key=repr) for each in (whole, again)]
+        process.wait()
+    open_rows = [row for row in tickets() if row.state not in ("done", "failed")]
+    assert open_rows
+    resumed_run = read_study(resume("toy", storage=URL, workers=1))
+    facts = [
+        sorted((fact[:-1] for fact in study_run.facts), key=repr) for study_run in (whole_run, resumed_run)
+    ]
     assert facts[0] == facts[1]
-    assert again.reports == whole.reports
-    assert again.result.verdict == whole.result.verdict is not None
+    assert resumed_run.reports == whole_run.reports
+    assert resumed_run.result.verdict == whole_run.result.verdict is not None

@@ -22,13 +22,13 @@ from tests.toy_study import (
     FAKED,
     SMALL,
     URL,
-    Ended,
+    EndedStudy,
     Watcher,
-    begun,
-    ended,
+    begin_study,
     facts,
-    same,
-    searched,
+    has_searched,
+    is_same_study,
+    read_study,
     start,
     tickets,
     toy_spec,
@@ -43,30 +43,30 @@ pytestmark = pytest.mark.usefixtures("toy_folder")
 
 
 @pytest.mark.long
-def test_agents_that_join_change_nothing_but_the_time(undisturbed: Ended, tmp_path: Path) -> None:
+def test_agents_that_join_change_nothing_but_the_time(undisturbed_run: EndedStudy, tmp_path: Path) -> None:
     process = start(toy_spec(), tmp_path)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
     join("toy", storage=URL, workers=1)
     assert process.wait(timeout=240) == 0
-    assert same(ended(load_study(URL, "toy")), undisturbed)
+    assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
     assert {t.agent for t in tickets() if t.agent} != {None}
 
 
 @pytest.mark.usefixtures("fake_workers")
-def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: Ended) -> None:
+def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: EndedStudy) -> None:
     def pause() -> None:
         with Store.open(URL) as store:
             store.set_state(store.load_study("toy").id, "paused")
 
     spec = toy_spec(lease=3)
-    result = search(spec, storage=URL, workers=2, observer=Watcher(searched(2), pause))
+    result = search(spec, storage=URL, workers=2, observer=Watcher(has_searched(2), pause))
     assert result.state == "paused"
     rows = tickets()
     assert not any(t.state == "running" for t in rows) and any(t.state == "waiting" for t in rows)
     assert all(t.failures == 0 for t in rows)
     with pytest.raises(UsageError, match="tempopt resume toy"):
         join("toy", storage=URL)
-    assert same(ended(resume("toy", storage=URL, workers=1)), undisturbed_fake)
+    assert is_same_study(read_study(resume("toy", storage=URL, workers=1)), undisturbed_fake)
     assert join("toy", storage=URL) == load_study(URL, "toy")
 
 
@@ -76,7 +76,9 @@ def test_a_stopped_study_confirms_what_it_has_found() -> None:
         with Store.open(URL) as store:
             store.withdraw(store.load_study("toy").id, ["baseline", "constant", "search"])
 
-    result = search(toy_spec(trials=30, lease=3), storage=URL, workers=1, observer=Watcher(searched(3), stop))
+    result = search(
+        toy_spec(trials=30, lease=3), storage=URL, workers=1, observer=Watcher(has_searched(3), stop)
+    )
     count = result.tickets["search"]
     assert result.state == "done" and result.verdict is not None
     assert count.done >= 3 and count.withdrawn > 0 and count.done + count.withdrawn == 30
@@ -98,12 +100,12 @@ def test_a_search_ends_at_its_limit_and_is_confirmed() -> None:
 def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path) -> None:
     spec = toy_spec(trials=40, limits={"standard_errors": 1e9}, lease=30)
     watcher = Watcher()
-    alone = search(spec, storage=URL, workers=1, observer=watcher)
-    kinds = alone.tickets["search"]
+    single_result = search(spec, storage=URL, workers=1, observer=watcher)
+    kinds = single_result.tickets["search"]
     assert 6 <= kinds.done < 20 and kinds.done + kinds.withdrawn == 40
-    assert alone.state == "done" and alone.verdict is not None
+    assert single_result.state == "done" and single_result.verdict is not None
     assert [note for note in watcher.notes if "study.limits.standard_errors is 1e+09" in note]
-    one = ended(alone)
+    single_run = read_study(single_result)
     with Store.open(URL) as store:
         store.delete_study("toy")
     # the ticket that is the last depends on what may be known, and not on who asks
@@ -111,21 +113,21 @@ def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
     join("toy", storage=URL, workers=2)
     assert process.wait(timeout=240) == 0
-    assert same(ended(load_study(URL, "toy")), one)
+    assert is_same_study(read_study(load_study(URL, "toy")), single_run)
 
 
 @pytest.mark.usefixtures("fake_workers")
-def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: Ended) -> None:
+def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: EndedStudy) -> None:
     search(toy_spec(), storage=URL, workers=2)
     first = facts()
     result = resume("toy", storage=URL, workers=2, more=4)
     rows = tickets()
-    old, new = [t for t in rows if t.round == 0], [t for t in rows if t.round == 1]
+    old_tickets, new_tickets = [t for t in rows if t.round == 0], [t for t in rows if t.round == 1]
     assert len([t for t in rows if t.kind == "search"]) == 12
     assert [fact for fact in facts() if fact[:3] in {f[:3] for f in first}] == first == undisturbed_fake.facts
-    assert {t.kind for t in new} == {"search", "choose", "confirm"}
+    assert {t.kind for t in new_tickets} == {"search", "choose", "confirm"}
     # the search continues the seeds that it shares
-    assert not {t.seed for t in old} & {t.seed for t in new if t.kind != "search"}
+    assert not {t.seed for t in old_tickets} & {t.seed for t in new_tickets if t.kind != "search"}
     assert result.state == "done" and result.verdict is not None and result.verdict.round == 1
     assert len(optuna.load_study(study_name="toy", storage=URL).trials) == 12
 
@@ -145,19 +147,24 @@ def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() ->
         subprocess.run([sys.executable, "-c", command], check=True)
 
     spec = toy_spec(arms={"baseline": 2, "constant": 3}, lease=3)
-    search(spec, storage=URL, workers=1, observer=Watcher(searched(3), grow))
-    grown = [fact for fact in facts() if fact[0] == "search"]
-    whole = toy_spec(arms={"baseline": 2, "constant": 3}, trials=12)
-    search(whole, storage="sqlite:///whole.db", workers=1)
+    search(spec, storage=URL, workers=1, observer=Watcher(has_searched(3), grow))
+    grown_facts = [fact for fact in facts() if fact[0] == "search"]
+    whole_spec = toy_spec(arms={"baseline": 2, "constant": 3}, trials=12)
+    search(whole_spec, storage="sqlite:///whole.db", workers=1)
     with Store.open("sqlite:///whole.db") as store:
         rows = store.tickets(store.load_study("toy").id, kinds=["search"])
-    assert [(f[2], f[4], f[6]) for f in grown] == [(t.number, t.parameters, t.value) for t in rows]
+    assert [(f[2], f[4], f[6]) for f in grown_facts] == [(t.number, t.parameters, t.value) for t in rows]
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_parameters_that_a_person_wants_tried_are_tried_first() -> None:
-    wanted = [{"temperature_init": 2.0, "schedule": "linear"}, {"schedule": "cosine"}]
-    search(toy_spec(**{**SMALL, "trials": 3}, enqueue=wanted[:1]), storage=URL, workers=1, enqueue=wanted[1:])
+    enqueued_sets = [{"temperature_init": 2.0, "schedule": "linear"}, {"schedule": "cosine"}]
+    search(
+        toy_spec(**{**SMALL, "trials": 3}, enqueue=enqueued_sets[:1]),
+        storage=URL,
+        workers=1,
+        enqueue=enqueued_sets[1:],
+    )
     rows = [t.parameters or {} for t in tickets() if t.kind == "search"]
     assert (rows[0]["temperature_init"], rows[0]["schedule"]) == (2.0, "linear")
     assert rows[1]["schedule"] == "cosine"
@@ -190,29 +197,29 @@ def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_workers")
 def test_an_agent_that_was_frozen_past_its_lease_throws_its_run_away_and_goes_on(
-    undisturbed_fake: Ended, tmp_path: Path
+    undisturbed_fake: EndedStudy, tmp_path: Path
 ) -> None:
-    begun(toy_spec(lease=2))
+    begin_study(toy_spec(lease=2))
     process = _joiner(tmp_path)
     wait_until(lambda rows: any(t.state == "running" and t.total_steps for t in rows))
     process.send_signal(signal.SIGSTOP)
     resume("toy", storage=URL, workers=1)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate(timeout=240)
-    assert process.returncode == 0, told
-    assert "was given to another agent" in told
-    assert same(ended(load_study(URL, "toy")), undisturbed_fake)
+    _, stderr = process.communicate(timeout=240)
+    assert process.returncode == 0, stderr
+    assert "was given to another agent" in stderr
+    assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_fake)
     states = {trial.state.is_finished() for trial in optuna.load_study(study_name="toy", storage=URL).trials}
     assert states == {True}
 
 
 @pytest.mark.long
-def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed: Ended) -> None:
+def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed_run: EndedStudy) -> None:
     watcher = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGSTOP))
     search(toy_spec(lease=2), storage=URL, workers=1, observer=watcher)
     assert any("made no step for" in note for note in watcher.notes)
     assert sum(t.failures for t in tickets()) == 1
-    assert same(ended(load_study(URL, "toy")), undisturbed)
+    assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
@@ -229,25 +236,25 @@ def test_whoever_is_told_to_go_leaves_a_checkpoint_and_the_ticket(
     assert rows and all(
         (t.state, t.failures, t.agent) == ("waiting", 0, None) for t in rows if t.state != "done"
     )
-    kept = [t for t in rows if t.state == "waiting"]
-    assert kept and all(t.checkpoints and t.checkpoints[0].step > 0 for t in kept)
-    assert all(Path(t.checkpoints[0].url.removeprefix("file://")).is_file() for t in kept)
+    waiting_tickets = [t for t in rows if t.state == "waiting"]
+    assert waiting_tickets and all(t.checkpoints and t.checkpoints[0].step > 0 for t in waiting_tickets)
+    assert all(Path(t.checkpoints[0].url.removeprefix("file://")).is_file() for t in waiting_tickets)
 
 
 @pytest.mark.long
 def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(toy_spec(**SMALL))
+    begin_study(toy_spec(**SMALL))
     storage = f"sqlite:///{Path.cwd()}/tempopt.db"
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     monkeypatch.setenv("PYTHONPATH", "")
-    before = _attempts(storage)
+    attempts_before = _attempts(storage)
     with pytest.raises(
         SpecError, match=r'(?s)"toy_modules".*go to its folder.*study was begun in .*PYTHONPATH'
     ):
         resume("toy", storage=storage, workers=1)
-    assert _attempts(storage) == before
+    assert _attempts(storage) == attempts_before
 
 
 def _attempts(storage: str) -> list[int]:
@@ -257,21 +264,21 @@ def _attempts(storage: str) -> list[int]:
 
 
 def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
-    undisturbed: Ended, tmp_path: Path
+    undisturbed_run: EndedStudy, tmp_path: Path
 ) -> None:
     # four steps a validation, so that two checkpoints are there when the study is cut off
-    def cut(snapshot: Any) -> bool:
+    def truncate_checkpoint(snapshot: Any) -> bool:
         return any(view.kind == "search" and (view.step or 0) >= 12 for view in snapshot.workers)
 
     def leave() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(toy_spec(), storage=URL, workers=1, observer=Watcher(cut, leave))
+        search(toy_spec(), storage=URL, workers=1, observer=Watcher(truncate_checkpoint, leave))
     (row,) = [t for t in tickets() if t.state == "waiting" and t.checkpoints]
     newest = Path(row.checkpoints[0].url.removeprefix("file://"))
     newest.write_bytes(newest.read_bytes()[:-100])
     watcher = Watcher()
-    again = ended(resume("toy", storage=URL, workers=1, observer=watcher))
+    resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))
     assert any("damaged" in note for note in watcher.notes)
-    assert same(again, undisturbed)
+    assert is_same_study(resumed_run, undisturbed_run)

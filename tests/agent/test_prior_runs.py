@@ -21,10 +21,10 @@ from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tempopt.study.api import join, load_study, search
 from tests.agent.test_many_agents import Watcher
-from tests.sampling.test_knowledge_gradient import SPACE, describe, start, trained, truth
-from tests.store.scenes import TRIAL, taken
-from tests.store.scenes import ended as end_of
-from tests.toy_study import URL, ended, tickets, toy_spec
+from tests.sampling.test_knowledge_gradient import SPACE, describe, make_trial, start, truth
+from tests.store.scenes import TRIAL, take_next
+from tests.store.scenes import make_end as end_of
+from tests.toy_study import URL, read_study, tickets, toy_spec
 
 SPECS = Callable[..., StudySpec]
 
@@ -45,27 +45,27 @@ def strategy(*earlier: PriorStudy) -> KnowledgeGradient:
 
 
 def test_an_earlier_study_says_how_good_a_set_would_have_been() -> None:
-    said = PriorStudy(runs(40, truth), describe)
+    prior = PriorStudy(runs(40, truth), describe)
     rng = np.random.default_rng(0)
     points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(200)]
-    heard = np.array([said(describe(each)) for each in points])
-    assert np.corrcoef(heard, [truth(each) for each in points])[0, 1] > 0.95
-    known = [said(describe(params)) for params in said.parameters]
-    assert (np.mean(known), np.std(known)) == (pytest.approx(0), pytest.approx(1))
-    best = said.best(np.array([describe(each) for each in points]), count=3, rng=rng)
+    predictions = np.array([prior(describe(point)) for point in points])
+    assert np.corrcoef(predictions, [truth(point) for point in points])[0, 1] > 0.95
+    prior_means = [prior(describe(params)) for params in prior.parameters]
+    assert (np.mean(prior_means), np.std(prior_means)) == (pytest.approx(0), pytest.approx(1))
+    best = prior.best(np.array([describe(point) for point in points]), count=3, rng=rng)
     assert truth(points[best[0]]) > -0.05 and len(set(best)) == 3
 
 
 def test_what_it_would_name_is_tried_after_the_first_trial_and_no_later() -> None:
-    one = strategy(PriorStudy(runs(40, truth), describe))
-    firsts = [one.first(number) for number in range(6)]
+    sampler = strategy(PriorStudy(runs(40, truth), describe))
+    firsts = [sampler.first(number) for number in range(6)]
     assert firsts[0] is None and firsts[-1] is None
-    named = [each for each in firsts if each is not None]
-    assert len(named) == 2 and truth(named[0]) > -0.05
-    two = strategy(PriorStudy(runs(40, truth), describe), PriorStudy(runs(40, opposite), describe))
-    ours, theirs = two.first(1), two.first(2)
-    assert ours is not None and theirs is not None
-    assert truth(ours) > -0.05 and opposite(theirs) > -0.05
+    prior_sets = [params for params in firsts if params is not None]
+    assert len(prior_sets) == 2 and truth(prior_sets[0]) > -0.05
+    two_priors = strategy(PriorStudy(runs(40, truth), describe), PriorStudy(runs(40, opposite), describe))
+    first_set, second_set = two_priors.first(1), two_priors.first(2)
+    assert first_set is not None and second_set is not None
+    assert truth(first_set) > -0.05 and opposite(second_set) > -0.05
     assert strategy().first(1) is None
 
 
@@ -73,34 +73,34 @@ def test_what_it_would_name_is_tried_after_the_first_trial_and_no_later() -> Non
 def test_an_answer_that_holds_is_found_sooner_and_one_that_does_not_is_unlearnt(
     worth: Callable[[Any], float], soon: bool
 ) -> None:
-    one = strategy(PriorStudy(runs(40, worth), describe))
-    known = start(3)
+    sampler = strategy(PriorStudy(runs(40, worth), describe))
+    trials = start(3)
     for number in range(3, 24):
-        params = one.ask(known, [], number=number, seed=number, fixed={})
+        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
         assert params is not None
-        known.append(trained(number, params))
+        trials.append(make_trial(number, params))
         if soon and number == 6:
-            assert truth(one.recommend(known, count=1, seed=0)[0]) > -0.05
-    assert truth(one.recommend(known, count=1, seed=0)[0]) > -0.05
+            assert truth(sampler.recommend(trials, count=1, seed=0)[0]) > -0.05
+    assert truth(sampler.recommend(trials, count=1, seed=0)[0]) > -0.05
 
 
 def test_sets_of_another_space_are_moved_to_the_nearest_of_this_one(make_spec: SPECS) -> None:
     spec = make_spec()
     space = spec.space()
-    moved = nearest(space, {"temperature_init": 1e9, "schedule": "none such", "lr": 3})
-    assert moved["temperature_init"] == space["temperature_init"].high  # type: ignore[attr-defined]
-    assert moved.keys() == space.keys()
-    spec.parameters("search", moved)
+    nearest_params = nearest(space, {"temperature_init": 1e9, "schedule": "none such", "lr": 3})
+    assert nearest_params["temperature_init"] == space["temperature_init"].high  # type: ignore[attr-defined]
+    assert nearest_params.keys() == space.keys()
+    spec.parameters("search", nearest_params)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
-        yield opened
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
+        yield store
 
 
 @pytest.fixture
-def finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
+def write_finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
     """Return what writes a study of runs that came to these values."""
 
     def write(name: str, values: list[float | None], **study: Any) -> None:
@@ -112,7 +112,7 @@ def finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
             [NewTicket(kind="search", arm="search", number=n, seed=n) for n in range(len(values) + 1)],
         )
         for number, value in enumerate(values):
-            ticket = taken(store, row)
+            ticket = take_next(store, row)
             parameters = {"temperature_init": 0.5 + number / 1000}
             store.begin(ticket.id, ticket.attempt, parameters, {"x": 0.5}, TRIAL)
             outcome: Any = "diverged" if value is None else "complete"
@@ -124,23 +124,23 @@ def finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
 
 @pytest.mark.long
 def test_complete_runs_are_kept_and_more_is_better(
-    store: Store, make_spec: SPECS, finished: Callable[..., None]
+    store: Store, make_spec: SPECS, write_finished: Callable[..., None]
 ) -> None:
-    finished("losses", [0.5, None, 0.25, None, 0.75], direction="minimize")
-    finished("many", [n / 300 for n in range(300)], direction="maximize")
-    first, many = load_prior_runs(store, make_spec(warm_start=["losses", "many"]))
-    assert (first["name"], many["name"]) == ("losses", "many")
+    write_finished("losses", [0.5, None, 0.25, None, 0.75], direction="minimize")
+    write_finished("many", [n / 300 for n in range(300)], direction="maximize")
+    first, many_runs = load_prior_runs(store, make_spec(warm_start=["losses", "many"]))
+    assert (first["name"], many_runs["name"]) == ("losses", "many")
     assert first["runs"] == [
         ({"temperature_init": tau}, value) for tau, value in [(0.5, -0.5), (0.502, -0.25), (0.504, -0.75)]
     ]
-    kept = [value for _, value in many["runs"]]
-    assert len(kept) == 240 and max(kept) == 299 / 300 and min(kept) == 0.0
+    values = [value for _, value in many_runs["runs"]]
+    assert len(values) == 240 and max(values) == 299 / 300 and min(values) == 0.0
 
 
 def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
-    store: Store, make_spec: SPECS, finished: Callable[..., None]
+    store: Store, make_spec: SPECS, write_finished: Callable[..., None]
 ) -> None:
-    finished("short", [0.5, 0.6])
+    write_finished("short", [0.5, 0.6])
     with pytest.raises(SpecError, match=r'study.warm_start: there is no study "shrot"'):
         load_prior_runs(store, make_spec(warm_start=["shrot"]))
     with pytest.raises(SpecError, match=r'of the study "short" 2 runs are complete .* it takes 3'):
@@ -148,7 +148,7 @@ def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "message"),
     [
         ({"name": "own", "warm_start": ["own"]}, "Give names of other studies"),
         ({"warm_start": ["a", "a"]}, "each of them once"),
@@ -156,9 +156,9 @@ def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
         ({"warm_start": ["a"], "sampler": "tpe"}, "sampler: tpe, which learns nothing from others"),
     ],
 )
-def test_what_cannot_be_learnt_from_is_said(make_spec: SPECS, given: dict[str, Any], says: str) -> None:
-    with pytest.raises(SpecError, match=says):
-        make_spec(**given)
+def test_what_cannot_be_learnt_from_is_said(make_spec: SPECS, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_spec(**settings)
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -168,7 +168,7 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     search({**toy_spec(name="first", pruner="none")}, storage=URL, workers=1)
     spec = toy_spec(warm_start=["first"], trials=10)
     watcher = Watcher()
-    undisturbed = ended(search(spec, storage=URL, workers=1, observer=watcher))
+    undisturbed = read_study(search(spec, storage=URL, workers=1, observer=watcher))
     (note,) = (note for note in watcher.notes if "have shown" in note)
     assert note == "Begins with what 13 runs of first have shown."
     cold = toy_spec(trials=10)
@@ -181,10 +181,10 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
             store.delete_study("first")
             store.set_state(store.load_study("toy").id, "paused")
 
-    paused = Watcher(lambda snapshot: snapshot.done["search"] >= 2, delete)
-    assert search(spec, storage=URL, workers=1, observer=paused).state == "paused"
+    deleting_watcher = Watcher(lambda snapshot: snapshot.done["search"] >= 2, delete)
+    assert search(spec, storage=URL, workers=1, observer=deleting_watcher).state == "paused"
     result = search(spec, storage=URL, workers=2)
-    assert (ended(result).facts, ended(result).reports) == (undisturbed.facts, undisturbed.reports)
+    assert (read_study(result).facts, read_study(result).reports) == (undisturbed.facts, undisturbed.reports)
     warm = [t.parameters for t in tickets() if t.kind == "search"]
     with Store.open(URL) as store:
         store.delete_study("toy")

@@ -41,27 +41,27 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("resources", "said"), FAULTS)
-def test_a_fault_is_said_in_one_line(resources: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError) as caught:
+@pytest.mark.parametrize(("resources", "message"), FAULTS)
+def test_a_fault_is_said_in_one_line(resources: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
         spec_of(resources=resources)
-    heading, line = str(caught.value).splitlines()
+    heading, line = str(error.value).splitlines()
     assert heading == "This study spec has a fault:"
-    assert said in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
-    ("given", "size"),
+    ("memory", "size"),
     [("8GB", 8 * 10**9), ("500MB", 5 * 10**8), ("16GiB", 2**34), ("1.5 kb", 1500), (77, 77), (None, None)],
 )
-def test_memory_is_bytes_however_it_is_written_and_reads_again(given: Any, size: int | None) -> None:
-    spec = spec_of(resources={"memory": given, "gpus": 0.25})
+def test_memory_is_bytes_however_it_is_written_and_reads_again(memory: Any, size: int | None) -> None:
+    spec = spec_of(resources={"memory": memory, "gpus": 0.25})
     assert spec.need(gpus=True).memory == size
     assert StudySpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
 @pytest.mark.parametrize(
-    ("trainer", "resources", "with_cards", "without"),
+    ("trainer", "resources", "with_cards", "without_cards"),
     [
         ({}, {}, Need(gpus=1.0), Need()),
         ({"accelerator": "gpu"}, {}, Need(gpus=1.0), Need()),
@@ -75,15 +75,15 @@ def test_memory_is_bytes_however_it_is_written_and_reads_again(given: Any, size:
     ],
 )
 def test_what_a_trial_takes_follows_from_what_is_said_and_what_there_is(
-    trainer: dict[str, Any], resources: dict[str, Any], with_cards: Need, without: Need | None
+    trainer: dict[str, Any], resources: dict[str, Any], with_cards: Need, without_cards: Need | None
 ) -> None:
     spec = spec_of(trainer={"max_steps": 5, **trainer}, resources=resources)
     assert spec.need(gpus=True) == with_cards
-    assert spec.need(gpus=False) == (without or with_cards)
+    assert spec.need(gpus=False) == (without_cards or with_cards)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "devices", "said"),
+    ("gpus", "devices", "message"),
     [
         (0.5, 2, "given 0.5, but trainer.devices is 2: two processes of a trial cannot share a GPU"),
         (1, 2, "Give resources.gpus: 2, or trainer.devices: 1."),
@@ -91,19 +91,19 @@ def test_what_a_trial_takes_follows_from_what_is_said_and_what_there_is(
     ],
 )
 def test_cards_that_do_not_fit_the_devices_are_refused_with_both_keys(
-    gpus: float, devices: int, said: str
+    gpus: float, devices: int, message: str
 ) -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         spec_of(trainer={"max_steps": 5, "devices": devices}, resources={"gpus": gpus})
-    assert said in str(caught.value)
+    assert message in str(error.value)
     # where no cards are used, they cannot be too few
     spec_of(trainer={"max_steps": 5, "devices": devices, "accelerator": "cpu"}, resources={"gpus": gpus})
 
 
 def test_this_machines_resources_are_in_force_and_no_part_of_the_study() -> None:
     spec = spec_of(resources={"workers": "auto", "gpus": 0.5})
-    here = spec.with_overrides(["resources.workers=2", "resources.gpus=0.25", "resources.threads=3"])
-    assert (here.resources_here.workers, here.resources_here.threads) == (2, 3)
-    assert here.need(gpus=True).gpus == 0.25
-    assert here.to_json() == spec.to_json()
-    assert here.identity() == spec.identity() == spec_of().identity()
+    local_spec = spec.with_overrides(["resources.workers=2", "resources.gpus=0.25", "resources.threads=3"])
+    assert (local_spec.resources_here.workers, local_spec.resources_here.threads) == (2, 3)
+    assert local_spec.need(gpus=True).gpus == 0.25
+    assert local_spec.to_json() == spec.to_json()
+    assert local_spec.identity() == spec.identity() == spec_of().identity()

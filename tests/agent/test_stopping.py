@@ -48,17 +48,17 @@ def test_hours_of_cards_are_counted_where_there_are_cards_and_hours_of_training_
     reason = ended_by(spec, cache(rows), workers=1)
     assert (reason is not None) == ends
     if reason is not None:
-        used = (gpu_seconds or 3600.0) / 3600
-        more = used * to_come(rows, spec)
-        assert f"{used:.3g} are used and confirming takes about {more:.3g} more" in reason
+        hours_used = (gpu_seconds or 3600.0) / 3600
+        hours_to_come = hours_used * to_come(rows, spec)
+        assert f"{hours_used:.3g} are used and confirming takes about {hours_to_come:.3g} more" in reason
 
 
 def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make_ticket: Any) -> None:
     rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
     spec = make_spec(limits={"hours": 100.0})
-    needed = to_come(rows, spec)
-    assert ended_by(spec, cache(rows, hours=100.5 - needed / 2), workers=2) is not None
-    assert ended_by(spec, cache(rows, hours=99.5 - needed / 2), workers=2) is None
+    num_to_come = to_come(rows, spec)
+    assert ended_by(spec, cache(rows, hours=100.5 - num_to_come / 2), workers=2) is not None
+    assert ended_by(spec, cache(rows, hours=99.5 - num_to_come / 2), workers=2) is None
 
 
 @pytest.mark.parametrize(("limit", "ends"), [(3.9 + 4, False), (2.9 + 4, True)])
@@ -84,25 +84,25 @@ def test_the_next_run_and_those_at_work_have_to_fit(
 
 def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any, make_ticket: Any) -> None:
     spec = make_spec(limits={"gpu_hours": 100.0})
-    even, uneven = (
+    even_rows, uneven = (
         [
             *(make_ticket("search", n, 0.5, seconds=3600.0 + (-1) ** n * spread) for n in range(4)),
             make_ticket("search", 4, state="waiting", seconds=0.0),
         ]
         for spread in (0.0, 1800.0)
     )
-    left = to_come(even, spec)
+    num_to_come = to_come(even_rows, spec)
     # the standard deviation of four costs, one half above and below the mean of one hour
     deviation = math.sqrt(4 * 0.25 / 3)
-    margin = 2 * deviation * math.sqrt(left + left**2 / 4)
-    for rows, more in ((even, 0.0), (uneven, margin)):
+    margin = 2 * deviation * math.sqrt(num_to_come + num_to_come**2 / 4)
+    for rows, extra_hours in ((even_rows, 0.0), (uneven, margin)):
         for slack, ends in ((0.01, False), (-0.01, True)):
-            limited = make_spec(limits={"gpu_hours": 4 + 1 + left + more + slack})
+            limited = make_spec(limits={"gpu_hours": 4 + 1 + num_to_come + extra_hours + slack})
             assert (ended_by(limited, cache(rows), workers=1) is not None) == ends
 
 
 @pytest.mark.parametrize(
-    ("left", "rise", "limit", "ends"),
+    ("num_left", "rise", "limit", "ends"),
     [
         # eight pairs, each with a noise of 0.2 in both runs: a standard error of 0.1
         (10, 0.0049, 0.5, True),
@@ -113,18 +113,20 @@ def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any
     ],
 )
 def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
-    make_spec: Any, make_ticket: Any, left: int, rise: float, limit: float | None, ends: bool
+    make_spec: Any, make_ticket: Any, num_left: int, rise: float, limit: float | None, ends: bool
 ) -> None:
     spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
     arms: Any = SimpleNamespace(prospect=lambda ticket: (rise, 0.2))
-    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, num_left=left)
+    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, num_left=num_left)
     assert (reason is not None) == ends
     if reason is not None:
-        assert f"all {left} that are left {left * rise:.2g}" in reason
+        assert f"all {num_left} that are left {num_left * rise:.2g}" in reason
         assert "standard error of 0.1." in reason
-    unknown: Any = SimpleNamespace(prospect=lambda ticket: None)
-    assert beyond_notice(spec, make_ticket("search", 3, state="waiting"), unknown, num_left=left) is None
-    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, num_left=left) is None
+    silent_arms: Any = SimpleNamespace(prospect=lambda ticket: None)
+    assert (
+        beyond_notice(spec, make_ticket("search", 3, state="waiting"), silent_arms, num_left=num_left) is None
+    )
+    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, num_left=num_left) is None
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:

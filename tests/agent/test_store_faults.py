@@ -23,12 +23,12 @@ from tests.toy_study import (
     FAKED,
     SMALL,
     URL,
-    Ended,
+    EndedStudy,
     Watcher,
-    begun,
-    ended,
-    same,
-    searched,
+    begin_study,
+    has_searched,
+    is_same_study,
+    read_study,
     tickets,
     toy_spec,
 )
@@ -37,10 +37,12 @@ pytestmark = pytest.mark.usefixtures("toy_folder")
 
 
 @pytest.mark.usefixtures("fake_workers")
-def test_the_store_may_go_away_for_a_while(undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_may_go_away_for_a_while(
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = {"write": 0, "take_ticket": 0, "begin": 0, "news": 0}
 
-    def failing(method: str, fatal: range) -> None:
+    def fail_calls(method: str, fatal: range) -> None:
         work = getattr(Store, method)
 
         def fail(*args: Any, **kwargs: Any) -> Any:
@@ -51,13 +53,13 @@ def test_the_store_may_go_away_for_a_while(undisturbed_fake: Ended, monkeypatch:
 
         monkeypatch.setattr(Store, method, fail)
 
-    failing("write", range(4, 7))
-    failing("take_ticket", range(2, 4))
-    failing("begin", range(6, 7))
-    failing("news", range(2, 3))
+    fail_calls("write", range(4, 7))
+    fail_calls("take_ticket", range(2, 4))
+    fail_calls("begin", range(6, 7))
+    fail_calls("news", range(2, 3))
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
-    assert same(ended(result), undisturbed_fake)
+    assert is_same_study(read_study(result), undisturbed_fake)
     assert any("Training continues" in note for note in watcher.notes)
     assert any("The store is back" in note for note in watcher.notes)
     assert not list(Path("tempopt-runs").rglob("undelivered-*"))
@@ -65,7 +67,7 @@ def test_the_store_may_go_away_for_a_while(undisturbed_fake: Ended, monkeypatch:
 
 @pytest.mark.usefixtures("fake_workers")
 def test_an_answer_that_was_lost_is_no_second_ticket(
-    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: dict[str, int] = {}
 
@@ -86,14 +88,14 @@ def test_an_answer_that_was_lost_is_no_second_ticket(
     deaf("take_ticket", 2)
     deaf("begin", 5)
     deaf("add_tickets", 2)
-    assert same(ended(search(toy_spec(), storage=URL, workers=2)), undisturbed_fake)
+    assert is_same_study(read_study(search(toy_spec(), storage=URL, workers=2)), undisturbed_fake)
     assert sum(t.failures for t in tickets()) == 0
 
 
 @pytest.mark.usefixtures("fake_workers")
 @pytest.mark.long
 def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for_it(
-    undisturbed_fake: Ended, tmp_path: Path
+    undisturbed_fake: EndedStudy, tmp_path: Path
 ) -> None:
     program = FAKED + (
         "import json, pathlib\n"
@@ -112,13 +114,13 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
         f"search(spec, storage={URL!r}, workers=1)\n"
     )
     Path("spec.json").write_text(json.dumps(toy_spec(store_timeout=1, lease=3)))
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
-    assert "StoreLost" in ran.stderr and "study.store_timeout allows 1 s" in ran.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert "StoreLost" in process.stderr and "study.store_timeout allows 1 s" in process.stderr
     assert list(Path("tempopt-runs").rglob("undelivered-*"))
     watcher = Watcher()
-    again = ended(resume("toy", storage=URL, workers=1, observer=watcher))
+    resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))
     assert any("could not tell the store" in note for note in watcher.notes)
-    assert same(again, undisturbed_fake)
+    assert is_same_study(resumed_run, undisturbed_fake)
     assert not list(Path("tempopt-runs").rglob("undelivered-*"))
 
 
@@ -129,7 +131,7 @@ def test_a_study_that_is_deleted_under_an_agent_ends_it_with_the_reason() -> Non
             store.delete_study("toy")
 
     with pytest.raises(StudyFailed, match="deleted"):
-        search(toy_spec(lease=3), storage=URL, workers=1, observer=Watcher(searched(1), delete))
+        search(toy_spec(lease=3), storage=URL, workers=1, observer=Watcher(has_searched(1), delete))
     with Store.open(URL) as store:
         assert store.list_studies() == []
     assert optuna.get_all_study_names(URL) == []
@@ -137,28 +139,30 @@ def test_a_study_that_is_deleted_under_an_agent_ends_it_with_the_reason() -> Non
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more(
-    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Died(BaseException):
+    class AgentDied(BaseException):
         pass
 
-    died: set[str] = set()
+    dead_agents: set[str] = set()
     work = Store.write
 
     def dying(self: Store, study_id: int, changes: Any, **options: Any) -> Any:
-        pruned = [c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"]
-        if not pruned:
+        pruned_changes = [
+            c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"
+        ]
+        if not pruned_changes:
             return work(self, study_id, changes, **options)
-        work(self, study_id, [c for c in changes if c not in pruned], **options | {"take": None})
-        raise Died
+        work(self, study_id, [c for c in changes if c not in pruned_changes], **options | {"take": None})
+        raise AgentDied
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", dying)
-        patch.setattr(Agent, "_leave", lambda self: died.add(self._client._name))
-        with pytest.raises(Died):
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
+        with pytest.raises(AgentDied):
             search(toy_spec(), storage=URL, workers=1)
-    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in died)
-    assert same(ended(resume("toy", storage=URL, workers=2)), undisturbed_fake)
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
+    assert is_same_study(read_study(resume("toy", storage=URL, workers=2)), undisturbed_fake)
     assert max(t.attempt for t in tickets()) == 2
 
 
@@ -169,7 +173,7 @@ def test_a_study_that_optuna_has_lost_ends_the_agent_and_can_be_resumed() -> Non
             toy_spec(**{**SMALL, "trials": 6}),
             storage=URL,
             workers=1,
-            observer=Watcher(searched(1), lambda: optuna.delete_study(study_name="toy", storage=URL)),
+            observer=Watcher(has_searched(1), lambda: optuna.delete_study(study_name="toy", storage=URL)),
         )
     result = resume("toy", storage=URL, workers=1)
     assert result.state == "done" and result.tickets["search"].done == 6
@@ -178,35 +182,35 @@ def test_a_study_that_optuna_has_lost_ends_the_agent_and_can_be_resumed() -> Non
 
 @pytest.mark.usefixtures("fake_workers")
 def test_an_agent_frozen_between_taking_and_beginning_takes_another_ticket(
-    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
     work = Store.begin
 
-    def stale(*args: Any, **kwargs: Any) -> Any:
+    def take_stale(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls in (2, 6):
             raise StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is thrown away.")
         return work(*args, **kwargs)
 
-    monkeypatch.setattr(Store, "begin", stale)
-    assert same(ended(search(toy_spec(), storage=URL, workers=1)), undisturbed_fake)
+    monkeypatch.setattr(Store, "begin", take_stale)
+    assert is_same_study(read_study(search(toy_spec(), storage=URL, workers=1)), undisturbed_fake)
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun(toy_spec(**SMALL))
+    begin_study(toy_spec(**SMALL))
 
-    def refused(*args: Any, **kwargs: Any) -> None:
+    def raise_refused(*args: Any, **kwargs: Any) -> None:
         # what Optuna's storage raises is not ours
         cause = OperationalError("BEGIN", {}, sqlite3.OperationalError("database is locked"))
         raise StorageInternalError("An exception is raised during the commit.") from cause
 
     monkeypatch.setattr("tempopt.store.optuna_calls._ATTEMPTS", 1)
-    monkeypatch.setattr("tempopt.store.optuna_calls._storage", refused)
+    monkeypatch.setattr("tempopt.store.optuna_calls._storage", raise_refused)
     with pytest.raises(StoreUnreachable, match="Another program holds the database"):
         resume("toy", storage=URL, workers=1)
 
@@ -214,20 +218,20 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
 @pytest.mark.usefixtures("fake_workers")
 @pytest.mark.long
 def test_a_study_in_tables_of_optuna_that_are_not_known_is_the_same_and_optuna_sees_it(
-    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[set[str]] = []
+    state_sets: list[set[str]] = []
 
     def look(snapshot: Any) -> bool:
         study = optuna.load_study(study_name="toy", storage=storage)
-        seen.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
+        state_sets.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
         return False
 
     monkeypatch.setattr("tempopt.store.optuna_tables.SCHEMA", "one of another day")
     storage = optuna.storages.RDBStorage(URL)
-    found = ended(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
-    assert same(found, undisturbed_fake)
-    assert any("RUNNING" in states for states in seen)
+    study_run = read_study(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
+    assert is_same_study(study_run, undisturbed_fake)
+    assert any("RUNNING" in states for states in state_sets)
     trials = optuna.load_study(study_name="toy", storage=storage).trials
     rows = [t for t in tickets() if t.kind == "search"]
     assert [t.state.name.lower() for t in trials] == [row.outcome for row in rows]

@@ -19,8 +19,8 @@ from tempopt.store.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/tempopt.db") as opened:
-        yield opened
+    with Store.open(f"sqlite:///{tmp_path}/tempopt.db") as store:
+        yield store
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def take(store: Store, cache: StudyCache, agent: str, *, lease: float = 60.0) ->
 
 
 def end(store: Store, ticket: TicketRow, value: float, guards: dict[str, float] | None = None) -> None:
-    measured = [
-        Measurement(ticket_id=ticket.id, step=4, name=name, value=each)
-        for name, each in (guards or {}).items()
+    measurements = [
+        Measurement(ticket_id=ticket.id, step=4, name=name, value=guard_value)
+        for name, guard_value in (guards or {}).items()
     ]
-    outcomes = Outcomes(outcome="complete", value=value, steps=4, seconds=2.0, measurements=measured)
+    outcomes = Outcomes(outcome="complete", value=value, steps=4, seconds=2.0, measurements=measurements)
     changes = [
         Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=4, value=value),
         Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes),
@@ -59,7 +59,7 @@ def end(store: Store, ticket: TicketRow, value: float, guards: dict[str, float] 
     assert not store.write(1, changes, agent=ticket.agent, lease=60.0).refused
 
 
-def ended(ticket: TicketRow, value: float) -> TicketRow:
+def end_row(ticket: TicketRow, value: float) -> TicketRow:
     return dataclasses.replace(ticket, state="done", outcome="complete", value=value, seconds=2.0)
 
 
@@ -67,7 +67,7 @@ def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: St
     assert cache.limits() == {"baseline": 1, "constant": 1}
     first = take(store, cache, "me")
     cache.take_in(first, {})
-    cache.take_in(ended(first, 0.5), {4: 0.5})
+    cache.take_in(end_row(first, 0.5), {4: 0.5})
     # the only baseline ticket is over; constants wait for their own past
     assert cache.limits() == {"constant": 1}
 
@@ -81,15 +81,15 @@ def test_search_trials_wait_for_the_first_design_with_the_sampler_that_learns_fr
     store.add_tickets(study.id, first_tickets(spec))
     cache = StudyCache(spec, study, store)
     waits = sampler == "knowledge_gradient"
-    begun = []
+    begun_tickets = []
     for agent in ("first", "second"):
         assert ("search" in cache.limits()) == (not waits)
-        begun.append(take(store, cache, agent))
+        begun_tickets.append(take(store, cache, agent))
         cache.refresh()
-    assert [ticket.kind for ticket in begun] == ["baseline", "constant"]
+    assert [ticket.kind for ticket in begun_tickets] == ["baseline", "constant"]
     # running is not over
     assert ("search" in cache.limits()) == (not waits)
-    for ticket in begun:
+    for ticket in begun_tickets:
         end(store, ticket, 0.5)
     cache.refresh()
     assert cache.limits() == {"search": 1}
@@ -126,26 +126,26 @@ def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Stor
 def test_a_run_that_another_has_ended_already_ends_here_without_a_word(
     cache: StudyCache, store: Store
 ) -> None:
-    mine = take(store, cache, "me", lease=-1.0)
-    cache.take_in(mine, {})
-    theirs = take(store, cache, "another")
-    assert (theirs.id, theirs.attempt) == (mine.id, 2)
-    end(store, theirs, 0.7)
+    own_ticket = take(store, cache, "me", lease=-1.0)
+    cache.take_in(own_ticket, {})
+    other_ticket = take(store, cache, "another")
+    assert (other_ticket.id, other_ticket.attempt) == (own_ticket.id, 2)
+    end(store, other_ticket, 0.7)
     cache.refresh()
-    cache.take_in(ended(mine, 0.1), {4: 0.1})
-    assert cache.tickets[mine.id].value == 0.7 and cache.done["baseline"] == 1
+    cache.take_in(end_row(own_ticket, 0.1), {4: 0.1})
+    assert cache.tickets[own_ticket.id].value == 0.7 and cache.done["baseline"] == 1
 
 
 def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, store: Store) -> None:
-    mine = take(store, cache, "me", lease=-1.0)
-    cache.take_in(mine, {})
-    theirs = take(store, cache, "another")
+    own_ticket = take(store, cache, "me", lease=-1.0)
+    cache.take_in(own_ticket, {})
+    other_ticket = take(store, cache, "another")
     cache.refresh()
-    cache.take_in(ended(mine, 0.1), {4: 0.1})
-    assert cache.tickets[mine.id].state == "running" and cache.tickets[mine.id].agent == "another"
-    end(store, theirs, 0.7)
+    cache.take_in(end_row(own_ticket, 0.1), {4: 0.1})
+    assert cache.tickets[own_ticket.id].state == "running" and cache.tickets[own_ticket.id].agent == "another"
+    end(store, other_ticket, 0.7)
     cache.refresh()
-    assert cache.tickets[mine.id].value == 0.7
+    assert cache.tickets[own_ticket.id].value == 0.7
 
 
 def test_tickets_that_others_add_are_seen(cache: StudyCache, store: Store, spec: StudySpec) -> None:
@@ -168,13 +168,13 @@ def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(
 
 
 def test_what_others_have_given_back_waits_here_too(store: Store, cache: StudyCache) -> None:
-    theirs = take(store, cache, "another")
+    other_ticket = take(store, cache, "another")
     cache.refresh()
-    assert cache.tickets[theirs.id].state == "running"
+    assert cache.tickets[other_ticket.id].state == "running"
     store.release(1, ["another"])
     cache.refresh()
-    assert (cache.tickets[theirs.id].state, cache.tickets[theirs.id].agent) == ("waiting", None)
-    assert take(store, cache, "third").id == theirs.id
+    assert (cache.tickets[other_ticket.id].state, cache.tickets[other_ticket.id].agent) == ("waiting", None)
+    assert take(store, cache, "third").id == other_ticket.id
 
 
 def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
@@ -185,8 +185,8 @@ def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
     assert baseline.kind == "baseline"
     end(store, baseline, 0.5)
     cache.refresh()
-    better = 0.25 if cache._spec.study.direction == "maximize" else -0.25
-    assert (cache.baseline(), cache.gain(0.75), cache.gain(None)) == (0.5, better, None)
+    expected_gain = 0.25 if cache._spec.study.direction == "maximize" else -0.25
+    assert (cache.baseline(), cache.gain(0.75), cache.gain(None)) == (0.5, expected_gain, None)
     store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.baseline=2"])))
     cache.refresh()
     assert (cache.baseline(), cache.gain(0.75)) == (0.5, None)

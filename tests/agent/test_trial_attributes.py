@@ -16,44 +16,48 @@ MakeTicket = Callable[..., TicketRow]
 
 
 @pytest.fixture
-def begun(make_ticket: MakeTicket) -> MakeTicket:
+def begun_ticket(make_ticket: MakeTicket) -> MakeTicket:
     def make(**parameters: Any) -> TicketRow:
         return make_ticket("search", 3, None, parameters=parameters, trial_number=3, seconds=2.5)
 
     return make
 
 
-def test_a_named_temperature_has_numbers_of_its_own_and_attention_none(begun: MakeTicket) -> None:
-    named = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
-    found = trial_attributes(begun(**named), 1.5, None, [])
-    assert found["contrast_init"] == 0.5 and found["contrast_final"] == pytest.approx(0.1)
-    assert not any(name.startswith("tau") for name in found)
+def test_a_named_temperature_has_numbers_of_its_own_and_attention_none(begun_ticket: MakeTicket) -> None:
+    params = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
+    attributes = trial_attributes(begun_ticket(**params), 1.5, None, [])
+    assert attributes["contrast_init"] == 0.5 and attributes["contrast_final"] == pytest.approx(0.1)
+    assert not any(name.startswith("tau") for name in attributes)
 
 
-def test_a_temperature_that_follows_the_entropy_is_where_it_was_measured_last(begun: MakeTicket) -> None:
-    ticket = begun(temperature_init=2.0, entropy_control="contrast", control_level=0.4, control_spread=4.0)
-    measured = [
+def test_a_temperature_that_follows_the_entropy_is_where_it_was_measured_last(
+    begun_ticket: MakeTicket,
+) -> None:
+    ticket = begun_ticket(
+        temperature_init=2.0, entropy_control="contrast", control_level=0.4, control_spread=4.0
+    )
+    measurements = [
         Measurement(ticket_id=ticket.id, name=f"controlled/{layer}", step=step, value=tau)
         for layer, path in enumerate((((0, 2.0), (10, 0.5)), ((0, 2.0), (10, 8.0))))
         for step, tau in path
     ]
-    found = trial_attributes(ticket, 1.0, None, measured)
-    assert found["tau_init"] == 2.0 and found["tau_final"] == pytest.approx(2.0)
+    attributes = trial_attributes(ticket, 1.0, None, measurements)
+    assert attributes["tau_init"] == 2.0 and attributes["tau_final"] == pytest.approx(2.0)
     assert "tau_final" not in trial_attributes(ticket, 1.0, None, [])
 
 
-def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun: MakeTicket) -> None:
-    ticket = begun(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
-    found = trial_attributes(ticket, 1.5, 0.25, [])
-    assert found == pytest.approx(
+def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun_ticket: MakeTicket) -> None:
+    ticket = begun_ticket(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
+    attributes = trial_attributes(ticket, 1.5, 0.25, [])
+    assert attributes == pytest.approx(
         {"tau_init": 2.0, "tau_final": 0.5, "gain": 0.25, "seconds": 4.0, "seed": ticket.seed}
     )
-    assert not set(found) & set(ticket.parameters or {})
-    assert all(isinstance(number, int | float) for number in found.values())
+    assert not set(attributes) & set(ticket.parameters or {})
+    assert all(isinstance(number, int | float) for number in attributes.values())
 
 
 def test_the_temperature_is_that_of_the_plan_in_the_geometric_mean_over_the_layers(
-    begun: MakeTicket,
+    begun_ticket: MakeTicket,
 ) -> None:
     parameters = {
         "schedule": "warmup_anneal",
@@ -64,27 +68,32 @@ def test_the_temperature_is_that_of_the_plan_in_the_geometric_mean_over_the_laye
         "layer_ratio": 4.0,
     }
     plan = TemperatureParameters.from_mapping(parameters).plan(5)
-    found = trial_attributes(begun(**parameters), 1.0, None, [])
+    attributes = trial_attributes(begun_ticket(**parameters), 1.0, None, [])
     for name, progress in (("tau_init", 0.0), ("tau_final", 1.0)):
-        assert found[name] == pytest.approx(math.prod(plan.temperatures(progress)) ** (1 / 5))
+        assert attributes[name] == pytest.approx(math.prod(plan.temperatures(progress)) ** (1 / 5))
 
 
-def test_what_is_not_known_is_left_out(begun: MakeTicket) -> None:
-    assert set(trial_attributes(begun(), 1.0, None, [])) == {"tau_init", "tau_final", "seconds", "seed"}
-    assert "gain" not in trial_attributes(begun(), 1.0, math.nan, [])
+def test_what_is_not_known_is_left_out(begun_ticket: MakeTicket) -> None:
+    assert set(trial_attributes(begun_ticket(), 1.0, None, [])) == {
+        "tau_init",
+        "tau_final",
+        "seconds",
+        "seed",
+    }
+    assert "gain" not in trial_attributes(begun_ticket(), 1.0, math.nan, [])
 
 
-def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun: MakeTicket) -> None:
+def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun_ticket: MakeTicket) -> None:
     values = {"entropy/0/0": (0.9, 0.5), "entropy/0/1": (0.8, 0.3), "entropy/1/0": (0.1, 0.1)}
-    measured = [
+    measurements = [
         Measurement(ticket_id=1, step=step, name=name, value=value)
         for name, pair in values.items()
         for step, value in zip((0, 100), pair, strict=True)
     ]
-    measured.append(Measurement(ticket_id=1, step=200, name="entropy/1/0", value=math.nan))
-    measured.append(Measurement(ticket_id=1, step=100, name="validate", value=77.0))
-    found = trial_attributes(begun(), 1.0, None, measured)
-    assert found["entropy_final"] == pytest.approx((0.5 + 0.3 + 0.1) / 3)
+    measurements.append(Measurement(ticket_id=1, step=200, name="entropy/1/0", value=math.nan))
+    measurements.append(Measurement(ticket_id=1, step=100, name="validate", value=77.0))
+    attributes = trial_attributes(begun_ticket(), 1.0, None, measurements)
+    assert attributes["entropy_final"] == pytest.approx((0.5 + 0.3 + 0.1) / 3)
 
 
 def test_a_run_without_a_trial_has_none(make_ticket: MakeTicket) -> None:

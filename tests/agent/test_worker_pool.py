@@ -71,14 +71,14 @@ class World(Unobserved):
         self.say(worker, 2, Ready())
         return worker
 
-    def say(self, worker: Talker, after: int, message: Message | None) -> None:
-        heapq.heappush(self._coming, (self.now + after, next(self._count), worker, message))
+    def say(self, worker: Talker, delay: int, message: Message | None) -> None:
+        heapq.heappush(self._coming, (self.now + delay, next(self._count), worker, message))
 
     def update(self, snapshot: Any) -> None:
         while self._coming:
             self.now, _, worker, message = heapq.heappop(self._coming)
             if worker.alive:
-                worker.told(message)
+                worker.put_message(message)
                 return
 
     def note(self, text: str) -> None:
@@ -93,36 +93,38 @@ class World(Unobserved):
         worker.used, worker.training = True, True
         worker.holds = max(worker.holds, allowed)
         for card in worker.place.gpus or ():
-            held = [each.holds for each in self.workers if each.alive and card in (each.place.gpus or ())]
-            assert sum(held) <= 1 + 1e-9, "more is held of a card than there is"
+            held_shares = [
+                worker.holds for worker in self.workers if worker.alive and card in (worker.place.gpus or ())
+            ]
+            assert sum(held_shares) <= 1 + 1e-9, "more is held of a card than there is"
         run = {"ticket": request.ticket, "attempt": request.attempt}
         layers: dict[str, Any] = {"layers": ["layer"], "code": "code", "reports": []}
-        where = {"device": "NVIDIA Toy", "precision": "bf16-mixed"}
-        self.say(worker, 1, Started(**run, step=0, total_steps=10, **where, **layers))
+        device_fields = {"device": "NVIDIA Toy", "precision": "bf16-mixed"}
+        self.say(worker, 1, Started(**run, step=0, total_steps=10, **device_fields, **layers))
         if request.attempt <= trial.deaths:
             self.say(worker, trial.length, None)
         elif trial.memory > allowed:
             self.say(worker, trial.length, Failed(**run, kind="gpu_memory", message="CUDA out of memory"))
         else:
-            ended: dict[str, Any] = {"state": "complete", "step": 10, "metrics": {}, "reports": []}
-            measured = {"validate": 0.5, "validate_current": 0.5}
+            end_fields: dict[str, Any] = {"state": "complete", "step": 10, "metrics": {}, "reports": []}
+            values = {"validate": 0.5, "validate_current": 0.5}
             peak = int(100 * trial.memory)
-            end = Finished(**run, **ended, measurements=measured, seconds=1000.0, peak_memory=peak)
+            end = Finished(**run, **end_fields, measurements=values, seconds=1000.0, peak_memory=peak)
             self.say(worker, trial.length, end)
 
 
 class Talker:
     """What an agent takes for a worker process."""
 
-    def __init__(self, slot: int, place: Placement, world: World) -> None:
-        self.slot, self.place = slot, place
+    def __init__(self, slot: int, placement: Placement, world: World) -> None:
+        self.slot, self.place = slot, placement
         self.ready, self.alive, self.used, self.training = False, True, False, False
         # a process that is capped may hold its share, whatever it has trained
-        self.holds = place.share if place.share < 1 else 0.0
+        self.holds = placement.share if placement.share < 1 else 0.0
         self._world = world
         self.connection, self._theirs = Pipe()
 
-    def told(self, message: Message | None) -> None:
+    def put_message(self, message: Message | None) -> None:
         if message is None:
             self.alive = False
             self._theirs.close()
@@ -160,9 +162,9 @@ Work = Callable[..., list[TicketRow]]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as opened:
-        optuna.storages.RDBStorage(opened.url).engine.dispose()
-        yield opened
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as store:
+        optuna.storages.RDBStorage(store.url).engine.dispose()
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -170,50 +172,52 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
     """Return what writes a study of so many runs and returns what makes agents for it."""
     folder: Path = tmp_path_factory.mktemp("runs")
 
-    def begun(world: World, **study: Any) -> Any:
+    def begin_agent(world: World, **study: Any) -> Any:
         options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
         spec = make_spec(**options)
         row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-        new = [NewTicket(kind="baseline", arm="baseline", number=n, seed=n) for n in range(len(world.trials))]
-        store.add_tickets(row.id, new)
+        new_tickets = [
+            NewTicket(kind="baseline", arm="baseline", number=n, seed=n) for n in range(len(world.trials))
+        ]
+        store.add_tickets(row.id, new_tickets)
         world.numbers = {ticket.id: ticket.number for ticket in store.tickets(row.id)}
 
         def agent(places: Sequence[Placement]) -> Agent:
-            kept = f"file://{folder}"
+            checkpoints_url = f"file://{folder}"
             client = TicketClient(
                 spec=spec,
                 study=row,
                 store=store,
                 folder=folder,
                 workers=len(places),
-                checkpoints=kept,
+                checkpoints=checkpoints_url,
                 observer=world,
             )
             return Agent(
                 spec=spec,
                 client=client,
-                workers=[world.start(slot=n, place=place) for n, place in enumerate(places)],  # type: ignore[misc]
+                workers=[world.start(slot=n, place=placement) for n, placement in enumerate(places)],  # type: ignore[misc]
                 folder=folder,
-                checkpoints=kept,
+                checkpoints=checkpoints_url,
                 observer=world,
             )
 
         return agent, lambda: store.tickets(row.id)
 
-    return begun
+    return begin_agent
 
 
 @pytest.fixture(autouse=True)
-def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+def restart_workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     """Have workers that are started anew be of a world's."""
 
-    def of(world: World) -> None:
+    def use_world(world: World) -> None:
         monkeypatch.setattr(worker_pool, "WorkerProcess", world.start)
 
-    return of
+    return use_world
 
 
-def packed(cards: int, parts: int) -> list[Placement]:
+def pack_placements(cards: int, parts: int) -> list[Placement]:
     return [Placement(gpus=(f"GPU-{card}",), share=1 / parts) for card in range(cards) for _ in range(parts)]
 
 
@@ -229,15 +233,15 @@ TRIALS = st.builds(Trial, st.sampled_from([0.1, 0.2, 0.4, 0.9, 1.5]), st.integer
 @given(trials=st.lists(TRIALS, min_size=1, max_size=8), cards=st.integers(1, 2), parts=st.integers(1, 4))
 @pytest.mark.long
 def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
-    begin: Any, started: Any, trials: list[Trial], cards: int, parts: int
+    begin: Any, restart_workers: Any, trials: list[Trial], cards: int, parts: int
 ) -> None:
     world = World(trials)
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world, max_attempts=50)
-    agent(packed(cards, parts)).run()
+    agent(pack_placements(cards, parts)).run()
     for ticket, trial in zip(rows(), trials, strict=True):
-        needed = trial.memory > 1 / parts
-        assert ticket.alone == (needed or trial.memory > 1)
+        needs_card = trial.memory > 1 / parts
+        assert ticket.alone == (needs_card or trial.memory > 1)
         assert ticket.outcome == ("failed" if trial.memory > 1 else "complete")
         assert ticket.failures == trial.deaths + ticket.alone + (trial.memory > 1)
         assert ticket.attempt == trial.deaths + 1 + ticket.alone
@@ -249,16 +253,16 @@ def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
 
 
 def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
-    begin: Any, started: Any
+    begin: Any, restart_workers: Any
 ) -> None:
     trials = [Trial(memory=0.9, length=2), Trial(length=50), *[Trial(length=5)] * 4]
     world = World(trials)
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world)
-    working = agent(packed(1, 2))
+    working = agent(pack_placements(1, 2))
     working.run()
     order = [number for number, _, _ in world.runs]
-    # nobody begins while the long one is waited for, and then the run that waited is the first
+    # no worker begins while the long one is waited for, and then the run that waited is the first
     assert order[:3] == [0, 1, 0]
     assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
     assert {share for number, _, share in world.runs if number > 1} == {0.5}
@@ -268,78 +272,80 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
 
 
-def test_other_cards_go_on_meanwhile(begin: Any, started: Any) -> None:
+def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
     world = World([Trial(memory=0.9, length=2), *[Trial(length=20)] * 9])
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world)
-    agent(packed(2, 2)).run()
+    agent(pack_placements(2, 2)).run()
     assert all(ticket.outcome == "complete" for ticket in rows())
-    killed = {worker.place.gpus for worker in world.workers if not worker.alive}
-    assert killed == {("GPU-0",)}
+    killed_gpus = {worker.place.gpus for worker in world.workers if not worker.alive}
+    assert killed_gpus == {("GPU-0",)}
 
 
 def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(
-    begin: Any, started: Any
+    begin: Any, restart_workers: Any
 ) -> None:
     world = World([Trial(memory=1.5), Trial()])
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world, max_attempts=9)
     agent([Placement(gpus=("GPU-0",))]).run()
     first, second = rows()
     assert (first.outcome, first.attempt, first.alone) == ("failed", 2, True)
     assert "CUDA out of memory (with a GPU to itself)" in (first.error or "")
     assert second.outcome == "complete"
-    trained = [worker for worker in world.workers if worker.used]
-    assert len(trained) == 3
+    used_workers = [worker for worker in world.workers if worker.used]
+    assert len(used_workers) == 3
 
 
-class Died(BaseException):
+class AgentDied(BaseException):
     """The agent's process ends here."""
 
 
 def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
-    begin: Any, started: Any, monkeypatch: pytest.MonkeyPatch
+    begin: Any, restart_workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World([Trial(memory=0.9, length=2), Trial(length=9)])
-    started(world)
+    restart_workers(world)
     agent, rows = begin(world)
-    dead: set[str] = set()
+    dead_agents: set[str] = set()
     with monkeypatch.context() as patch:
-        patch.setattr(Agent, "_leave", lambda self: dead.add(self._client._name))
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
 
         request = Requests.of
 
         def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
             if ticket.alone:
-                raise Died
+                raise AgentDied
             return request(self, ticket, share)
 
         patch.setattr(Requests, "of", dying)
-        with pytest.raises(Died):
-            agent(packed(1, 2)).run()
-    before = rows()[0]
-    assert (before.state, before.alone, before.attempt) == ("running", True, 2)
+        with pytest.raises(AgentDied):
+            agent(pack_placements(1, 2)).run()
+    row_before = rows()[0]
+    assert (row_before.state, row_before.alone, row_before.attempt) == ("running", True, 2)
     for worker in world.workers:
         worker.alive = False
-    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda name: name in dead)
-    agent(packed(1, 2)).run()
-    after = rows()[0]
-    assert (after.outcome, after.attempt, after.failures) == ("complete", 3, 2)
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda name: name in dead_agents)
+    agent(pack_placements(1, 2)).run()
+    row_after = rows()[0]
+    assert (row_after.outcome, row_after.attempt, row_after.failures) == ("complete", 3, 2)
     assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
 
 
-def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(begin: Any, started: Any) -> None:
+def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(
+    begin: Any, restart_workers: Any
+) -> None:
     world = World([Trial(memory=1.5)] * 9)
-    started(world)
+    restart_workers(world)
     agent, _ = begin(world)
     with pytest.raises(StudyFailed, match="CUDA out of memory"):
         agent([Placement(gpus=("GPU-0",))]).run()
 
 
 def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_leave(
-    begin: Any, started: Any
+    begin: Any, restart_workers: Any
 ) -> None:
-    class Leaving(World):
+    class LeavingWorld(World):
         def note(self, text: str) -> None:
             super().note(text)
             self.leaving = "tried once more" in text
@@ -350,11 +356,11 @@ def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_lea
                 raise KeyboardInterrupt
             super().update(snapshot)
 
-    world = Leaving([Trial(memory=0.9, length=2), Trial(length=99)])
-    started(world)
+    world = LeavingWorld([Trial(memory=0.9, length=2), Trial(length=99)])
+    restart_workers(world)
     agent, rows = begin(world, lease=30)
-    working = agent(packed(1, 2))
-    # what the neighbour trains is given back when the grace is over
+    working = agent(pack_placements(1, 2))
+    # what the neighbour trains is returned when the grace is over
     working._spec = working._spec.with_overrides(["resources.grace=0"])
     with pytest.raises(KeyboardInterrupt):
         working.run()

@@ -255,17 +255,17 @@ def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
 
 
 def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]) -> None:
-    line, tried = StoreConnection(timeout=1e6, note=notes.append), []
+    line, attempt_times = StoreConnection(timeout=1e6, note=notes.append), []
 
     def fail() -> None:
-        tried.append(clock.now)
+        attempt_times.append(clock.now)
         raise StoreUnreachable("away")
 
     for _ in range(600):
         with pytest.raises(StoreAway):
             line.attempt(fail)
         clock.now += 0.1
-    assert 4 <= len(tried) <= 20
+    assert 4 <= len(attempt_times) <= 20
     assert len(notes) == 1
 
 
@@ -323,13 +323,13 @@ def test_a_study_that_was_deleted_is_not_waited_for(clock: Clock) -> None:
 
 
 def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
-    here = "from tempopt.records.liveness import agent_name; print(agent_name())"
-    ran = subprocess.run([sys.executable, "-c", here], capture_output=True, text=True, check=True)
-    dead = ran.stdout.strip()
-    for agent in (dead, agent_name(), "elsewhere:12:abcdef01:99"):
+    script = "from tempopt.records.liveness import agent_name; print(agent_name())"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    dead_agent = process.stdout.strip()
+    for agent in (dead_agent, agent_name(), "elsewhere:12:abcdef01:99"):
         text = "".join(write_queue._line(change) for change in EVERYTHING)
         outbox_path(tmp_path, agent).write_text(text + '{"type": "Repor')
-    assert list(left_behind(tmp_path)) == [(outbox_path(tmp_path, dead), dead, EVERYTHING)]
+    assert list(left_behind(tmp_path)) == [(outbox_path(tmp_path, dead_agent), dead_agent, EVERYTHING)]
 
 
 @given(st.text(max_size=80))

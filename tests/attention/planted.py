@@ -26,7 +26,7 @@ class Heads:
     tokens_BK: Tensor
 
 
-def planted(
+def planted_heads(
     *,
     length: int,
     inputs: int = 8,
@@ -48,7 +48,7 @@ def planted(
     draw = torch.Generator().manual_seed(seed)
     vocabulary = max(8, length // 4)
     tokens_BK = torch.randint(vocabulary, (inputs, length), generator=draw)
-    visible, masking = _masked(inputs, length, is_causal, padded, draw)
+    visible, masking = _make_masking(inputs, length, is_causal, padded, draw)
     logits = []
     for name in PLANTED:
         noise = torch.randn(inputs, length, length, generator=draw)
@@ -93,18 +93,18 @@ def random_heads(
     """
     draw = torch.Generator().manual_seed(seed)
     tokens_BK = torch.randint(vocabulary, (inputs, length), generator=draw)
-    visible, masking = _masked(inputs, length, is_causal, padded, draw)
+    visible, masking = _make_masking(inputs, length, is_causal, padded, draw)
     token_VE = torch.randn(vocabulary, dimension, generator=draw)
     position_KE = torch.randn(length, dimension, generator=draw)
     x_BKE = (1.0 - position) ** 0.5 * token_VE[tokens_BK] + position**0.5 * position_KE
     size = max(dimension // heads, 1)
     q_HED, k_HED = (torch.randn(heads, dimension, size, generator=draw) / dimension**0.5 for _ in range(2))
-    q_BHQD, k_BHKD = (torch.einsum("bke,hed->bhkd", x_BKE, each) for each in (q_HED, k_HED))
+    q_BHQD, k_BHKD = (torch.einsum("bke,hed->bhkd", x_BKE, weight_HED) for weight_HED in (q_HED, k_HED))
     logits = spread * q_BHQD @ k_BHKD.mT / size**0.5
     return Heads(weights_BHQK=_softmax(logits, visible), masking=masking, tokens_BK=tokens_BK)
 
 
-def _masked(
+def _make_masking(
     inputs: int, length: int, is_causal: bool, padded: bool, draw: torch.Generator
 ) -> tuple[Tensor, dict[str, Any]]:
     visible = torch.ones(inputs, 1, length, length, dtype=torch.bool)

@@ -40,10 +40,15 @@ class Classifier(L.LightningModule):
         return nn.functional.cross_entropy(self(x), y)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        decayed, kept = [], []
+        decayed_params, undecayed_params = [], []
         for name, parameter in self.named_parameters():
-            (kept if name.endswith("bias") or "norm" in name else decayed).append(parameter)
-        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": kept, "weight_decay": 0.0}]
+            (undecayed_params if name.endswith("bias") or "norm" in name else decayed_params).append(
+                parameter
+            )
+        groups = [
+            {"params": decayed_params, "weight_decay": 0.1},
+            {"params": undecayed_params, "weight_decay": 0.0},
+        ]
         return torch.optim.AdamW(groups, lr=0.01)
 
 
@@ -72,9 +77,11 @@ def train(model: Classifier, optimizer: torch.optim.Optimizer, steps: list[tuple
         optimizer.step()
 
 
-def equal_states(model: nn.Module, other: nn.Module) -> bool:
-    ours, theirs = model.state_dict(), other.state_dict()
-    return list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+def equal_states(model: nn.Module, other_model: nn.Module) -> bool:
+    state, other_state = model.state_dict(), other_model.state_dict()
+    return list(state) == list(other_state) and all(
+        torch.equal(state[name], other_state[name]) for name in state
+    )
 
 
 def test_training_at_temperature_1_is_training_without_to_the_last_bit() -> None:
@@ -86,24 +93,24 @@ def test_training_at_temperature_1_is_training_without_to_the_last_bit() -> None
 
 
 def test_a_run_that_was_saved_and_resumed_at_temperature_1_is_training_without() -> None:
-    plain, attached, resumed = classifier(), classifier(), classifier()
-    plain_optimizer = plain.configure_optimizers()
-    train(plain, plain_optimizer, batches(6))
-    attach(attached, NEUTRAL)
-    optimizer = attached.configure_optimizers()
-    train(attached, optimizer, batches(6))
+    plain_model, attached_model, resumed_model = classifier(), classifier(), classifier()
+    plain_optimizer = plain_model.configure_optimizers()
+    train(plain_model, plain_optimizer, batches(6))
+    attach(attached_model, NEUTRAL)
+    optimizer = attached_model.configure_optimizers()
+    train(attached_model, optimizer, batches(6))
     file = io.BytesIO()
-    torch.save({"model": attached.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    torch.save({"model": attached_model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
 
-    attach(resumed, NEUTRAL)
-    resumed_optimizer = resumed.configure_optimizers()
-    resumed.load_state_dict(saved["model"])
+    attach(resumed_model, NEUTRAL)
+    resumed_optimizer = resumed_model.configure_optimizers()
+    resumed_model.load_state_dict(saved["model"])
     resumed_optimizer.load_state_dict(saved["optimizer"])
-    for model, each in ((plain, plain_optimizer), (resumed, resumed_optimizer)):
-        train(model, each, batches(6))
-    assert equal_states(resumed, plain)
+    for model, model_optimizer in ((plain_model, plain_optimizer), (resumed_model, resumed_optimizer)):
+        train(model, model_optimizer, batches(6))
+    assert equal_states(resumed_model, plain_model)
 
 
 def test_validation_at_temperature_1_is_validation_without_to_the_last_bit() -> None:
@@ -150,13 +157,13 @@ def test_an_attachment_starts_at_the_first_step_and_names_its_layers() -> None:
 
 
 def test_another_plan_is_used_at_the_same_progress() -> None:
-    model, other = classifier().eval(), classifier().eval()
+    model, other_model = classifier().eval(), classifier().eval()
     attachment = attach(model, NEUTRAL)
     attachment.set_progress(0.3)
     attachment.use(LINEAR)
-    attach(other, LINEAR).set_progress(0.3)
+    attach(other_model, LINEAR).set_progress(0.3)
     x = batches(1)[0][0]
-    assert torch.equal(model(x), other(x))
+    assert torch.equal(model(x), other_model(x))
     assert attachment.plan == LINEAR.plan(2)
 
 
@@ -173,9 +180,11 @@ def test_detaching_leaves_the_model_as_it_was() -> None:
     model, plain = classifier(), classifier()
     attachment = attach(model, LINEAR)
     attachment.detach()
-    assert [type(each) for each in model.modules()] == [type(each) for each in plain.modules()]
+    assert [type(module) for module in model.modules()] == [type(module) for module in plain.modules()]
     assert equal_states(model, plain)
-    assert [vars(each).keys() for each in model.modules()] == [vars(each).keys() for each in plain.modules()]
+    assert [vars(module).keys() for module in model.modules()] == [
+        vars(module).keys() for module in plain.modules()
+    ]
     x = batches(1)[0][0]
     assert torch.equal(model.eval()(x), plain.eval()(x))
 

@@ -42,16 +42,16 @@ def outputs(model: nn.Module) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_by_query_rows_the_outputs_are_those_of_the_end_of_the_plan_to_the_bit(dtype: torch.dtype) -> None:
-    model, given = encoder().to(dtype), items().to(dtype)
+    model, inputs = encoder().to(dtype), items().to(dtype)
     attachment = attach(model, MOVING)
     attachment.set_progress(1.0)
     # Without gradients PyTorch takes a fused way past the projections where it can.
-    attached, ended = model(given), attachment.temperatures
+    attached, final_taus = model(inputs), attachment.temperatures
     attachment.set_progress(0.2)
-    assert bake(model) == dict(zip(attachment.layers, map(pytest.approx, ended), strict=True))
+    assert bake(model) == dict(zip(attachment.layers, map(pytest.approx, final_taus), strict=True))
     assert not attachment.attached
     assert {type(module) for module in model.modules()} == {type(module) for module in encoder().modules()}
-    assert torch.equal(model(given), attached)
+    assert torch.equal(model(inputs), attached)
 
 
 def test_the_temperatures_in_force_can_be_baked_instead() -> None:
@@ -61,18 +61,18 @@ def test_the_temperatures_in_force_can_be_baked_instead() -> None:
     attached = outputs(model)
     bake(model, at="current")
     assert torch.equal(outputs(model), attached)
-    held = encoder()
-    attach(held, MOVING).set_temperatures([0.25, 4.0])
-    assert list(bake(held).values()) == [0.25, 4.0]
+    current_model = encoder()
+    attach(current_model, MOVING).set_temperatures([0.25, 4.0])
+    assert list(bake(current_model).values()) == [0.25, 4.0]
 
 
 def test_a_wrapper_and_copies_of_an_attached_model_are_baked_as_it_is() -> None:
     model = encoder()
     attach(model, MOVING).set_progress(1.0)
     attached = outputs(model)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
-        bake(nn.Sequential(other))
-        assert torch.equal(outputs(other), attached)
+    for attached_model in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
+        bake(nn.Sequential(attached_model))
+        assert torch.equal(outputs(attached_model), attached)
 
 
 def test_what_makes_queries_beside_a_projection_is_baked_with_it() -> None:
@@ -111,14 +111,14 @@ def test_only_an_attached_model_and_only_the_whole_of_it_can_be_baked() -> None:
 # ---- the mark
 
 
-def baked() -> nn.TransformerEncoder:
+def baked_encoder() -> nn.TransformerEncoder:
     model = encoder()
     attach(model, {"temperature_init": 0.5})
     bake(model)
     return model
 
 
-def saved(model: nn.Module) -> Any:
+def saved_state(model: nn.Module) -> Any:
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
@@ -126,7 +126,11 @@ def saved(model: nn.Module) -> Any:
 
 
 def test_a_model_that_is_baked_is_not_attached_to_unless_that_is_asked_for() -> None:
-    for model in (baked(), copy.deepcopy(baked()), pickle.loads(pickle.dumps(baked()))):
+    for model in (
+        baked_encoder(),
+        copy.deepcopy(baked_encoder()),
+        pickle.loads(pickle.dumps(baked_encoder())),
+    ):
         with pytest.raises(AttachError, match=r'"layers.0.self_attn" has the temperature 0.5.*allow_baked'):
             attach(model, {"temperature_init": 0.5})
         attach(model, {"temperature_init": 0.5}, allow_baked=True)
@@ -136,20 +140,20 @@ def test_a_model_that_is_baked_is_not_attached_to_unless_that_is_asked_for() -> 
 
 
 def test_the_mark_goes_with_saved_weights_into_another_model() -> None:
-    state = saved(baked())
+    state = saved_state(baked_encoder())
     assert list(state) == list(encoder().state_dict())
     model = encoder()
     model.load_state_dict(state, strict=True)
-    assert torch.equal(outputs(model), outputs(baked()))
+    assert torch.equal(outputs(model), outputs(baked_encoder()))
     with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights"):
         attach(model, {})
     # and on
-    again = encoder()
-    again.load_state_dict(saved(model))
+    loaded_model = encoder()
+    loaded_model.load_state_dict(saved_state(model))
     with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights"):
-        attach(again, {})
+        attach(loaded_model, {})
     # weights without a temperature take it away
-    model.load_state_dict(saved(encoder()))
+    model.load_state_dict(saved_state(encoder()))
     attach(model, {})
 
 
@@ -157,9 +161,9 @@ def test_baked_weights_are_not_loaded_under_an_attached_temperature() -> None:
     model = encoder()
     attachment = attach(model, {"temperature_init": 0.5})
     with pytest.raises(AttachError, match="has one attached, which would come on top of it. Detach it first"):
-        model.load_state_dict(saved(baked()))
+        model.load_state_dict(saved_state(baked_encoder()))
     attachment.detach()
-    model.load_state_dict(saved(baked()))
+    model.load_state_dict(saved_state(baked_encoder()))
 
 
 def test_temperature_one_leaves_no_mark() -> None:
@@ -170,7 +174,7 @@ def test_temperature_one_leaves_no_mark() -> None:
 
 
 def test_a_state_dict_of_baked_weights_is_one_of_any_process(tmp_path: Path) -> None:
-    torch.save(baked().state_dict(), tmp_path / "baked.pt")
+    torch.save(baked_encoder().state_dict(), tmp_path / "baked.pt")
     (tmp_path / "tempopt.py").write_text("raise ImportError")
     code = f"""
 import torch
@@ -186,21 +190,21 @@ with torch.no_grad():
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert torch.equal(torch.load(tmp_path / "out.pt"), outputs(baked()))
+    assert torch.equal(torch.load(tmp_path / "out.pt"), outputs(baked_encoder()))
 
 
 def test_load_checkpoint_reads_plain_weights_and_says_of_others_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
-    torch.save(baked().state_dict(), path)
+    torch.save(baked_encoder().state_dict(), path)
     model = encoder()
     assert load_checkpoint(model, path) is None
-    assert torch.equal(outputs(model), outputs(baked()))
+    assert torch.equal(outputs(model), outputs(baked_encoder()))
     with pytest.raises(UsageError, match="There is no checkpoint"):
         load_checkpoint(model, tmp_path / "nothing.pt")
     torch.save([1, 2], path)
     with pytest.raises(UsageError, match="holds no weights by name"):
         load_checkpoint(model, path)
-    torch.save({"state_dict": baked()}, path)
+    torch.save({"state_dict": baked_encoder()}, path)
     with pytest.raises(UsageError, match="cannot be loaded as data"):
         load_checkpoint(model, path)
 
@@ -220,12 +224,12 @@ SIZES: dict[str, Any] = dict(
 )
 
 
-def hugging(family: str, **more: Any) -> Any:
+def make_model(family: str, **options: Any) -> Any:
     transformers = pytest.importorskip(
         "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
     )
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SIZES | more)
+    config = getattr(transformers, f"{family}Config")(**SIZES | options)
     model = getattr(transformers, f"{family}Model")(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -233,7 +237,7 @@ def hugging(family: str, **more: Any) -> Any:
     return model.eval()
 
 
-def said(model: Any) -> Tensor:
+def first_output(model: Any) -> Tensor:
     tokens = torch.randint(1, 20, (2, 7), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         out: Tensor = model(tokens)[0]
@@ -252,36 +256,36 @@ FAMILIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_by_the_interface_powers_of_two_are_kept_to_the_bit_and_others_up_to_rounding(family: str) -> None:
     for temperature in (0.25, 3.0):
-        model = hugging(family, **FAMILIES[family])
-        plain = said(model)
+        model = make_model(family, **FAMILIES[family])
+        plain = first_output(model)
         hot = {"temperature_init": temperature}
         attachment = attach(model, hot, way="attention_interface", example=None)
-        attached = said(model)
-        told = bake(model, example=lambda model=model: model(torch.arange(1, 8)[None])[0])
-        assert list(told) == attachment.layers and set(told.values()) == {temperature}
+        attached = first_output(model)
+        baked_taus = bake(model, example=lambda model=model: model(torch.arange(1, 8)[None])[0])
+        assert list(baked_taus) == attachment.layers and set(baked_taus.values()) == {temperature}
         moved = (attached - plain).abs().max()
-        assert (said(model) - attached).abs().max() < 1e-4 * moved
+        assert (first_output(model) - attached).abs().max() < 1e-4 * moved
         # what adds 1 to its weight rounds it before
         if temperature == 0.25 and family != "Gemma3Text":
-            assert torch.equal(said(model), attached)
+            assert torch.equal(first_output(model), attached)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_in_half_precision_are_baked_as_exactly_as_they_can_be(family: str) -> None:
-    model = hugging(family, **FAMILIES[family]).to(torch.bfloat16)
-    plain = said(model)
+    model = make_model(family, **FAMILIES[family]).to(torch.bfloat16)
+    plain = first_output(model)
     attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
-    attached = said(model)
+    attached = first_output(model)
     bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
-    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
-    off = (said(model) - attached).float().norm()
+    assert {param.dtype for param in model.parameters()} == {torch.bfloat16}
+    off = (first_output(model) - attached).float().norm()
     assert not torch.equal(attached, plain)
     # what adds 1 to its weight rounds it before
     assert off == 0.0 or (family == "Gemma3Text" and off < 4 * 2**-7 * attached.float().norm())
 
 
 def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> None:
-    model = hugging("GPTNeoX")
+    model = make_model("GPTNeoX")
     attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(AttachError, match=r"cannot be told from their names.*example=lambda: model\(batch\)"):
@@ -293,7 +297,7 @@ def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> Non
     assert model.config._attn_implementation.startswith("tempopt")
 
 
-class Squashed(nn.Linear):
+class SquashedLinear(nn.Linear):
     """A projection behind which a factor on its rows is not one on the query."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -301,9 +305,9 @@ class Squashed(nn.Linear):
 
 
 def test_an_example_refuses_weights_that_have_the_name_and_do_not_scale_the_query() -> None:
-    model = hugging("Llama")
+    model = make_model("Llama")
     for layer in model.layers:
-        layer.self_attn.q_proj.__class__ = Squashed
+        layer.self_attn.q_proj.__class__ = SquashedLinear
     attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
     # the model names inputs of its own
     with pytest.raises(AttachError, match="the output is another"):
@@ -318,7 +322,7 @@ def test_an_example_refuses_weights_that_have_the_name_and_do_not_scale_the_quer
     ],
 )
 def test_what_is_decided_where_keys_are_seen_is_refused_with_what_works(beside: Any, reason: str) -> None:
-    model = hugging("Llama")
+    model = make_model("Llama")
     attach(model, {"temperature_init": 0.5, **beside}, example=None)
     with pytest.raises(AttachError, match=rf"{reason}.*tempopt.AttachCallback.*tempopt.load_checkpoint"):
         bake(model)
@@ -329,9 +333,9 @@ def test_what_is_decided_where_keys_are_seen_is_refused_with_what_works(beside: 
 
 
 def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
-    tied = hugging("Llama")
+    tied = make_model("Llama")
     tied.layers[1].self_attn.q_proj.weight = tied.layers[0].self_attn.q_proj.weight
-    unscaled = hugging("Qwen3", **FAMILIES["Qwen3"])
+    unscaled = make_model("Qwen3", **FAMILIES["Qwen3"])
     for layer in unscaled.layers:
         layer.self_attn.q_norm = nn.RMSNorm(4, elementwise_affine=False)
     for model, reason in ((tied, "is shared by"), (unscaled, "has no weight that could take it")):
@@ -341,14 +345,14 @@ def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
 
 
 def test_the_mark_is_in_the_configuration_that_save_pretrained_keeps(tmp_path: Path) -> None:
-    model = hugging("Llama")
+    model = make_model("Llama")
     attach(model, {"temperature_init": 0.5})
     bake(model)
     model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path)
-    assert torch.equal(said(again), said(model))
+    loaded_model = type(model).from_pretrained(tmp_path)
+    assert torch.equal(first_output(loaded_model), first_output(model))
     with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights already"):
-        attach(again, {})
+        attach(loaded_model, {})
 
 
 def test_the_names_are_of_the_package_itself() -> None:

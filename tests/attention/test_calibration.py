@@ -23,7 +23,7 @@ def randn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def drawn(logits: Tensor, temperature: float) -> Tensor:
+def draw_classes(logits: Tensor, temperature: float) -> Tensor:
     """Classes drawn from the tempered softmax of the logits."""
     probabilities = (logits / temperature).softmax(dim=1)
     return torch.multinomial(probabilities, 1, generator=torch.Generator().manual_seed(3)).squeeze(1)
@@ -32,13 +32,13 @@ def drawn(logits: Tensor, temperature: float) -> Tensor:
 @pytest.mark.parametrize("planted", [0.3, 1.0, 2.5])
 def test_calibration_recovers_the_temperature_that_was_planted(planted: float) -> None:
     logits = 3 * planted * randn(20_000, C)
-    assert calibrated_temperature(logits, drawn(logits, planted)) == pytest.approx(planted, rel=0.03)
+    assert calibrated_temperature(logits, draw_classes(logits, planted)) == pytest.approx(planted, rel=0.03)
 
 
 @pytest.mark.parametrize("spread", [0.5, 3.0, 30.0])
 def test_calibration_is_the_minimum_that_scipy_finds(spread: float) -> None:
     logits = spread * randn(500, C)
-    target = drawn(logits, spread)
+    target = draw_classes(logits, spread)
 
     def likelihood(log_temperature: float) -> float:
         log_weights = scipy.special.log_softmax(logits.numpy() / math.exp(log_temperature), axis=1)
@@ -53,7 +53,7 @@ def test_calibration_is_the_minimum_that_scipy_finds(spread: float) -> None:
 @given(st.floats(1e-2, 1e2))
 def test_calibration_goes_with_the_scale_of_the_logits(scale: float) -> None:
     logits = randn(50, C)
-    target = drawn(logits, 0.8)
+    target = draw_classes(logits, 0.8)
     expected = scale * calibrated_temperature(logits, target)
     assert calibrated_temperature(scale * logits, target) == pytest.approx(expected, rel=1e-9)
 

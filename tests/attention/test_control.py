@@ -113,17 +113,17 @@ MASKS: dict[str, dict[str, Any]] = {
 def share(q: Tensor, k: Tensor, tau: float, valid: Tensor, masking: dict[str, Any]) -> float:
     """Mean of H / ln n over the valid rows that see more than one key, row by row."""
     logits = np.einsum("bhqd,bhkd->bhqk", q.numpy(), k.numpy()) / math.sqrt(D) / tau
-    seen = np.ones(logits.shape, dtype=bool)
+    visible = np.ones(logits.shape, dtype=bool)
     mask = masking.get("attn_mask")
     if mask is not None and mask.dtype == torch.bool:
-        seen &= mask.numpy()
+        visible &= mask.numpy()
     elif mask is not None:
-        logits, seen = logits + mask.numpy(), seen & np.isfinite(mask.numpy())
+        logits, visible = logits + mask.numpy(), visible & np.isfinite(mask.numpy())
     if "is_causal" in masking:
-        seen &= np.tril(np.ones((Q, K), dtype=bool))
+        visible &= np.tril(np.ones((Q, K), dtype=bool))
     shares = []
     for b, h, i in np.ndindex(B, H, Q):
-        row = logits[b, h, i][seen[b, h, i]]
+        row = logits[b, h, i][visible[b, h, i]]
         if len(row) > 1 and valid[b, i]:
             shares.append(scipy.special.entr(scipy.special.softmax(row)).sum() / math.log(len(row)))
     return float(np.mean(shares))
@@ -242,11 +242,11 @@ def test_the_loop_moves_layers_apart() -> None:
 def test_the_loop_closes_over_attention_as_it_is_computed() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = (3 * torch.randn(2, 2, 24, 16, generator=generator) for _ in range(2))
-    seen = visible_keys(24, 24, is_causal=True)
+    num_visible = visible_keys(24, 24, is_causal=True)
     controller = EntropyController(1, target=still(0.6), newton=True, rate=1.0, decay=0.0, max_step=1.0)
     for _ in range(15):
         tempered = temper_query(q, 24, inverse_temperature=1 / controller.temperatures[0])
-        shares, counts = normalised_entropy(attention_entropy(tempered, k, is_causal=True), seen)
+        shares, counts = normalised_entropy(attention_entropy(tempered, k, is_causal=True), num_visible)
         measured = shares[counts].mean().reshape(1)
         slope = entropy_slope(tempered, k, is_causal=True).reshape(1)
         controller.update(measured, progress=0.0, slopes=slope)
@@ -306,50 +306,55 @@ def test_a_loop_that_was_interrupted_goes_on_to_the_last_bit(at: int, newton: bo
     def go(controller: EntropyController, attention: Attention, calls: range) -> None:
         closed_loop(controller, attention, calls=len(calls), progress=lambda call: calls[call] / 20)
 
-    whole = make()
-    go(whole, Attention(), range(20))
-    before, after = make(), make()
-    go(before, Attention(), range(at))
+    reference_controller = make()
+    go(reference_controller, Attention(), range(20))
+    interrupted_controller, resumed_controller = make(), make()
+    go(interrupted_controller, Attention(), range(at))
     file = io.BytesIO()
-    torch.save(before.state_dict(), file)
+    torch.save(interrupted_controller.state_dict(), file)
     file.seek(0)
-    after.load_state_dict(torch.load(file, weights_only=True))
-    go(after, Attention(), range(at, 20))
-    assert after.state_dict() == whole.state_dict()
+    resumed_controller.load_state_dict(torch.load(file, weights_only=True))
+    go(resumed_controller, Attention(), range(at, 20))
+    assert resumed_controller.state_dict() == reference_controller.state_dict()
 
 
 def test_a_kept_state_does_not_change_afterwards() -> None:
     controller = EntropyController(1, target=still(0.5))
     controller.update([0.1], progress=0.0)
     state = controller.state_dict()
-    kept = {"temperatures": list(state["temperatures"]), "averages": list(state["averages"]), "calls": 1}
+    expected_state = {
+        "temperatures": list(state["temperatures"]),
+        "averages": list(state["averages"]),
+        "calls": 1,
+    }
     controller.update([0.9], progress=0.0)
-    assert state == kept
+    assert state == expected_state
 
 
 def test_all_processes_have_the_temperatures_of_their_mean() -> None:
     shards = [[0.2, 0.8], [0.4, 0.5]]
     mean = [0.3, 0.65]
-    together = EntropyController(2, target=still(0.5))
-    apart = [EntropyController(2, target=still(0.5), reduce=lambda given_: mean) for _ in shards]
+    joint_controller = EntropyController(2, target=still(0.5))
+    controllers = [EntropyController(2, target=still(0.5), reduce=lambda values: mean) for _ in shards]
     for _ in range(3):
-        expected = together.update(mean, progress=0.0)
-        assert [each.update(own, progress=0.0) for each, own in zip(apart, shards, strict=True)] == [
-            expected
-        ] * 2
+        expected = joint_controller.update(mean, progress=0.0)
+        assert [
+            controller.update(shard, progress=0.0)
+            for controller, shard in zip(controllers, shards, strict=True)
+        ] == [expected] * 2
 
 
 def test_the_mean_is_asked_for_when_a_change_is_due_and_with_slopes_if_they_are_used() -> None:
-    asked: list[list[float]] = []
+    calls: list[list[float]] = []
 
-    def reduce(given_: list[float]) -> list[float]:
-        asked.append(given_)
-        return given_
+    def reduce(values: list[float]) -> list[float]:
+        calls.append(values)
+        return values
 
     controller = EntropyController(2, target=still(0.5), every=2, newton=True, reduce=reduce)
     for _ in range(4):
         controller.update([0.1, 0.2], progress=0.0, slopes=[0.3, 0.4])
-    assert asked == [[0.1, 0.2, 0.3, 0.4]] * 2
+    assert calls == [[0.1, 0.2, 0.3, 0.4]] * 2
 
 
 # Refusals.
@@ -409,7 +414,7 @@ def test_slopes_that_are_none_are_refused(slopes: Any, message: str) -> None:
 
 
 def test_a_mean_of_something_else_is_refused() -> None:
-    controller = EntropyController(2, target=still(0.6), reduce=lambda given_: given_[:1])
+    controller = EntropyController(2, target=still(0.6), reduce=lambda values: values[:1])
     with pytest.raises(UsageError, match="reduce returned 1 numbers for 2"):
         controller.update([0.5, 0.5], progress=0.0)
 
@@ -420,10 +425,10 @@ def test_a_share_that_half_precision_puts_a_little_outside_is_taken() -> None:
 
 
 def test_the_state_of_another_controller_is_refused() -> None:
-    one, two = (EntropyController(n, target=still(0.6)) for n in (1, 2))
+    one_layer_controller, two_layer_controller = (EntropyController(n, target=still(0.6)) for n in (1, 2))
     with pytest.raises(UsageError, match="of 1 layers"):
-        two.load_state_dict(one.state_dict())
+        two_layer_controller.load_state_dict(one_layer_controller.state_dict())
     newton = EntropyController(2, target=still(0.6), newton=True)
     newton.update([0.5, 0.5], progress=0.0, slopes=[1.0, 1.0])
     with pytest.raises(UsageError, match="4 averages"):
-        two.load_state_dict(newton.state_dict())
+        two_layer_controller.load_state_dict(newton.state_dict())

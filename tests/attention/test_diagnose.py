@@ -36,12 +36,12 @@ def plan(**parameters: Any) -> TemperaturePlan:
     return TemperatureParameters(**parameters).plan(2)
 
 
-def changed(layer: int, head: int, value: float) -> dict[int, dict[int, float]]:
+def with_change(layer: int, head: int, value: float) -> dict[int, dict[int, float]]:
     return {**USUAL, layer: {**USUAL[layer], head: value}}
 
 
-def kinds(found: list[Finding]) -> list[tuple[str, int | None, int | None]]:
-    return [(each.kind, each.layer, each.head) for each in found]
+def kinds(findings: list[Finding]) -> list[tuple[str, int | None, int | None]]:
+    return [(finding.kind, finding.layer, finding.head) for finding in findings]
 
 
 def history(values: list[float], statistic: str = "entropy", head: int = 0, layer: int = 0) -> HeadHistory:
@@ -64,11 +64,11 @@ def test_there_is_nothing_to_find_about_usual_heads() -> None:
     [(0.04, "collapse"), (0.98, "dispersion"), (0.004, "dead_head"), (0.998, "dead_head")],
 )
 def test_a_head_unlike_the_others_and_in_the_band_is_found(value: float, kind: str) -> None:
-    [found] = entropy_anomalies(changed(1, 2, value))
-    assert (found.kind, found.layer, found.head) == (kind, 1, 2)
-    assert f"{value:.3f}" in found.evidence
-    assert "0.610" in found.evidence  # the median of the others
-    assert found.advice
+    [finding] = entropy_anomalies(with_change(1, 2, value))
+    assert (finding.kind, finding.layer, finding.head) == (kind, 1, 2)
+    assert f"{value:.3f}" in finding.evidence
+    assert "0.610" in finding.evidence  # the median of the others
+    assert finding.advice
 
 
 def test_an_outlier_outside_of_the_bands_is_no_anomaly() -> None:
@@ -79,19 +79,19 @@ def test_an_outlier_outside_of_the_bands_is_no_anomaly() -> None:
 
 
 def test_a_head_in_the_band_among_heads_as_sharp_is_no_outlier() -> None:
-    [found] = entropy_anomalies({0: {0: 0.12, 1: 0.15, 2: 0.1, 3: 0.18}})
-    assert (found.kind, found.layer, found.head) == ("collapse", 0, None)
+    [finding] = entropy_anomalies({0: {0: 0.12, 1: 0.15, 2: 0.1, 3: 0.18}})
+    assert (finding.kind, finding.layer, finding.head) == ("collapse", 0, None)
 
 
 @pytest.mark.parametrize(("middle", "kind"), [(0.05, "collapse"), (0.97, "dispersion")])
 def test_a_layer_is_judged_as_a_whole(middle: float, kind: str) -> None:
-    found = entropy_anomalies({**USUAL, 2: {head: middle + 0.001 * head for head in range(4)}})
-    assert kinds(found) == [(kind, 2, None)]
+    findings = entropy_anomalies({**USUAL, 2: {head: middle + 0.001 * head for head in range(4)}})
+    assert kinds(findings) == [(kind, 2, None)]
 
 
 def test_heads_of_a_narrow_layer_are_compared_with_those_of_the_model() -> None:
-    found = entropy_anomalies({layer: {0: 0.5 + 0.02 * layer} for layer in range(5)} | {5: {0: 0.02}})
-    assert kinds(found) == [("collapse", 5, None), ("collapse", 5, 0)]
+    findings = entropy_anomalies({layer: {0: 0.5 + 0.02 * layer} for layer in range(5)} | {5: {0: 0.02}})
+    assert kinds(findings) == [("collapse", 5, None), ("collapse", 5, 0)]
 
 
 def test_a_dead_head_needs_no_others_to_be_one() -> None:
@@ -110,24 +110,26 @@ def test_the_gap_and_what_it_takes_are_those_of_the_formulas() -> None:
     residuals = {}
     for layer, heads in entropy.items():
         for head, value in heads.items():
-            others = [other for place, other in heads.items() if place != head]
-            far = np.log(value / (1 - value)) - np.log(np.median(others) / (1 - np.median(others)))
-            residuals[layer, head] = far / np.sqrt(1 + np.pi / (2 * len(others)))
+            other_values = [other_value for other_head, other_value in heads.items() if other_head != head]
+            far = np.log(value / (1 - value)) - np.log(
+                np.median(other_values) / (1 - np.median(other_values))
+            )
+            residuals[layer, head] = far / np.sqrt(1 + np.pi / (2 * len(other_values)))
     spread = np.median(np.abs(list(residuals.values())))
     scale = np.sqrt((20 * 0.4**2 + 10 * spread**2) / 30) / np.log(2)
-    [(place, found)] = outliers(entropy).items()
-    assert place == (0, 4) and found.usual == 0.5
-    assert found.needed == pytest.approx(scale * np.log(200))
-    assert found.gap == pytest.approx(residuals[0, 4] - sorted(residuals.values())[1])
+    [(head_key, outlier)] = outliers(entropy).items()
+    assert head_key == (0, 4) and outlier.usual == 0.5
+    assert outlier.needed == pytest.approx(scale * np.log(200))
+    assert outlier.gap == pytest.approx(residuals[0, 4] - sorted(residuals.values())[1])
 
 
 def test_two_dead_heads_do_not_hide_each_other() -> None:
-    several = {layer: dict(heads) for layer, heads in USUAL.items()} | {2: {head: 0.55 for head in range(8)}}
-    several[0][1], several[2][3] = 0.004, 0.005
-    assert kinds(entropy_anomalies(several)) == [("dead_head", 0, 1), ("dead_head", 2, 3)]
+    entropy = {layer: dict(heads) for layer, heads in USUAL.items()} | {2: {head: 0.55 for head in range(8)}}
+    entropy[0][1], entropy[2][3] = 0.004, 0.005
+    assert kinds(entropy_anomalies(entropy)) == [("dead_head", 0, 1), ("dead_head", 2, 3)]
     # what a quarter of the heads are is usual
-    many = {0: {head: 0.004 if head < 4 else 0.6 for head in range(16)}}
-    assert entropy_anomalies(many) == []
+    dead_heads = {0: {head: 0.004 if head < 4 else 0.6 for head in range(16)}}
+    assert entropy_anomalies(dead_heads) == []
 
 
 @pytest.mark.parametrize("heads", [4, 12, 48])
@@ -135,12 +137,19 @@ def test_of_models_with_exponential_tails_one_in_a_hundred_has_an_outlier_whatev
     heads: int,
 ) -> None:
     draw, models = np.random.default_rng(heads), 1500
-    found = 0
+    num_outliers = 0
     for _ in range(models):
         levels = 1 / (1 + np.exp(-draw.laplace(scale=0.8, size=(2, heads // 2))))
-        found += bool(outliers({layer: dict(enumerate(map(float, own))) for layer, own in enumerate(levels)}))
+        num_outliers += bool(
+            outliers(
+                {
+                    layer: dict(enumerate(map(float, layer_levels)))
+                    for layer, layer_levels in enumerate(levels)
+                }
+            )
+        )
     # the upper end of what 1 % gives, at one in a thousand
-    assert found <= stats.binom.isf(1e-3, models, 0.01)
+    assert num_outliers <= stats.binom.isf(1e-3, models, 0.01)
 
 
 def test_heads_that_agree_to_the_last_digit_make_no_outlier_of_a_tiny_difference() -> None:
@@ -162,8 +171,8 @@ def test_the_bounds_in_nats_of_tutorials_say_collapse_of_five_keys_and_never_dis
     for weights, is_causal in ((five, False), (spread, True)):
         metric = AttentionEntropy(1)
         metric.update(weights, is_causal=is_causal)
-        found = entropy_anomalies({0: {0: min(metric.compute().item(), 1.0)}})
-        assert kinds(found) == [("dispersion", 0, None)]
+        findings = entropy_anomalies({0: {0: min(metric.compute().item(), 1.0)}})
+        assert kinds(findings) == [("dispersion", 0, None)]
 
 
 def test_entropy_in_nats_is_refused() -> None:
@@ -174,9 +183,9 @@ def test_entropy_in_nats_is_refused() -> None:
 def test_entropy_that_is_heading_for_collapse_is_found_before_it_is_there() -> None:
     falling = [0.9 - 0.01 * number for number in range(60)]
     report = MonitorReport(histories=(history(falling), history([0.5 + 0.01 * (i % 3) for i in range(60)])))
-    [found] = anomalies(report)
-    assert (found.kind, found.layer, found.head) == ("falling_entropy", 0, 0)
-    assert "in 110 steps" in found.evidence  # 0.31 now, 0.2 at 0.001 a step
+    [finding] = anomalies(report)
+    assert (finding.kind, finding.layer, finding.head) == ("falling_entropy", 0, 0)
+    assert "in 110 steps" in finding.evidence  # 0.31 now, 0.2 at 0.001 a step
     slowly = [0.9 - 0.001 * number for number in range(60)]
     assert anomalies(MonitorReport(histories=(history(slowly),))) == []
     assert anomalies(MonitorReport(histories=(history(falling[:4]),))) == []
@@ -185,12 +194,12 @@ def test_entropy_that_is_heading_for_collapse_is_found_before_it_is_there() -> N
 def test_logits_that_grow_are_found() -> None:
     growing = [1.1**number for number in range(20)]
     report = MonitorReport(histories=(history(growing, "query_key_magnitude", head=3),))
-    [found] = anomalies(report)
-    assert (found.kind, found.head) == ("growing_logits", 3)
-    assert "2.4 times" in found.evidence and "90 steps" in found.evidence
+    [finding] = anomalies(report)
+    assert (finding.kind, finding.head) == ("growing_logits", 3)
+    assert "2.4 times" in finding.evidence and "90 steps" in finding.evidence
     # weights that begin at 0, and what grows while it finds its level
-    grown = [0.0] * 4 + [1.0 - 0.9**number for number in range(1, 40)]
-    assert anomalies(MonitorReport(histories=(history(grown, "query_key_magnitude"),))) == []
+    saturating_values = [0.0] * 4 + [1.0 - 0.9**number for number in range(1, 40)]
+    assert anomalies(MonitorReport(histories=(history(saturating_values, "query_key_magnitude"),))) == []
     slower = [1.05**number for number in range(20)]
     assert anomalies(MonitorReport(histories=(history(slower, "query_key_magnitude"),))) == []
 
@@ -202,8 +211,8 @@ def test_anomalies_are_found_in_what_a_monitor_saw() -> None:
     q[:, 5] = 0
     monitor = AttentionMonitor()
     monitor.update(0, 0, 2 * q, k, is_causal=True)
-    found = {each.head: each.kind for each in anomalies(monitor.report())}
-    assert found == {4: "collapse", 5: "dead_head"}
+    kind_by_head = {finding.head: finding.kind for finding in anomalies(monitor.report())}
+    assert kind_by_head == {4: "collapse", 5: "dead_head"}
 
 
 def losses(shape: Any) -> list[tuple[int, float]]:
@@ -220,12 +229,12 @@ def late_start(u: float) -> float:
 
 def test_a_slow_start_of_sharp_attention_asks_for_a_higher_first_temperature() -> None:
     curves = Curves(total_steps=TOTAL, train_loss=losses(late_start), entropy=flat(0.1))
-    [found] = troubleshoot(curves, plan(temperature_init=0.5))
-    assert found.kind == "slow_start"
-    assert "Raise temperature_init above 0.5" in found.advice
+    [finding] = troubleshoot(curves, plan(temperature_init=0.5))
+    assert finding.kind == "slow_start"
+    assert "Raise temperature_init above 0.5" in finding.advice
     warmed_up = plan(schedule="warmup_anneal", warmup_start=0.3)
-    [found] = troubleshoot(curves, warmed_up)
-    assert "Raise warmup_start above 0.3" in found.advice
+    [finding] = troubleshoot(curves, warmed_up)
+    assert "Raise warmup_start above 0.3" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -242,7 +251,7 @@ def test_a_loss_that_never_falls_starts_slowly() -> None:
     assert kinds(troubleshoot(curves, plan())) == [("slow_start", None, None)]
 
 
-def wobbling(u: float) -> float:
+def wobbling_loss(u: float) -> float:
     return 0.5 + 0.1 * u + 0.1 * math.cos(math.pi * u * (TOTAL - 1) / 2)
 
 
@@ -253,11 +262,11 @@ FAST_PLAN = {"schedule": "exponential", "temperature_init": 4.0, "temperature_fi
 def test_validation_that_oscillates_while_the_temperature_falls_fast_asks_for_a_longer_schedule(
     direction: Any,
 ) -> None:
-    curves = Curves(total_steps=TOTAL, validation=losses(wobbling), direction=direction)
-    [found] = troubleshoot(curves, plan(**FAST_PLAN))
-    assert found.kind == "oscillation"
-    assert "2.77" in found.evidence  # ln 16
-    assert found.advice.startswith("Lengthen the schedule")
+    curves = Curves(total_steps=TOTAL, validation=losses(wobbling_loss), direction=direction)
+    [finding] = troubleshoot(curves, plan(**FAST_PLAN))
+    assert finding.kind == "oscillation"
+    assert "2.77" in finding.evidence  # ln 16
+    assert finding.advice.startswith("Lengthen the schedule")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +274,7 @@ def test_validation_that_oscillates_while_the_temperature_falls_fast_asks_for_a_
     [{}, {"schedule": "exponential", "temperature_init": 4.0, "temperature_final": 1.0}],
 )
 def test_oscillation_under_a_slow_temperature_is_not_the_temperatures(parameters: dict[str, Any]) -> None:
-    curves = Curves(total_steps=TOTAL, validation=losses(wobbling), direction="maximize")
+    curves = Curves(total_steps=TOTAL, validation=losses(wobbling_loss), direction="maximize")
     assert troubleshoot(curves, plan(**parameters)) == []
 
 
@@ -284,10 +293,14 @@ def test_only_where_the_temperature_is_fast_does_oscillation_count() -> None:
         warmup_fraction=0.3,
     )
     early = Curves(
-        total_steps=TOTAL, validation=losses(lambda u: wobbling(u) if u < 0.3 else u), direction="maximize"
+        total_steps=TOTAL,
+        validation=losses(lambda u: wobbling_loss(u) if u < 0.3 else u),
+        direction="maximize",
     )
     late = Curves(
-        total_steps=TOTAL, validation=losses(lambda u: wobbling(u) if u > 0.35 else u), direction="maximize"
+        total_steps=TOTAL,
+        validation=losses(lambda u: wobbling_loss(u) if u > 0.35 else u),
+        direction="maximize",
     )
     assert kinds(troubleshoot(early, annealed)) == [("oscillation", None, None)]
     assert troubleshoot(late, annealed) == []
@@ -296,21 +309,21 @@ def test_only_where_the_temperature_is_fast_does_oscillation_count() -> None:
 def test_broad_attention_late_asks_for_a_lower_last_temperature() -> None:
     late = [(step, 0.5 if step < 80 else 0.95) for step in range(0, TOTAL, 10)]
     falling = plan(schedule="linear", temperature_init=2.0, temperature_final=0.7)
-    [found] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), falling)
-    assert found.kind == "late_dispersion"
-    assert "Lower temperature_final below 0.7" in found.advice
+    [finding] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), falling)
+    assert finding.kind == "late_dispersion"
+    assert "Lower temperature_final below 0.7" in finding.advice
     # A constant temperature has no temperature_final to lower.
-    [found] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), plan())
-    assert found.advice.startswith("Lower temperature_init, or by a schedule that moves")
+    [finding] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), plan())
+    assert finding.advice.startswith("Lower temperature_init, or by a schedule that moves")
     early = [(step, 0.95 if step < 80 else 0.5) for step in range(0, TOTAL, 10)]
     assert troubleshoot(Curves(total_steps=TOTAL, entropy=early), plan()) == []
 
 
 def test_outputs_less_confident_than_right_ask_for_a_lower_output_temperature() -> None:
     curves = Curves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(0.7))
-    [found] = troubleshoot(curves, plan())
-    assert found.kind == "timid_outputs"
-    assert "0.200" in found.evidence
+    [finding] = troubleshoot(curves, plan())
+    assert finding.kind == "timid_outputs"
+    assert "0.200" in finding.evidence
     for confidence in (0.85, 0.99):
         calibrated = Curves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(confidence))
         assert troubleshoot(calibrated, plan()) == []
@@ -318,9 +331,9 @@ def test_outputs_less_confident_than_right_ask_for_a_lower_output_temperature() 
 
 def test_classes_that_are_never_predicted_are_found() -> None:
     curves = Curves(total_steps=TOTAL, labels=[50, 30, 20, 0], predictions=[80, 1, 19, 0])
-    [found] = troubleshoot(curves, plan())
-    assert found.kind == "ignored_classes"
-    assert found.evidence.endswith("is class 1.")
+    [finding] = troubleshoot(curves, plan())
+    assert finding.kind == "ignored_classes"
+    assert finding.evidence.endswith("is class 1.")
 
 
 def test_curves_without_anything_find_nothing() -> None:
@@ -329,12 +342,12 @@ def test_curves_without_anything_find_nothing() -> None:
 
 def test_the_whole_diagnosis_takes_entropy_from_the_report() -> None:
     histories = tuple(history([0.97] * 11, head=head) for head in range(2))
-    found = diagnose(MonitorReport(histories=histories), Curves(total_steps=TOTAL), plan())
-    assert kinds(found) == [("dispersion", 0, None), ("late_dispersion", None, None)]
+    findings = diagnose(MonitorReport(histories=histories), Curves(total_steps=TOTAL), plan())
+    assert kinds(findings) == [("dispersion", 0, None), ("late_dispersion", None, None)]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("curve_args", "message"),
     [
         ({"total_steps": 0}, "at least 1"),
         ({"direction": "up"}, "minimize and maximize"),
@@ -345,6 +358,6 @@ def test_the_whole_diagnosis_takes_entropy_from_the_report() -> None:
         ({"labels": [1, 2], "predictions": [3]}, "2 labels and 1 predictions"),
     ],
 )
-def test_bad_curves_are_refused(given: dict[str, Any], message: str) -> None:
+def test_bad_curves_are_refused(curve_args: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Curves(**{"total_steps": TOTAL, **given})
+        Curves(**{"total_steps": TOTAL, **curve_args})

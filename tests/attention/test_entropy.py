@@ -81,7 +81,7 @@ def test_entropy_is_that_of_the_weights(
 
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
 def test_entropy_has_the_gradient_of_its_definition(masking: dict[str, Any]) -> None:
-    q, k = (each.requires_grad_() for each in qk())
+    q, k = (tensor.requires_grad_() for tensor in qk())
     assert torch.autograd.gradcheck(lambda q, k: attention_entropy(q, k, **masking), (q, k))
 
 
@@ -94,7 +94,7 @@ def test_equal_logits_have_the_largest_entropy_there_is() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("spread", [1e-3, 1.0, 100.0, 3000.0])
 def test_entropy_is_never_negative_nor_nan_however_sharp(dtype: torch.dtype, spread: float) -> None:
-    q, k = (each.requires_grad_() for each in qk(dtype, spread))
+    q, k = (tensor.requires_grad_() for tensor in qk(dtype, spread))
     entropy = attention_entropy(q, k, is_causal=True)
     assert entropy.dtype == torch.float32
     assert bool((entropy >= 0).all())
@@ -115,7 +115,7 @@ def test_a_query_that_sees_no_key_has_no_entropy_and_no_gradient(as_float: bool)
     mask = torch.ones(Q, K, dtype=torch.bool)
     mask[2] = False
     attn_mask = torch.zeros(Q, K).masked_fill(~mask, -INF) if as_float else mask
-    q, k = (each.requires_grad_() for each in qk())
+    q, k = (tensor.requires_grad_() for tensor in qk())
     entropy = attention_entropy(q, k, attn_mask=attn_mask)
     assert torch.equal(entropy[:, :, 2], torch.zeros(B, H, dtype=torch.float64))
     entropy.sum().backward()
@@ -168,7 +168,7 @@ def test_the_term_is_minus_the_mean_share_over_valid_queries(padded: bool, maski
 
 
 def test_a_padded_query_gets_no_gradient_from_the_term() -> None:
-    q, k = (each.requires_grad_() for each in qk())
+    q, k = (tensor.requires_grad_() for tensor in qk())
     valid = torch.ones(B, Q, dtype=torch.bool)
     valid[1, 3:] = False
     entropy_term(q, k, valid_BQ=valid).backward()
@@ -178,7 +178,7 @@ def test_a_padded_query_gets_no_gradient_from_the_term() -> None:
 
 
 def test_the_term_is_zero_where_no_query_has_a_choice() -> None:
-    q, k = (each.requires_grad_() for each in qk())
+    q, k = (tensor.requires_grad_() for tensor in qk())
     term = entropy_term(q, k, attn_mask=torch.eye(Q, dtype=torch.bool))
     term.backward()
     assert term.item() == 0.0
@@ -222,20 +222,20 @@ def regularised_loss(
 def test_the_regulariser_is_the_term_added_to_the_loss_by_hand(
     weight: float, masking: dict[str, Any]
 ) -> None:
-    inputs = [each.requires_grad_() for each in (*qk(), qk(spread=2.0)[1] + 1)]
+    inputs = [tensor.requires_grad_() for tensor in (*qk(), qk(spread=2.0)[1] + 1)]
     q, k, v = inputs
     beta = 0.7 * visible_keys(Q, K, **masking).clamp(min=2).float().log() / math.log(3.0)
     hot = q * beta.unsqueeze(-1)
     loss = tempered_attention(hot, k, v, inverse_temperature=1.0, **masking).square().sum()
     by_hand = torch.autograd.grad(loss + weight * entropy_term(hot, k, **masking), inputs)
-    for given in (weight, torch.tensor(weight, dtype=torch.float64)):
-        attached = torch.autograd.grad(regularised_loss(q, k, v, given, masking), inputs)
+    for entropy_weight in (weight, torch.tensor(weight, dtype=torch.float64)):
+        attached = torch.autograd.grad(regularised_loss(q, k, v, entropy_weight, masking), inputs)
         torch.testing.assert_close(attached, by_hand, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("weight", "sign"), [(1.0, 1), (-1.0, -1)])
 def test_a_positive_weight_raises_entropy_and_a_negative_one_lowers_it(weight: float, sign: int) -> None:
-    q, k = (each.requires_grad_() for each in qk())
+    q, k = (tensor.requires_grad_() for tensor in qk())
     before = attention_entropy(q, k).mean().item()
     optimizer = torch.optim.SGD([q, k], lr=1.0)
     for _ in range(10):
@@ -249,7 +249,7 @@ def test_a_positive_weight_raises_entropy_and_a_negative_one_lowers_it(weight: f
 # The compiler itself instantiates torch.autograd.Function while it traces one.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_the_regulariser_compiles_into_one_graph_with_the_same_gradients() -> None:
-    inputs = [each.requires_grad_() for each in (*qk(), qk()[1] + 1)]
+    inputs = [tensor.requires_grad_() for tensor in (*qk(), qk()[1] + 1)]
     compiled = torch.compile(regularised_loss, backend="aot_eager", fullgraph=True)
     weight = torch.tensor(0.1, dtype=torch.float64)
     eager = torch.autograd.grad(regularised_loss(*inputs, weight, MASKS["causal"]), inputs)
@@ -258,7 +258,7 @@ def test_the_regulariser_compiles_into_one_graph_with_the_same_gradients() -> No
 
 
 def test_the_regulariser_survives_activation_checkpointing() -> None:
-    inputs = [each.requires_grad_() for each in (*qk(), qk()[1] + 1)]
+    inputs = [tensor.requires_grad_() for tensor in (*qk(), qk()[1] + 1)]
     plain = torch.autograd.grad(regularised_loss(*inputs, 0.1, MASKS["causal"]), inputs)
     loss = torch.utils.checkpoint.checkpoint(
         regularised_loss, *inputs, 0.1, MASKS["causal"], use_reentrant=False

@@ -29,25 +29,25 @@ def test_a_curriculum_goes_from_broad_to_sharp_in_every_layer() -> None:
 def test_every_schedule_that_moves_leads_from_one_end_to_the_other(schedule: str) -> None:
     target = curriculum(init=0.8, final=0.3, schedule=schedule)
     assert (target.entropies(0.0, 1), target.entropies(1.0, 1)) == ((0.8,), (0.3,))
-    apart = contrast(level=0.6, spread=9.0, schedule=schedule)
-    assert apart.entropies(0.0, 3) == (0.6,) * 3
-    assert odds(apart.entropies(1.0, 3)[0]) == pytest.approx(3 * odds(0.6))
+    contrast_target = contrast(level=0.6, spread=9.0, schedule=schedule)
+    assert contrast_target.entropies(0.0, 3) == (0.6,) * 3
+    assert odds(contrast_target.entropies(1.0, 3)[0]) == pytest.approx(3 * odds(0.6))
 
 
 def test_contrast_by_depth_is_broad_at_first_and_sharp_at_last() -> None:
     target = contrast(level=0.6, spread=9.0)
     assert target.entropies(0.0, 5) == (0.6,) * 5
-    shares = [odds(each) / odds(0.6) for each in target.entropies(1.0, 5)]
+    shares = [odds(entropy) / odds(0.6) for entropy in target.entropies(1.0, 5)]
     assert shares == pytest.approx([9**0.5, 9**0.25, 1.0, 9**-0.25, 9**-0.5])
-    halfway = [odds(each) for each in target.entropies(0.5, 5)]
+    halfway = [odds(entropy) for entropy in target.entropies(0.5, 5)]
     assert halfway[0] / halfway[-1] == pytest.approx(3.0)
 
 
 def test_contrast_may_alternate_from_layer_to_layer() -> None:
     target = contrast(level=0.6, spread=9.0, arrangement="alternate")
-    four = [odds(each) / odds(0.6) for each in target.entropies(1.0, 4)]
+    four = [odds(entropy) / odds(0.6) for entropy in target.entropies(1.0, 4)]
     assert four == pytest.approx([3.0, 1 / 3, 3.0, 1 / 3])
-    three = [odds(each) / odds(0.6) for each in target.entropies(1.0, 3)]
+    three = [odds(entropy) / odds(0.6) for entropy in target.entropies(1.0, 3)]
     assert three[0] / three[1] == pytest.approx(9.0)
     assert math.prod(three) == pytest.approx(1.0)
 
@@ -76,8 +76,8 @@ def test_targets_are_shares_around_their_level(
     )
     shares = target.entropies(at, num_layers)
     assert len(shares) == num_layers
-    assert all(0 < each < 1 for each in shares)
-    mean = math.fsum(math.log(odds(each)) for each in shares) / num_layers
+    assert all(0 < share < 1 for share in shares)
+    mean = math.fsum(math.log(odds(share)) for share in shares) / num_layers
     assert mean == pytest.approx(math.log(odds(level)), abs=1e-6)
 
 

@@ -31,7 +31,7 @@ def qkv(spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
 
 def by_hand(q: Tensor, k: Tensor, weight: Any, target: Any, valid: np.ndarray) -> float:
     """Return the mean over valid queries with more than one key, causally, row by row."""
-    weight, target = (np.broadcast_to(np.asarray(each), (H,)) for each in (weight, target))
+    weight, target = (np.broadcast_to(np.asarray(value), (H,)) for value in (weight, target))
     total, count = 0.0, 0
     logits = (q @ k.transpose(-2, -1)).detach().numpy() / math.sqrt(D)
     for b, h, i in np.ndindex(B, H, Q):
@@ -51,11 +51,11 @@ def test_the_term_is_the_weighted_squared_distance_from_the_target(weight: Any, 
     q, k, _ = qkv()
     valid = torch.ones(B, Q, dtype=torch.bool)
     valid[1, 3:] = False
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
         for name, value in {"weight": weight, "target": target}.items()
     }
-    term = entropy_term(q, k, is_causal=True, valid_BQ=valid, **given)
+    term = entropy_term(q, k, is_causal=True, valid_BQ=valid, **options)
     assert term.item() == pytest.approx(by_hand(q, k, weight, target, valid.numpy()), abs=1e-14)
 
 
@@ -91,7 +91,7 @@ def test_one_pass_regularises_as_two_do(target: float | None, is_causal: bool) -
     inputs = qkv()
     q, k, v = inputs
     weight = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    apart = entropy_regulariser(
+    separate_output = entropy_regulariser(
         tempered_attention(q, k, v, inverse_temperature=1.0, is_causal=is_causal),
         q,
         k,
@@ -99,10 +99,11 @@ def test_one_pass_regularises_as_two_do(target: float | None, is_causal: bool) -
         target=target,
         is_causal=is_causal,
     )
-    together = regularised_attention(q, k, v, weight=weight, target=target, is_causal=is_causal)
-    torch.testing.assert_close(together, apart)
+    joint_output = regularised_attention(q, k, v, weight=weight, target=target, is_causal=is_causal)
+    torch.testing.assert_close(joint_output, separate_output)
     torch.testing.assert_close(
-        torch.autograd.grad(together.sin().sum(), inputs), torch.autograd.grad(apart.sin().sum(), inputs)
+        torch.autograd.grad(joint_output.sin().sum(), inputs),
+        torch.autograd.grad(separate_output.sin().sum(), inputs),
     )
 
 
@@ -120,9 +121,10 @@ def test_weight_and_target_may_follow_a_schedule_in_one_graph() -> None:
     before = counters["stats"]["unique_graphs"]
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for weight, target in ((0.1, 0.9), (0.2, 0.5), (-3.0, 0.0)):
-        held = torch.tensor(weight), torch.tensor([target, target / 2, 1.0])
+        term_params = torch.tensor(weight), torch.tensor([target, target / 2, 1.0])
         torch.testing.assert_close(
-            torch.autograd.grad(compiled(q, *held), (q, k, v)), torch.autograd.grad(loss(q, *held), (q, k, v))
+            torch.autograd.grad(compiled(q, *term_params), (q, k, v)),
+            torch.autograd.grad(loss(q, *term_params), (q, k, v)),
         )
     assert counters["stats"]["unique_graphs"] - before == 1
 
@@ -159,15 +161,15 @@ def test_the_logarithm_of_weights_plus_epsilon_is_wrong_in_half_precision(dtype:
 
 def test_torchs_entr_has_no_gradient_at_masked_keys() -> None:
     q, k, _ = qkv()
-    seen = torch.ones(Q, Q, dtype=torch.bool).tril()
-    logits = (q @ k.transpose(-2, -1) / math.sqrt(D)).masked_fill(~seen, -math.inf)
+    visible = torch.ones(Q, Q, dtype=torch.bool).tril()
+    logits = (q @ k.transpose(-2, -1) / math.sqrt(D)).masked_fill(~visible, -math.inf)
     of_entr = torch.special.entr(logits.softmax(-1)).sum(-1)
-    torch.testing.assert_close(attention_entropy(q, k, attn_mask=seen), of_entr)
+    torch.testing.assert_close(attention_entropy(q, k, attn_mask=visible), of_entr)
     assert bool(torch.autograd.grad(of_entr.sum(), q)[0].isnan().any())
-    assert bool(torch.autograd.grad(attention_entropy(q, k, attn_mask=seen).sum(), q)[0].isfinite().all())
+    assert bool(torch.autograd.grad(attention_entropy(q, k, attn_mask=visible).sum(), q)[0].isfinite().all())
 
 
 def test_a_term_can_be_made_of_an_entropy_that_is_there() -> None:
     q, k, _ = qkv()
-    there = term_of_entropy(attention_entropy(q, k), torch.tensor([Q]), weight=2.0, target=0.5)
-    assert torch.equal(there, entropy_term(q, k, weight=2.0, target=0.5))
+    term = term_of_entropy(attention_entropy(q, k), torch.tensor([Q]), weight=2.0, target=0.5)
+    assert torch.equal(term, entropy_term(q, k, weight=2.0, target=0.5))

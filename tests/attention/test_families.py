@@ -26,11 +26,11 @@ HOT = {"temperature_init": 2.0}
 ROUNDED = 1e-4
 
 
-def found(name: str) -> dict[str, Outcome]:
+def outcomes_of(name: str) -> dict[str, Outcome]:
     return row(BY_NAME[name])[1]
 
 
-def built(name: str) -> Any:
+def build_family(name: str) -> Any:
     return BY_NAME[name].make().eval()
 
 
@@ -53,26 +53,26 @@ def built(name: str) -> Any:
     ],
 )
 def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
-    outcomes = found(name)
+    outcomes = outcomes_of(name)
     for way in ("query_rows", "auto"):
         assert outcomes[way].said == "right"
         assert outcomes[way].error < RIGHT
     assert outcomes["auto"].way == "query_rows"
-    assert not outcomes["attention_interface"].wrong
+    assert not outcomes["attention_interface"].is_wrong
 
 
 @pytest.mark.parametrize("name", ["Phi3", "GPTNeoX", "GPTBigCode MQA", "GPTBigCode MHA"])
 def test_auto_takes_the_interface_where_query_rows_are_refused(name) -> None:
-    outcomes = found(name)
+    outcomes = outcomes_of(name)
     assert (outcomes["auto"].said, outcomes["auto"].way) == ("right", "attention_interface")
     with pytest.raises(AttachError, match=r'Or attach with way="attention_interface"'):
-        model = built(name)
+        model = build_family(name)
         attach(model, HOT, way="query_rows", example=lambda: BY_NAME[name].run(model))
 
 
 @pytest.mark.parametrize("name", ["Parakeet", "Wav2Vec2Conformer relative"])
 def test_an_attention_that_calls_the_interface_by_keyword_runs_and_what_it_misses_is_found(name) -> None:
-    model, run = built(name), BY_NAME[name].run
+    model, run = build_family(name), BY_NAME[name].run
     before = run(model)
     attachment = attach(model, {}, way="attention_interface", example=None)
     torch.testing.assert_close(run(model), before)
@@ -82,7 +82,7 @@ def test_an_attention_that_calls_the_interface_by_keyword_runs_and_what_it_misse
 
 
 def test_a_pooling_head_past_the_interface_is_refused_by_its_name() -> None:
-    model = built("SiglipVision")
+    model = build_family("SiglipVision")
     with pytest.raises(AttachError, match=r'"head.attention" is an nn.MultiheadAttention.*way="query_rows"'):
         attach(model, HOT, way="attention_interface")
     attachment = attach(model, HOT, layers=["encoder.*"], way="attention_interface")
@@ -90,36 +90,36 @@ def test_a_pooling_head_past_the_interface_is_refused_by_its_name() -> None:
 
 
 def test_longformers_global_queries_share_the_temperature_of_their_layer() -> None:
-    (first, second) = query_rows(built("Longformer"))
-    assert [each.name for each in first.every] == [first.name, f"{first.name}_global"]
-    model = built("Longformer")
+    (first, second) = query_rows(build_family("Longformer"))
+    assert [projection.name for projection in first.every] == [first.name, f"{first.name}_global"]
+    model = build_family("Longformer")
     attachment = attach(model, HOT | {"layer_pattern": "linear", "layer_ratio": 4.0})
     assert attachment.layers == [first.name, second.name]
     attachment.detach()
     assert {type(module) for module in model.modules()} == {
-        type(module) for module in built("Longformer").modules()
+        type(module) for module in build_family("Longformer").modules()
     }
 
 
 def test_a_state_space_is_refused_for_what_it_is() -> None:
     with pytest.raises(AttachError, match=r"MambaMixer\) mix tokens without a softmax"):
-        attach(built("Mamba"), HOT)
+        attach(build_family("Mamba"), HOT)
 
 
 def test_the_first_half_of_a_query_of_low_rank_is_refused_and_the_second_named() -> None:
     with pytest.raises(AttachError, match=r'first half of a query of low rank.*layers=\["[\w.]*q_b_proj"\]'):
-        attach(built("DeepseekV2 q_lora"), HOT, layers=["*q_a_proj"], way="query_rows")
+        attach(build_family("DeepseekV2 q_lora"), HOT, layers=["*q_a_proj"], way="query_rows")
 
 
 @pytest.mark.parametrize("name", ["ConvBert", "Swinv2", "CodeGen", "Bloom", "Hiera"])
 def test_what_cannot_be_tempered_is_refused_by_every_way(name) -> None:
-    outcomes = found(name)
-    assert all("refused" in each.said for each in outcomes.values())
+    outcomes = outcomes_of(name)
+    assert all("refused" in outcome.said for outcome in outcomes.values())
 
 
 @pytest.mark.parametrize("name", ["Llama", "Bert", "T5", "ViT", "Qwen3", "DebertaV2 unshared"])
 def test_a_model_that_names_inputs_of_its_own_is_tested_without_an_example(name) -> None:
-    model = built(name).train()
+    model = build_family(name).train()
     torch.manual_seed(3)
     before = torch.get_rng_state()
     attachment = attach(model, HOT)
@@ -129,18 +129,18 @@ def test_a_model_that_names_inputs_of_its_own_is_tested_without_an_example(name)
 
 
 def test_what_query_rows_cannot_do_is_found_without_an_example() -> None:
-    assert attach(built("GPTBigCode MHA"), HOT).way == "attention_interface"
+    assert attach(build_family("GPTBigCode MHA"), HOT).way == "attention_interface"
     with pytest.raises(AttachError, match="does not act as it should"):
-        attach(built("GPTBigCode MHA"), HOT, way="query_rows")
+        attach(build_family("GPTBigCode MHA"), HOT, way="query_rows")
 
 
 @pytest.mark.long
 def test_the_table_in_the_documents_is_what_the_families_come_to() -> None:
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| .* \|$", page, flags=re.MULTILINE)
+    documented_lines = re.findall(r"^\| .* \|$", page, flags=re.MULTILINE)
     lines, outcomes = table()
-    assert not any(each.wrong for several in outcomes for each in several.values())
-    assert [line for line in lines if line not in told] == []
+    assert not any(outcome.is_wrong for family_outcomes in outcomes for outcome in family_outcomes.values())
+    assert [line for line in lines if line not in documented_lines] == []
 
 
 @pytest.mark.long
@@ -160,4 +160,4 @@ def test_what_is_baked_is_what_was_attached_by_every_way_that_a_family_has(famil
         if way == "query_rows":
             assert torch.equal(outputs(family, tempered), attached)
         assert distance(outputs(family, tempered), attached) < ROUNDED * distance(attached, plain)
-        assert {type(each) for each in tempered.modules()} == {type(each) for each in model.modules()}
+        assert {type(module) for module in tempered.modules()} == {type(module) for module in model.modules()}

@@ -76,8 +76,8 @@ MASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def allowed(attn_mask: Tensor | None = None, is_causal: bool = False) -> np.ndarray:
-    """Who may see whom, key by key, as nobody would compute it."""
+def allowed_keys(attn_mask: Tensor | None = None, is_causal: bool = False) -> np.ndarray:
+    """Return which query may see which key, in plain loops."""
     result = np.ones((B, H, Q, K), dtype=bool)
     mask = None if attn_mask is None else attn_mask.expand(B, H, Q, K)
     for b, h, i, j in itertools.product(range(B), range(H), range(Q), range(K)):
@@ -98,14 +98,14 @@ def by_definition(
     is_causal: bool = False,
 ) -> np.ndarray:
     """softmax(beta q k / sqrt(d) + mask) v in float64, one query at a time; ``beta`` broadcasts to BHQ."""
-    seen = allowed(attn_mask, is_causal)
+    visible = allowed_keys(attn_mask, is_causal)
     bias = np.zeros((B, H, Q, K))
     if attn_mask is not None and attn_mask.is_floating_point():
         bias = attn_mask.double().expand(B, H, Q, K).numpy()
     beta = np.broadcast_to(beta, (B, H, Q))
     out = np.zeros((B, H, Q, v.shape[-1]))
     for b, h, i in itertools.product(range(B), range(H), range(Q)):
-        keys = [j for j in range(K) if seen[b, h, i, j]]
+        keys = [j for j in range(K) if visible[b, h, i, j]]
         logits = [
             beta[b, h, i] * float(q[b, h, i].double() @ k[b, h, j].double()) / math.sqrt(D) + bias[b, h, i, j]
             for j in keys
@@ -128,15 +128,15 @@ def test_attention_is_the_softmax_of_the_logits_over_tau(tau: float, masking: di
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
 def test_log_n_counts_the_keys_that_each_query_sees(masking: dict[str, Any]) -> None:
     q, k, v = qkv(torch.float32)
-    seen = allowed(**masking).sum(axis=-1)
-    beta = 0.5 * np.log(np.maximum(seen, 2)) / np.log(4.0)
+    num_visible = allowed_keys(**masking).sum(axis=-1)
+    beta = 0.5 * np.log(np.maximum(num_visible, 2)) / np.log(4.0)
     out = tempered_attention(
         q, k, v, inverse_temperature=torch.tensor(0.5), length_scaling=LogNScaling(n0=4.0), **masking
     )
     np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta, **masking), atol=2e-5)
 
 
-def _scaled(name: str, n: np.ndarray) -> np.ndarray:
+def length_factors(name: str, n: np.ndarray) -> np.ndarray:
     """The factors of length scaling as they are written, over the numbers of keys."""
     n = np.maximum(n, 2.0)
     ratio = np.log(n) / np.log(4.0)
@@ -156,15 +156,15 @@ SCALINGS = [
 ]
 
 
-@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda each: each.name)
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling.name)
+@pytest.mark.parametrize("is_tensor", [False, True])
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
 def test_every_length_scaling_counts_the_keys_that_each_query_sees(
-    scaling: Any, held: bool, masking: dict[str, Any]
+    scaling: Any, is_tensor: bool, masking: dict[str, Any]
 ) -> None:
     q, k, v = qkv(torch.float32)
-    beta = _scaled(scaling.name, allowed(**masking).sum(axis=-1).astype(float))
-    constant = torch.tensor(scaling.constant) if held else None
+    beta = length_factors(scaling.name, allowed_keys(**masking).sum(axis=-1).astype(float))
+    constant = torch.tensor(scaling.constant) if is_tensor else None
     out = tempered_attention(
         q, k, v, inverse_temperature=1.0, length_scaling=scaling, length_constant=constant, **masking
     )
@@ -194,7 +194,7 @@ def test_log_n_depends_on_a_row_and_not_on_the_padding_beside_it() -> None:
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
 def test_visible_keys_are_counted_for_every_kind_of_mask(masking: dict[str, Any]) -> None:
     counts = visible_keys(Q, K, **masking).expand(B, H, Q)
-    assert counts.tolist() == allowed(**masking).sum(axis=-1).tolist()
+    assert counts.tolist() == allowed_keys(**masking).sum(axis=-1).tolist()
 
 
 @settings(max_examples=60)
@@ -209,8 +209,8 @@ def test_a_causal_mask_over_keys_counts_as_the_whole_matrix_does(data: st.DataOb
     mask = mask if data.draw(st.booleans()) else additive(mask)
     counts = visible_keys(q_len, k_len, mask, is_causal=True).expand(2, 3, q_len)
     dense = np.tril(np.ones((q_len, k_len), dtype=bool))
-    seen = mask.numpy() if mask.dtype == torch.bool else mask.numpy() == 0
-    assert counts.tolist() == (np.broadcast_to(seen, (2, 3, q_len, k_len)) & dense).sum(axis=-1).tolist()
+    visible = mask.numpy() if mask.dtype == torch.bool else mask.numpy() == 0
+    assert counts.tolist() == (np.broadcast_to(visible, (2, 3, q_len, k_len)) & dense).sum(axis=-1).tolist()
 
 
 def test_a_causal_mask_over_keys_is_counted_without_the_matrix() -> None:
@@ -228,7 +228,7 @@ def test_heads_that_share_keys_attend_as_if_each_had_its_own(normaliser: str) ->
         **NORMALISERS[normaliser].limited(LIMITS.get(normaliser)),
     }
     shared = tempered_attention(q, k, v, inverse_temperature=1.0, **how)
-    k, v = (each[:, [0, 0, 1, 1]] for each in (k, v))
+    k, v = (tensor[:, [0, 0, 1, 1]] for tensor in (k, v))
     assert torch.equal(shared, tempered_attention(q, k, v, inverse_temperature=1.0, **how))
 
 
@@ -301,13 +301,13 @@ def test_a_query_that_sees_no_key_gets_zero_and_finite_gradients(scaling: Any) -
     mask = torch.ones(Q, K, dtype=torch.bool)
     mask[2] = False
     for attn_mask in (mask, additive(mask)):
-        q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
+        q, k, v = (tensor.requires_grad_() for tensor in qkv(torch.float32))
         out = tempered_attention(
             q, k, v, inverse_temperature=2.0, length_scaling=scaling, attn_mask=attn_mask
         )
         assert torch.equal(out[:, :, 2], torch.zeros(B, H, E))
         out.square().sum().backward()
-        assert all(each.grad is not None and bool(each.grad.isfinite().all()) for each in (q, k, v))
+        assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (q, k, v))
 
 
 def test_the_temperature_can_be_learned() -> None:
@@ -351,10 +351,12 @@ def test_one_graph_serves_every_temperature(scaling: Any) -> None:
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
 def test_everything_is_made_on_the_device_of_the_queries(masking: dict[str, Any]) -> None:
     """The meta device refuses to meet tensors of another one, as a GPU does."""
-    q, k, v = (each.to("meta") for each in qkv(torch.float32))
-    there = {name: each.to("meta") if isinstance(each, Tensor) else each for name, each in masking.items()}
+    q, k, v = (tensor.to("meta") for tensor in qkv(torch.float32))
+    meta_masking = {
+        name: value.to("meta") if isinstance(value, Tensor) else value for name, value in masking.items()
+    }
     beta = torch.ones(1, 1, 1, device="meta")
     scaling = LogNScaling(n0=4.0)
-    out = tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, **there)
+    out = tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, **meta_masking)
     assert out.shape == (B, H, Q, E)
     assert out.device.type == "meta"

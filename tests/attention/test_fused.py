@@ -34,7 +34,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def draw(*shapes: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    return [each.to(dtype).requires_grad_() for each in tensors]
+    return [tensor.to(dtype).requires_grad_() for tensor in tensors]
 
 
 def masks(q_len: int, k_len: int, heads: int, seed: int) -> dict[str, Tensor | None]:
@@ -58,7 +58,7 @@ def by_definition(
 ) -> tuple[Tensor, Tensor]:
     """Return output and entropy in float64 from softmax(logits) and its logarithm, 0 for an empty row."""
     group = q.shape[1] // k.shape[1]
-    k, v = (each.double().repeat_interleave(group, dim=1) for each in (k, v))
+    k, v = (tensor.double().repeat_interleave(group, dim=1) for tensor in (k, v))
     logits = q.double() @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if attn_mask is not None:
         as_float = attn_mask.dtype != torch.bool
@@ -196,8 +196,8 @@ def test_nothing_to_attend_to_is_no_entropy() -> None:
 @pytest.mark.parametrize("shared_values", [True, False])
 def test_vmap_maps_values_and_gradients(shared_values: bool) -> None:
     q, k, v = (
-        each.detach()
-        for each in draw(
+        tensor.detach()
+        for tensor in draw(
             (3, 2, 4, 5, 3), (2, 2, 6, 3, 3), ((2, 2, 6, 3) if shared_values else (3, 2, 2, 6, 3))
         )
     )
@@ -208,11 +208,13 @@ def test_vmap_maps_values_and_gradients(shared_values: bool) -> None:
         return out.sin().sum() + entropy.sum() + attention_entropy(q, k, attn_mask=padding).square().sum()
 
     mapped = torch.func.grad_and_value(loss, argnums=(0, 1))
-    got = torch.vmap(mapped, in_dims=(0, -1, None if shared_values else 0))(q, k, v)
-    each = [mapped(q[i], k[..., i], v if shared_values else v[i]) for i in range(3)]
-    torch.testing.assert_close(got[1], torch.stack([value for _, value in each]))
+    mapped_results = torch.vmap(mapped, in_dims=(0, -1, None if shared_values else 0))(q, k, v)
+    slice_results = [mapped(q[i], k[..., i], v if shared_values else v[i]) for i in range(3)]
+    torch.testing.assert_close(mapped_results[1], torch.stack([value for _, value in slice_results]))
     for at in (0, 1):
-        torch.testing.assert_close(got[0][at], torch.stack([grads[at] for grads, _ in each]))
+        torch.testing.assert_close(
+            mapped_results[0][at], torch.stack([grads[at] for grads, _ in slice_results])
+        )
 
 
 # The compiler itself instantiates torch.autograd.Function while it traces one.
@@ -231,9 +233,10 @@ def test_one_graph_serves_every_temperature() -> None:
     before = counters["stats"]["unique_graphs"]
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for beta in (0.5, 1.0, 3.0):
-        held = torch.tensor(beta, dtype=torch.float64), torch.tensor(-beta, dtype=torch.float64)
+        scalars = torch.tensor(beta, dtype=torch.float64), torch.tensor(-beta, dtype=torch.float64)
         torch.testing.assert_close(
-            torch.autograd.grad(compiled(q, *held), (q, k, v)), torch.autograd.grad(loss(q, *held), (q, k, v))
+            torch.autograd.grad(compiled(q, *scalars), (q, k, v)),
+            torch.autograd.grad(loss(q, *scalars), (q, k, v)),
         )
     assert counters["stats"]["unique_graphs"] - before == 1
 

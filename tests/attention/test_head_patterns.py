@@ -33,7 +33,7 @@ class Heads(TemperedModule):
         super().__init__(num_layers=2, **temperature)
 
 
-def drawn(num_heads: int = 4, key_heads: int | None = None, n: int = 7) -> tuple[Tensor, Tensor, Tensor]:
+def draw_qkv(num_heads: int = 4, key_heads: int | None = None, n: int = 7) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     q = torch.randn(2, num_heads, n, 8, generator=generator, dtype=torch.float64)
     k, v = torch.randn(2, 2, key_heads or num_heads, n, 8, generator=generator, dtype=torch.float64)
@@ -59,8 +59,8 @@ def by_loops(q: Tensor, k: Tensor, v: Tensor, tau_HQ: np.ndarray) -> np.ndarray:
     out = np.zeros((batch, num_heads, n, vs.shape[-1]))
     for b, h, i in np.ndindex(batch, num_heads, n):
         logits = np.array([qs[b, h, i] @ ks[b, h // group, j] for j in range(i + 1)])
-        grown = np.exp((logits - logits.max()) / (math.sqrt(d) * tau_HQ[h, i]))
-        out[b, h, i] = grown @ vs[b, h // group, : i + 1] / grown.sum()
+        exponentials = np.exp((logits - logits.max()) / (math.sqrt(d) * tau_HQ[h, i]))
+        out[b, h, i] = exponentials @ vs[b, h // group, : i + 1] / exponentials.sum()
     return out
 
 
@@ -71,7 +71,7 @@ def each_query(tau_H: np.ndarray, n: int = 7) -> np.ndarray:
 @each_pattern
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 def test_each_head_attends_at_its_own_temperature(pattern: str, key_heads: int) -> None:
-    q, k, v = drawn(key_heads=key_heads)
+    q, k, v = draw_qkv(key_heads=key_heads)
     layers = {"layer_pattern": "linear", "layer_ratio": 4.0}
     module = Heads(temperature_init=0.7, head_pattern=pattern, head_ratio=RATIO, **layers).double().eval()
     out = module.attend(q, k, v, layer=1, is_causal=True)
@@ -80,7 +80,7 @@ def test_each_head_attends_at_its_own_temperature(pattern: str, key_heads: int) 
 
 
 def test_it_goes_with_length_scaling_and_with_a_learned_factor() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     module = Heads(head_pattern="exp", head_ratio=RATIO, length_scaling="log_n", n0=4.0).double().eval()
     learned_H = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
     out = module.attend(q, k, v, layer=0, is_causal=True, inverse_temperature=learned_H[:, None, None])
@@ -91,19 +91,21 @@ def test_it_goes_with_length_scaling_and_with_a_learned_factor() -> None:
 
 @pytest.mark.parametrize("neutral", [{}, {"head_pattern": "exp", "head_ratio": 1.0}, {"head_ratio": 9.0}])
 def test_a_neutral_pattern_is_plain_attention_to_the_bit(neutral: dict[str, Any]) -> None:
-    q, k, v = (each.float() for each in drawn())
+    q, k, v = (tensor.float() for tensor in draw_qkv())
     plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert torch.equal(Heads(**neutral).attend(q, k, v, layer=0, is_causal=True), plain)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
-    q, k, v = (each.requires_grad_(True) for each in drawn(n=4))
+    q, k, v = (tensor.requires_grad_(True) for tensor in draw_qkv(n=4))
     module = Heads(head_pattern="linear", head_ratio=RATIO).double()
-    assert torch.autograd.gradcheck(lambda *given: module.attend(*given, layer=0, is_causal=True), (q, k, v))
+    assert torch.autograd.gradcheck(
+        lambda *tensors: module.attend(*tensors, layer=0, is_causal=True), (q, k, v)
+    )
 
 
 def test_the_entropy_term_is_of_each_heads_own_weights() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     module = Heads(head_pattern="exp", head_ratio=RATIO, entropy_lambda=0.3).double().train()
     q.requires_grad_(True)
     (by_module,) = torch.autograd.grad(module.attend(q, k, v, layer=0, is_causal=True).sum(), q)
@@ -116,16 +118,16 @@ def test_the_entropy_term_is_of_each_heads_own_weights() -> None:
 
 
 def test_observers_see_queries_at_each_heads_temperature() -> None:
-    q, k, v = drawn()
-    module, seen = Heads(head_pattern="alternate", head_ratio=RATIO).double(), list[Tensor]()
-    with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: seen.append(q_BHQD)):
+    q, k, v = draw_qkv()
+    module, queries = Heads(head_pattern="alternate", head_ratio=RATIO).double(), list[Tensor]()
+    with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: queries.append(q_BHQD)):
         module.attend(q, k, v, layer=0)
     tau = torch.from_numpy(factors("alternate", 4))[:, None, None]
-    torch.testing.assert_close(seen[0], q / tau, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(queries[0], q / tau, rtol=1e-6, atol=1e-8)
 
 
 def test_learned_heads_begin_at_the_pattern_and_say_so() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     module = Heads(temperature_init=2.0, head_pattern="exp", head_ratio=RATIO).double()
     before = module.attend(q, k, v, layer=0)
     heads = module.learn_heads()
@@ -137,7 +139,7 @@ def test_learned_heads_begin_at_the_pattern_and_say_so() -> None:
 
 
 def test_learned_layers_keep_the_pattern() -> None:
-    q, k, v = drawn(n=5)
+    q, k, v = draw_qkv(n=5)
     module = Heads(head_pattern="exp", head_ratio=RATIO).double()
     module.learn()
     weight = torch.randn(q.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -147,21 +149,21 @@ def test_learned_layers_keep_the_pattern() -> None:
         return (module.attend(q, k, v, layer=0) * weight).sum()
 
     loss(1.5).backward()
-    found = module.log_gradients()
+    gradients = module.log_gradients()
     step = 1e-3
     slope = (loss(1.5 * math.exp(step)) - loss(1.5 * math.exp(-step))).item() / (2 * step)
-    assert found is not None
-    assert found[0] == pytest.approx(slope, rel=1e-2)
+    assert gradients is not None
+    assert gradients[0] == pytest.approx(slope, rel=1e-2)
 
 
 def test_one_module_serves_layers_of_any_number_of_heads_and_types() -> None:
     module = Heads(head_pattern="exp", head_ratio=RATIO).eval()
     for num_heads in (4, 2, 4, 1):
-        q, k, v = drawn(num_heads)
+        q, k, v = draw_qkv(num_heads)
         tau = factors("exp", num_heads) if num_heads > 1 else np.ones(1)
         expected = by_loops(q, k, v, each_query(tau))
         for dtype, atol in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)):
-            out = module.attend(*(each.to(dtype) for each in (q, k, v)), layer=0, is_causal=True)
+            out = module.attend(*(tensor.to(dtype) for tensor in (q, k, v)), layer=0, is_causal=True)
             assert out.dtype == dtype
             np.testing.assert_allclose(out.double().numpy(), expected, rtol=0, atol=atol)
 
@@ -189,14 +191,14 @@ def test_one_graph_serves_every_ratio() -> None:
 
 def by_hand(model: Any, tau_H: np.ndarray) -> None:
     """Have transformers' own eager attention divide the queries of each head."""
-    own = sys.modules[type(model).__module__].eager_attention_forward
+    eager_forward = sys.modules[type(model).__module__].eager_attention_forward
     factor = torch.from_numpy(1.0 / tau_H).float()[:, None, None]
 
-    def scaled(module, query, key, value, attention_mask, **more):
-        return own(module, query * factor, key, value, attention_mask, **more)
+    def scaled_attention(module, query, key, value, attention_mask, **options):
+        return eager_forward(module, query * factor, key, value, attention_mask, **options)
 
     masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-    transformers.AttentionInterface.register("by_hand", scaled)
+    transformers.AttentionInterface.register("by_hand", scaled_attention)
     transformers.AttentionMaskInterface.register("by_hand", masks["eager"])
     model.set_attn_implementation("by_hand")
 
@@ -212,14 +214,14 @@ def _registries_are_left_clean() -> Any:
 @pytest.mark.parametrize("make", [llama, bert])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_each_query_head_of_transformers_has_its_temperature(make, implementation, pattern) -> None:
-    given = text("right")
-    valid = given["attention_mask"].bool()
+    inputs = text("right")
+    valid = inputs["attention_mask"].bool()
     hand = make("eager")
     by_hand(hand, 0.6 * factors(pattern, HEADS))
     model = make(implementation)
     attachment = attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
     assert attachment.way == "attention_interface"
-    ours, theirs, plain = model(**given)[0], hand(**given)[0], make(implementation)(**given)[0]
+    ours, theirs, plain = model(**inputs)[0], hand(**inputs)[0], make(implementation)(**inputs)[0]
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - plain)[valid].abs().max() > 1e-2
 
@@ -235,19 +237,19 @@ def test_generation_with_a_cache_is_that_without() -> None:
 
 
 def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
-    given, model = text(None), llama("sdpa")
-    plain = model(**given)[0]
+    inputs, model = text(None), llama("sdpa")
+    plain = model(**inputs)[0]
     parameters = {"head_pattern": "exp", "head_ratio": RATIO}
-    attachment = attach(model, parameters, example=lambda: model(**given)[0])
+    attachment = attach(model, parameters, example=lambda: model(**inputs)[0])
     assert attachment.tested
-    hot = model(**given)[0]
+    hot = model(**inputs)[0]
     assert (hot - plain).abs().max() > 1e-2
-    assert torch.equal(copy.deepcopy(model)(**given)[0], hot)
-    assert torch.equal(pickle.loads(pickle.dumps(model))(**given)[0], hot)
+    assert torch.equal(copy.deepcopy(model)(**inputs)[0], hot)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(**inputs)[0], hot)
     attachment.use({"head_pattern": "uniform"})
-    assert torch.equal(model(**given)[0], plain)
+    assert torch.equal(model(**inputs)[0], plain)
     attachment.detach()
-    assert torch.equal(model(**given)[0], plain)
+    assert torch.equal(model(**inputs)[0], plain)
 
 
 def test_query_rows_and_weights_refuse_a_pattern_and_say_what_to_do() -> None:
@@ -261,7 +263,7 @@ def test_query_rows_and_weights_refuse_a_pattern_and_say_what_to_do() -> None:
 
 
 def test_a_checkpoint_keeps_the_pattern_beside_its_weights(tmp_path: Path) -> None:
-    given, model = text(None), llama("sdpa")
+    inputs, model = text(None), llama("sdpa")
     parameters = {"temperature_init": 0.5, "head_pattern": "alternate", "head_ratio": RATIO}
     attach(model, parameters)
     checkpoint: dict[str, Any] = {"state_dict": model.state_dict()}
@@ -269,4 +271,4 @@ def test_a_checkpoint_keeps_the_pattern_beside_its_weights(tmp_path: Path) -> No
     torch.save(checkpoint, tmp_path / "model.ckpt")
     loaded = llama("sdpa")
     tempopt.load_checkpoint(loaded, tmp_path / "model.ckpt")
-    assert torch.equal(loaded(**given)[0], model(**given)[0])
+    assert torch.equal(loaded(**inputs)[0], model(**inputs)[0])

@@ -20,7 +20,7 @@ M, H, L = 8, 4, 2
 Example = tuple[Tensor, Tensor]
 
 
-class Attending(nn.Module):
+class CausalAttention(nn.Module):
     """Two layers that attend through a method, whose heads can be multiplied by hand."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Attending(nn.Module):
         return x
 
 
-class Packed(nn.Module):
+class PackedAttention(nn.Module):
     """The same with nn.MultiheadAttention."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Packed(nn.Module):
         return x
 
 
-def made(kind: type[nn.Module]) -> Any:
+def make_model(kind: type[nn.Module]) -> Any:
     torch.manual_seed(0)
     return kind().double()
 
@@ -79,10 +79,10 @@ def loss_of(model: nn.Module) -> Callable[[Example], Tensor]:
     return lambda batch: (model(batch[0]) - batch[1]).square().mean()
 
 
-def scaled(model: nn.Module, layer: int, head: int, xi: float) -> nn.Module:
+def scale_head(model: nn.Module, layer: int, head: int, xi: float) -> nn.Module:
     """A copy whose head is multiplied by xi, in the columns of the projection behind it."""
     model = copy.deepcopy(model)
-    projection = model.layers[layer].out_proj if isinstance(model, Packed) else model.out_proj[layer]
+    projection = model.layers[layer].out_proj if isinstance(model, PackedAttention) else model.out_proj[layer]
     with torch.no_grad():
         projection.weight[:, head * M // H : (head + 1) * M // H] *= xi
     return model
@@ -92,44 +92,44 @@ def finite_differences(model: nn.Module, *, eps: float = 1e-5) -> Tensor:
     result = torch.zeros(L, H, dtype=torch.float64)
     for layer in range(L):
         for head in range(H):
-            up, down = (loss_of(scaled(model, layer, head, 1 + sign * eps)) for sign in (1, -1))
-            slopes = [(up(each) - down(each)).item() / (2 * eps) for each in examples()]
+            up, down = (loss_of(scale_head(model, layer, head, 1 + sign * eps)) for sign in (1, -1))
+            slopes = [(up(batch) - down(batch)).item() / (2 * eps) for batch in examples()]
             result[layer, head] = sum(map(abs, slopes)) / len(slopes)
     return result
 
 
 def gates_of(model: nn.Module) -> HeadGates:
-    if isinstance(model, Packed):
+    if isinstance(model, PackedAttention):
         return ProjectionGates(model)
     return AttendGates(model, num_heads=H)
 
 
-def stacked(importance: list[Tensor]) -> Tensor:
+def stack(importance: list[Tensor]) -> Tensor:
     return torch.stack(importance)
 
 
-@pytest.mark.parametrize("kind", [Attending, Packed])
+@pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
 def test_importance_is_the_mean_slope_of_the_loss_in_each_gate(kind: type[nn.Module]) -> None:
-    model = made(kind)
+    model = make_model(kind)
     expected = finite_differences(model)
-    importance = stacked(gates_of(model).importance(loss_of(model), examples(), normalise=False))
+    importance = stack(gates_of(model).importance(loss_of(model), examples(), normalise=False))
     torch.testing.assert_close(importance, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_importance_is_exact_in_batches_too_where_the_sum_over_a_batch_cancels() -> None:
-    model = made(Attending)
+    model = make_model(CausalAttention)
     gates = AttendGates(model, num_heads=H)
-    single = stacked(gates.importance(loss_of(model), examples(), normalise=False))
+    single = stack(gates.importance(loss_of(model), examples(), normalise=False))
     batch = [together(examples()[:3]), together(examples()[3:])]
-    torch.testing.assert_close(stacked(gates.importance(loss_of(model), batch, normalise=False)), single)
+    torch.testing.assert_close(stack(gates.importance(loss_of(model), batch, normalise=False)), single)
     summed = ProjectionGates(model, projections=["out_proj.*"], num_heads=H)
-    cancelled = stacked(summed.importance(loss_of(model), [together(examples())], normalise=False))
+    cancelled = stack(summed.importance(loss_of(model), [together(examples())], normalise=False))
     assert bool((cancelled <= single + 1e-12).all())
     assert bool((cancelled < 0.9 * single).any())
 
 
 def test_both_kinds_of_gates_agree() -> None:
-    model = made(Attending)
+    model = make_model(CausalAttention)
     by_projection = ProjectionGates(model, projections=["out_proj.*"], num_heads=H)
     expected = by_projection.importance(loss_of(model), examples())
     importance = AttendGates(model, num_heads=H).importance(loss_of(model), examples())
@@ -137,7 +137,7 @@ def test_both_kinds_of_gates_agree() -> None:
 
 
 def test_importance_is_normalised_layer_by_layer() -> None:
-    model = made(Packed)
+    model = make_model(PackedAttention)
     gates = ProjectionGates(model)
     raw, normalised = (
         gates.importance(loss_of(model), examples(), normalise=normalise) for normalise in (False, True)
@@ -147,35 +147,35 @@ def test_importance_is_normalised_layer_by_layer() -> None:
         torch.testing.assert_close(after, before / before.norm())
 
 
-@pytest.mark.parametrize("kind", [Attending, Packed])
+@pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
 def test_importance_leaves_the_model_as_it_was(kind: type[nn.Module]) -> None:
-    model = made(kind).train()
+    model = make_model(kind).train()
     [first, *_] = model.parameters()
     first.requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    requires = [each.requires_grad for each in model.parameters()]
+    requires = [param.requires_grad for param in model.parameters()]
     gates = gates_of(model)
     gates.importance(loss_of(model), examples())
-    assert all(each.training for each in model.modules())
-    assert [each.requires_grad for each in model.parameters()] == requires
-    assert all(each.grad is None for each in model.parameters())
+    assert all(module.training for module in model.modules())
+    assert [param.requires_grad for param in model.parameters()] == requires
+    assert all(param.grad is None for param in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_frozen_projections_have_importance() -> None:
-    model = made(Packed)
+    model = make_model(PackedAttention)
     expected = ProjectionGates(model).importance(loss_of(model), examples())
     model.requires_grad_(False)
     torch.testing.assert_close(ProjectionGates(model).importance(loss_of(model), examples()), expected)
-    assert not any(each.requires_grad for each in model.parameters())
+    assert not any(param.requires_grad for param in model.parameters())
 
 
-@pytest.mark.parametrize("kind", [Attending, Packed])
+@pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_pruned_head_is_left_out_and_comes_back_to_the_bit(kind: type[nn.Module], grad: bool) -> None:
-    model = made(kind).eval()
+    model = make_model(kind).eval()
     x, _ = together(examples())
-    expected = scaled(scaled(scaled(model, 0, 1, 0.0), 1, 0, 0.0), 1, 3, 0.0)
+    expected = scale_head(scale_head(scale_head(model, 0, 1, 0.0), 1, 0, 0.0), 1, 3, 0.0)
     gates = gates_of(model)
     with torch.set_grad_enabled(grad):
         untouched = model(x)
@@ -190,7 +190,7 @@ def test_a_pruned_head_is_left_out_and_comes_back_to_the_bit(kind: type[nn.Modul
 
 
 def test_pruned_weights_come_back_to_the_bit() -> None:
-    model = made(Packed)
+    model = make_model(PackedAttention)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     gates = ProjectionGates(model)
     gates.prune({0: range(H), 1: [2]})
@@ -199,17 +199,17 @@ def test_pruned_weights_come_back_to_the_bit() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", [Attending, Packed])
+@pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
 def test_a_pruned_head_has_no_importance(kind: type[nn.Module]) -> None:
-    model = made(kind)
+    model = make_model(kind)
     gates = gates_of(model)
     gates.prune({1: [2]})
     importance = gates.importance(loss_of(model), examples())
-    assert [bool(each) for each in importance[1]] == [True, True, False, True]
+    assert [bool(value) for value in importance[1]] == [True, True, False, True]
 
 
 def test_a_head_that_does_nothing_is_pruned_first() -> None:
-    model = scaled(made(Packed), 1, 2, 0.0)
+    model = scale_head(make_model(PackedAttention), 1, 2, 0.0)
     importance = ProjectionGates(model).importance(loss_of(model), examples())
     assert least_important(importance, 1) == {1: (2,)}
 
@@ -227,36 +227,36 @@ def test_gates_work_on_a_tempered_module_and_go_without_a_trace() -> None:
     torch.manual_seed(0)
     model = AssociativeRecall(vocabulary=32, d_model=16, num_heads=4, temperature_init=0.5).eval()
     recall = draw_recall(6, 4, vocabulary=32, generator=torch.Generator().manual_seed(0))
-    before, own = model(recall), vars(model).copy()
+    before, attributes = model(recall), vars(model).copy()
     gates = AttendGates(model, num_heads=4)
 
     def loss(batch: Any) -> Tensor:
         return nn.functional.cross_entropy(model(batch), batch.values_BQ)
 
-    importance = stacked(gates.importance(loss, [recall]))
+    importance = stack(gates.importance(loss, [recall]))
     by_projection = ProjectionGates(model, projections=["body.*.out_proj"], num_heads=4)
     single = [type(recall)(*(part[i : i + 1] for part in recall)) for i in range(6)]
     torch.testing.assert_close(
-        importance, stacked(by_projection.importance(loss, single)), rtol=1e-4, atol=1e-5
+        importance, stack(by_projection.importance(loss, single)), rtol=1e-4, atol=1e-5
     )
     gates.prune(least_important(list(importance), 3))
     assert not torch.equal(model(recall), before)
     gates.detach()
     assert torch.equal(model(recall), before)
-    assert vars(model).keys() == own.keys()
+    assert vars(model).keys() == attributes.keys()
 
 
 def test_gates_are_the_losss_own_under_activation_checkpointing() -> None:
-    model = made(Attending)
+    model = make_model(CausalAttention)
     gates = AttendGates(model, num_heads=H)
     plain = gates.importance(loss_of(model), examples())
 
-    def checkpointed(batch: Example) -> Tensor:
+    def checkpointed_loss(batch: Example) -> Tensor:
         run = functools.partial(torch.utils.checkpoint.checkpoint, model, use_reentrant=False)
         out: Tensor = run(batch[0].clone().requires_grad_())
         return (out - batch[1]).square().mean()
 
-    torch.testing.assert_close(gates.importance(checkpointed, examples()), plain)
+    torch.testing.assert_close(gates.importance(checkpointed_loss, examples()), plain)
 
 
 def test_a_conv1d_keeps_its_inputs_in_rows() -> None:
@@ -271,11 +271,11 @@ def test_a_conv1d_keeps_its_inputs_in_rows() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ self.weight + self.bias
 
-    model = made(Attending)
+    model = make_model(CausalAttention)
     turned = copy.deepcopy(model)
-    turned.out_proj = nn.ModuleList(Conv1D(each) for each in model.out_proj)
+    turned.out_proj = nn.ModuleList(Conv1D(linear) for linear in model.out_proj)
     gates, turned_gates = (
-        ProjectionGates(each, projections=["out_proj.*"], num_heads=H) for each in (model, turned)
+        ProjectionGates(network, projections=["out_proj.*"], num_heads=H) for network in (model, turned)
     )
     expected = gates.importance(loss_of(model), examples())
     torch.testing.assert_close(turned_gates.importance(loss_of(turned), examples()), expected)
@@ -286,7 +286,7 @@ def test_a_conv1d_keeps_its_inputs_in_rows() -> None:
 
 
 def test_what_has_no_heads_to_gate_is_refused() -> None:
-    attending, packed = made(Attending), made(Packed)
+    attending, packed = make_model(CausalAttention), make_model(PackedAttention)
     with pytest.raises(AttachError, match="no attend method"):
         AttendGates(packed, num_heads=H)
     with pytest.raises(AttachError, match=r"no nn.MultiheadAttention"):
@@ -309,7 +309,7 @@ def test_what_has_no_heads_to_gate_is_refused() -> None:
 
 
 def test_what_gates_cannot_do_is_said() -> None:
-    model = made(Attending)
+    model = make_model(CausalAttention)
     gates = AttendGates(model, num_heads=H)
     with pytest.raises(AttachError, match="gates already"):
         AttendGates(model, num_heads=H)

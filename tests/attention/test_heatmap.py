@@ -30,19 +30,24 @@ def test_a_cell_is_the_weight_that_its_queries_give_to_all_of_its_keys(q_len: in
     for row, (top, bottom) in enumerate(zip(picture.query_edges, picture.query_edges[1:], strict=False)):
         sees = [i for i in range(top, bottom) if visible[i].any()]
         assert sum(picture.cells[row]) == pytest.approx(1.0 if sees else 0.0)
-        for column, (left, right) in enumerate(zip(picture.key_edges, picture.key_edges[1:], strict=False)):
-            expected = sum(weights[i, j].item() for i in sees for j in range(left, right)) / max(len(sees), 1)
+        for column, (left_edge, right_edge) in enumerate(
+            zip(picture.key_edges, picture.key_edges[1:], strict=False)
+        ):
+            expected = sum(weights[i, j].item() for i in sees for j in range(left_edge, right_edge)) / max(
+                len(sees), 1
+            )
             assert picture.cells[row][column] == pytest.approx(expected, abs=1e-15)
-            assert picture.visible[row][column] == visible[top:bottom, left:right].any().item()
+            assert picture.visible[row][column] == visible[top:bottom, left_edge:right_edge].any().item()
 
 
 def test_a_picture_is_bounded_and_keeps_a_diagonal_that_is_pooled() -> None:
     lines = str(heatmap(torch.eye(1000))).splitlines()[1:]
     assert len(lines) == 24
     assert max(map(len, lines)) <= 48 + 4
-    shown = [line[4:].ljust(48) for line in lines]
+    padded_lines = [line[4:].ljust(48) for line in lines]
     assert all(
-        shown[row][2 * row : 2 * row + 2].strip() and len(shown[row].strip()) <= 3 for row in range(24)
+        padded_lines[row][2 * row : 2 * row + 2].strip() and len(padded_lines[row].strip()) <= 3
+        for row in range(24)
     )
 
 

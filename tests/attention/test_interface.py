@@ -24,7 +24,7 @@ WIDTH, HEADS, KEY_HEADS, LAYERS, VOCABULARY, TOKENS = 32, 4, 2, 2, 40, 9
 LOG_N = {"length_scaling": "log_n", "n0": 4.0}
 
 
-def llama(implementation: str = "sdpa", **given: Any) -> Any:
+def llama(implementation: str = "sdpa", **options: Any) -> Any:
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -36,7 +36,7 @@ def llama(implementation: str = "sdpa", **given: Any) -> Any:
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=0,
-        **given,
+        **options,
     )
     return sharp(transformers.LlamaForCausalLM(config), implementation)
 
@@ -85,12 +85,12 @@ both_implementations = pytest.mark.parametrize("implementation", ["sdpa", "eager
 
 def scale_by_hand(model: nn.Module, factor_B1Q1: Tensor) -> None:
     """Have transformers' own eager attention multiply each query by a factor of ours."""
-    own = sys.modules[type(model).__module__].eager_attention_forward
+    eager_forward = sys.modules[type(model).__module__].eager_attention_forward
 
-    def scaled(module, query, key, value, attention_mask, **more):
-        return own(module, query * factor_B1Q1, key, value, attention_mask, **more)
+    def scaled_attention(module, query, key, value, attention_mask, **options):
+        return eager_forward(module, query * factor_B1Q1, key, value, attention_mask, **options)
 
-    transformers.AttentionInterface.register("by_hand", scaled)
+    transformers.AttentionInterface.register("by_hand", scaled_attention)
     transformers.AttentionMaskInterface.register(
         "by_hand", transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
     )
@@ -108,32 +108,32 @@ def _registries_are_left_clean() -> Any:
 @both_implementations
 @both_models
 def test_each_query_is_scaled_by_the_keys_that_it_sees(make, implementation, padded) -> None:
-    given = text(padded)
-    valid_BK = given["attention_mask"].bool()
+    inputs = text(padded)
+    valid_BK = inputs["attention_mask"].bool()
     # Counted here from the tokens, not from any mask of four dimensions.
     seen_BQ = valid_BK.cumsum(-1) if make is llama else valid_BK.sum(-1, keepdim=True).expand(-1, TOKENS)
     by_hand = make("eager")
     scale_by_hand(by_hand, (seen_BQ.clamp(min=2).double().log() / math.log(4.0)).float()[:, None, :, None])
     model = make(implementation)
     attach(model, LOG_N)
-    ours, theirs = model(**given)[0], by_hand(**given)[0]
-    # What a padded query attends to is nobody's business.
+    ours, theirs = model(**inputs)[0], by_hand(**inputs)[0]
+    # What a padded query attends to does not matter.
     torch.testing.assert_close(ours[valid_BK], theirs[valid_BK], rtol=1e-4, atol=1e-5)
-    assert (ours - make(implementation)(**given)[0])[valid_BK].abs().max() > 1e-2
+    assert (ours - make(implementation)(**inputs)[0])[valid_BK].abs().max() > 1e-2
 
 
-def same_with_a_cache(model: Any, given: dict[str, Tensor], cache: str, *, max_new_tokens: int) -> None:
+def same_with_a_cache(model: Any, inputs: dict[str, Tensor], cache: str, *, max_new_tokens: int) -> None:
     """Assert that generation with a cache has the logits of generation without one."""
 
-    def logits(**more: Any) -> Tensor:
+    def logits(**options: Any) -> Tensor:
         generated = model.generate(
-            **given,
+            **inputs,
             max_new_tokens=max_new_tokens,
             do_sample=False,
             output_logits=True,
             return_dict_in_generate=True,
             disable_compile=True,
-            **more,
+            **options,
         )
         return torch.stack(generated.logits)
 
@@ -151,10 +151,10 @@ def test_with_a_cache_each_new_query_counts_the_cached_keys(implementation, padd
     same_with_a_cache(model, text(padded), cache, max_new_tokens=5)
 
 
-def naive_entropy_term(model: Any, given: dict[str, Tensor]) -> Tensor:
+def naive_entropy_term(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Return -mean of H / ln n over layers, from the weights that eager attention returns, in float64."""
-    attentions = model(**given, output_attentions=True).attentions
-    valid_BQ = given["attention_mask"].bool()
+    attentions = model(**inputs, output_attentions=True).attentions
+    valid_BQ = inputs["attention_mask"].bool()
     causal = isinstance(model, transformers.LlamaForCausalLM)
     seen_BQ = valid_BQ.cumsum(-1) if causal else valid_BQ.sum(-1, keepdim=True).expand(-1, TOKENS)
     counts_BHQ = (valid_BQ & (seen_BQ > 1))[:, None].expand(-1, HEADS, -1)
@@ -169,21 +169,21 @@ def naive_entropy_term(model: Any, given: dict[str, Tensor]) -> Tensor:
 def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     model.zero_grad()
     loss.backward()
-    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {name: param.grad.clone() for name, param in model.named_parameters() if param.grad is not None}
 
 
 @both_implementations
 @both_models
 def test_the_gradient_of_the_entropy_term_is_that_of_weights_written_out(make, implementation) -> None:
-    given = text("right")
+    inputs = text("right")
     plain, model = make("eager").double().train(), make(implementation).double().train()
     attach(model, {"entropy_lambda": 0.3, "temperature_init": 1.0})
-    valid_BQ = given["attention_mask"].bool()
+    valid_BQ = inputs["attention_mask"].bool()
 
-    def task(each: nn.Module) -> Tensor:
-        return each(**given)[0][valid_BQ].square().mean()
+    def task(network: nn.Module) -> Tensor:
+        return network(**inputs)[0][valid_BQ].square().mean()
 
-    expected = gradients(plain, task(plain) + 0.3 * naive_entropy_term(plain, given))
+    expected = gradients(plain, task(plain) + 0.3 * naive_entropy_term(plain, inputs))
     without = gradients(plain, task(plain))
     ours = gradients(model, task(model))
     for name, gradient in expected.items():
@@ -193,39 +193,39 @@ def test_the_gradient_of_the_entropy_term_is_that_of_weights_written_out(make, i
 
 
 def test_the_entropy_term_follows_the_scale_of_the_loss_and_is_for_training_alone() -> None:
-    given = text(None)
+    inputs = text(None)
     model = llama().double()
-    plain = gradients(model, model(**given)[0].square().mean())
+    plain = gradients(model, model(**inputs)[0].square().mean())
     attachment = attach(model, {"entropy_lambda": 0.3})
     # eval: no term
-    for name, gradient in gradients(model, model(**given)[0].square().mean()).items():
+    for name, gradient in gradients(model, model(**inputs)[0].square().mean()).items():
         torch.testing.assert_close(gradient, plain[name], rtol=1e-12, atol=1e-15)
     model.train()
-    once = gradients(model, model(**given)[0].square().mean())
+    training_grads = gradients(model, model(**inputs)[0].square().mean())
     attachment.set_loss_scale(8.0)
-    scaled = gradients(model, 8.0 * model(**given)[0].square().mean())
-    for name in once:
-        torch.testing.assert_close(scaled[name], 8.0 * once[name], rtol=1e-10, atol=1e-12)
-    assert any((once[name] - plain[name]).abs().max() > 1e-4 for name in plain)
+    scaled = gradients(model, 8.0 * model(**inputs)[0].square().mean())
+    for name in training_grads:
+        torch.testing.assert_close(scaled[name], 8.0 * training_grads[name], rtol=1e-10, atol=1e-12)
+    assert any((training_grads[name] - plain[name]).abs().max() > 1e-4 for name in plain)
 
 
 @pytest.mark.parametrize("padded", [None, "right", "left"])
 @both_models
 def test_output_and_entropy_come_from_one_pass(make, padded, monkeypatch) -> None:
-    given = text(padded)
-    valid_BQ = given["attention_mask"].bool()
-    expected = make().train()(**given)[0][valid_BQ]
+    inputs = text(padded)
+    valid_BQ = inputs["attention_mask"].bool()
+    expected = make().train()(**inputs)[0][valid_BQ]
     model = make().train()
     attach(model, {"entropy_lambda": 0.3})
     monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention")
-    torch.testing.assert_close(model(**given)[0][valid_BQ], expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model(**inputs)[0][valid_BQ], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_beside_the_entropy_term_is_the_models_own() -> None:
-    def output(*given: dict[str, float]) -> Tensor:
+    def output(*plans: dict[str, float]) -> Tensor:
         model = llama(attention_dropout=0.5).train()
-        for each in given:
-            attach(model, each)
+        for plan in plans:
+            attach(model, plan)
         torch.manual_seed(0)
         return model(**text(None))[0]
 
@@ -237,24 +237,26 @@ def test_the_entropy_term_survives_activation_checkpointing() -> None:
     attach(model, {"entropy_lambda": 0.3})
     expected = gradients(model, model(**text(), use_cache=False)[0].square().mean())
     model.activation_checkpointing_enable()
-    again = gradients(model, model(**text(), use_cache=False)[0].square().mean())
+    checkpointed_grads = gradients(model, model(**text(), use_cache=False)[0].square().mean())
     for name, gradient in expected.items():
-        torch.testing.assert_close(again[name], gradient, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(checkpointed_grads[name], gradient, rtol=1e-6, atol=1e-8)
 
 
 @both_models
 def test_another_normaliser_takes_the_place_of_softmax(make) -> None:
-    given = text("right")
-    valid_BQ = given["attention_mask"].bool()
+    inputs = text("right")
+    valid_BQ = inputs["attention_mask"].bool()
     model, plain = make(), make()
     attachment = attach(model, {"normaliser": "top_k", "top_k": TOKENS})
-    torch.testing.assert_close(model(**given)[0][valid_BQ], plain(**given)[0][valid_BQ], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        model(**inputs)[0][valid_BQ], plain(**inputs)[0][valid_BQ], rtol=1e-4, atol=1e-5
+    )
     attachment.use({"normaliser": "top_k", "top_k": 2})
-    assert (model(**given)[0] - plain(**given)[0])[valid_BQ].abs().max() > 1e-2
+    assert (model(**inputs)[0] - plain(**inputs)[0])[valid_BQ].abs().max() > 1e-2
     attachment.use({"normaliser": "sparsemax"})
-    assert model(**given)[0][valid_BQ].isfinite().all()
+    assert model(**inputs)[0][valid_BQ].isfinite().all()
     attachment.use({})
-    assert torch.equal(model(**given)[0], plain(**given)[0])
+    assert torch.equal(model(**inputs)[0], plain(**inputs)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -275,7 +277,7 @@ def test_a_model_that_is_moved_to_another_type_keeps_its_temperature(dtype) -> N
         tolerance = min(tolerance, 1e-12) if dtype == torch.float64 else tolerance
 
 
-def registered() -> list[str]:
+def registered_names() -> list[str]:
     registries = (transformers.AttentionInterface, transformers.AttentionMaskInterface)
     return [name for registry in registries for name in registry._global_mapping if "tempopt" in name]
 
@@ -286,11 +288,11 @@ def test_the_registries_are_clean_once_the_last_model_is_detached() -> None:
     attachments = [attach(model, LOG_N) for model in (first, second)]
     assert first.config._attn_implementation == "tempopt_sdpa"
     # A mask that is not registered under the same name would be dropped without a word.
-    assert registered().count("tempopt_sdpa") == 2
+    assert registered_names().count("tempopt_sdpa") == 2
     attachments[0].detach()
-    assert registered().count("tempopt_sdpa") == 2
+    assert registered_names().count("tempopt_sdpa") == 2
     attachments[1].detach()
-    assert registered() == []
+    assert registered_names() == []
     assert first.config._attn_implementation == second.config._attn_implementation == "sdpa"
 
 
@@ -317,14 +319,14 @@ def test_an_unpickled_model_registers_its_attention_again() -> None:
     expected = model(**text())[0]
     pickled = pickle.dumps((model, attachment))
     attachment.detach()
-    assert registered() == []
+    assert registered_names() == []
     twin, twin_attachment = pickle.loads(pickled)
     assert torch.equal(twin(**text())[0], expected)
     twin_attachment.use({})
     assert torch.equal(twin(**text())[0], model(**text())[0])
     twin_attachment.detach()
     assert twin.config._attn_implementation == "sdpa"
-    assert registered() == []
+    assert registered_names() == []
 
 
 def test_two_models_of_one_configuration_are_not_both_attached() -> None:
@@ -336,7 +338,7 @@ def test_two_models_of_one_configuration_are_not_both_attached() -> None:
     with pytest.raises(AttachError, match=r"shares its configuration .*copy\.deepcopy\(config\)"):
         attach(second, LOG_N)
     del first, attachment
-    # Nobody holds the first any more.
+    # The first has no reference any more.
     with attach(second, LOG_N):
         assert not torch.equal(second(**text())[0], untouched)
     assert torch.equal(second(**text())[0], untouched)
@@ -470,4 +472,4 @@ def test_under_autocast_lengths_are_counted_and_scaled_in_float32() -> None:
         ours, theirs = model.train()(**text(None))[0], by_hand(**text(None))[0]
         ours.square().mean().backward()
     torch.testing.assert_close(ours.float(), theirs.float(), rtol=5e-2, atol=5e-2)
-    assert all(each.grad.isfinite().all() for each in model.parameters() if each.grad is not None)
+    assert all(param.grad.isfinite().all() for param in model.parameters() if param.grad is not None)

@@ -40,7 +40,7 @@ def qkv(dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [torch.randn(B, H, N, D, generator=generator, dtype=torch.float64).to(dtype) for _ in range(3)]
 
 
-def trained(conditional: ConditionalTemperature) -> ConditionalTemperature:
+def randomise(conditional: ConditionalTemperature) -> ConditionalTemperature:
     """With weights as after some training, so that every token has a temperature of its own."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_a_token_starts_at_any_temperature_above_the_bound(init: float, share: f
 
 
 def test_a_tokens_temperature_follows_its_formula() -> None:
-    conditional = trained(ConditionalTemperature(M, H, init=0.8, lowest=0.2)).double()
+    conditional = randomise(ConditionalTemperature(M, H, init=0.8, lowest=0.2)).double()
     x = tokens(torch.float64)
     hidden, last = conditional.hidden, conditional.last
     before = x.numpy() @ hidden.weight.detach().numpy().T + hidden.bias.detach().numpy()
@@ -165,16 +165,16 @@ def test_no_token_gets_colder_than_the_bound_nor_loses_its_gradient() -> None:
         assert bool((tau >= 0.1 * (1 - 1e-6)).all() and tau.isfinite().all())
         conditional.zero_grad()
         tau.sum().backward()
-        assert all(bool(each.grad.isfinite().all()) for each in conditional.parameters())  # type: ignore[union-attr]
+        assert all(bool(param.grad.isfinite().all()) for param in conditional.parameters())  # type: ignore[union-attr]
 
 
 def test_a_conditional_temperature_has_the_gradient_of_its_formula() -> None:
-    conditional = trained(ConditionalTemperature(4, 2, d_hidden=3)).double()
+    conditional = randomise(ConditionalTemperature(4, 2, d_hidden=3)).double()
     x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     assert torch.autograd.gradcheck(conditional, (x.requires_grad_(),))
 
 
-def pooled(x_BNM: Tensor, w_MH: Tensor) -> Tensor:
+def pooled_temperature(x_BNM: Tensor, w_MH: Tensor) -> Tensor:
     """The tutorial's form: one temperature per head from the mean over tokens, softplus and nothing more."""
     return F.softplus(x_BNM.mean(dim=1) @ w_MH)[:, :, None, None]
 
@@ -184,33 +184,33 @@ def causal_out(inverse: Tensor) -> Tensor:
 
 
 def test_a_later_token_moves_no_temperature_before_it_as_the_tutorials_pooling_does() -> None:
-    conditional = trained(ConditionalTemperature(M, H))
+    conditional = randomise(ConditionalTemperature(M, H))
     w_MH = torch.randn(M, H, generator=torch.Generator().manual_seed(4))
     changed = tokens()
     changed[:, 9] += 3.0
     ours = [causal_out(conditional(x)) for x in (tokens(), changed)]
-    theirs = [causal_out(1 / pooled(x, w_MH)) for x in (tokens(), changed)]
+    theirs = [causal_out(1 / pooled_temperature(x, w_MH)) for x in (tokens(), changed)]
     assert torch.equal(ours[0][:, :, :9], ours[1][:, :, :9])
     assert not torch.equal(ours[0][:, :, 9], ours[1][:, :, 9])
     assert bool(((theirs[0] - theirs[1])[:, :, 1:9].abs().amax(dim=(0, 1, 3)) > 1e-3).all())
 
 
 def test_a_token_has_the_same_temperature_with_a_cache_of_keys_as_the_tutorials_pooling_does_not() -> None:
-    conditional = trained(ConditionalTemperature(M, H)).double()
+    conditional = randomise(ConditionalTemperature(M, H)).double()
     x = tokens(torch.float64)
     one_by_one = torch.cat([conditional(x[:, i : i + 1]) for i in range(N)], dim=2)
     torch.testing.assert_close(one_by_one, conditional(x), rtol=1e-12, atol=0)
     w_MH = torch.randn(M, H, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    assert not torch.allclose(pooled(x[:, -1:], w_MH), pooled(x, w_MH), rtol=0.05)
+    assert not torch.allclose(pooled_temperature(x[:, -1:], w_MH), pooled_temperature(x, w_MH), rtol=0.05)
 
 
 def test_padding_moves_no_temperature_as_it_does_the_tutorials() -> None:
-    conditional = trained(ConditionalTemperature(M, H)).double()
+    conditional = randomise(ConditionalTemperature(M, H)).double()
     x = tokens(torch.float64)
     padded = F.pad(x, (0, 0, 0, 4))
     torch.testing.assert_close(conditional(padded)[:, :, :N], conditional(x), rtol=1e-12, atol=0)
     w_MH = torch.randn(M, H, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    assert not torch.allclose(pooled(padded, w_MH), pooled(x, w_MH), rtol=0.01)
+    assert not torch.allclose(pooled_temperature(padded, w_MH), pooled_temperature(x, w_MH), rtol=0.01)
 
 
 def test_the_tutorials_temperature_neither_starts_at_one_nor_stays_above_zero() -> None:
@@ -257,13 +257,13 @@ def test_scalable_softmax_is_a_softmax_to_the_base_of_the_visible_keys(
         **masking,
     )
     logits = np.einsum("bhqd,bhkd->bhqk", q.numpy(), k.numpy()) / math.sqrt(D)
-    seen = np.ones((B, H, N, N), dtype=bool)
+    visible = np.ones((B, H, N, N), dtype=bool)
     if "is_causal" in masking:
-        seen &= np.tril(np.ones((N, N), dtype=bool))
+        visible &= np.tril(np.ones((N, N), dtype=bool))
     if "attn_mask" in masking:
-        seen &= masking["attn_mask"].numpy()
+        visible &= masking["attn_mask"].numpy()
     base = np.maximum(np.broadcast_to(counts, (B, H, N)), 2)[..., None].astype(float)
-    powers = np.where(seen, base ** (np.array(scales)[:, None, None] * logits), 0.0)
+    powers = np.where(visible, base ** (np.array(scales)[:, None, None] * logits), 0.0)
     expected = powers / powers.sum(axis=-1, keepdims=True) @ v.numpy()
     np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-6, atol=1e-8)
 
@@ -345,12 +345,16 @@ def test_weight_decay_is_kept_off_what_is_a_temperature() -> None:
         "0.length.log_level",
         "0.norm.log_gain",
     }
-    rest, learned = parameter_groups(model, weight_decay=0.05, temperature_lr=1e-2)
+    base_group, learned_group = parameter_groups(model, weight_decay=0.05, temperature_lr=1e-2)
     by_name = dict(model.named_parameters())
-    assert {id(each) for each in learned["params"]} == {id(by_name[name]) for name in names}
-    assert len(rest["params"]) + len(learned["params"]) == len(by_name)
-    assert (rest["weight_decay"], learned["weight_decay"], learned["lr"]) == (0.05, 0.0, 1e-2)
-    optimizer = torch.optim.AdamW([rest, learned], lr=0.5)
+    assert {id(param) for param in learned_group["params"]} == {id(by_name[name]) for name in names}
+    assert len(base_group["params"]) + len(learned_group["params"]) == len(by_name)
+    assert (base_group["weight_decay"], learned_group["weight_decay"], learned_group["lr"]) == (
+        0.05,
+        0.0,
+        1e-2,
+    )
+    optimizer = torch.optim.AdamW([base_group, learned_group], lr=0.5)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     before = {name: parameter.clone() for name, parameter in by_name.items()}
@@ -420,7 +424,7 @@ def test_autocast_rounds_what_a_token_says_and_not_its_temperature() -> None:
     conditional = ConditionalTemperature(M, H)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(conditional(tokens()), torch.ones(B, H, N, 1))
-    conditional = trained(conditional)
+    conditional = randomise(conditional)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inverse = conditional(tokens())
     assert inverse.dtype == torch.float32
@@ -431,15 +435,15 @@ def test_autocast_rounds_what_a_token_says_and_not_its_temperature() -> None:
 def test_a_state_dict_is_data_and_gives_the_same_temperatures(
     make: Callable[[], LearnedTemperature],
 ) -> None:
-    module, other = make(), make()
+    module, loaded_module = make(), make()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(6)))
     file = io.BytesIO()
     torch.save(module.state_dict(), file)
     file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(inverse_of(other), inverse_of(module))
+    loaded_module.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(inverse_of(loaded_module), inverse_of(module))
 
 
 @pytest.mark.parametrize(

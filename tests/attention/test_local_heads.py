@@ -31,22 +31,24 @@ class Local(TemperedModule):
         super().__init__(num_layers=1, **{"local_share": 0.5, "window": WINDOW, **temperature})
 
 
-def drawn(num_heads: int = 4, key_heads: int | None = None, q_len: int = N) -> tuple[Tensor, Tensor, Tensor]:
+def draw_qkv(
+    num_heads: int = 4, key_heads: int | None = None, q_len: int = N
+) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(7)
     q = torch.randn(2, num_heads, q_len, 8, generator=generator, dtype=torch.float64)
     k, v = torch.randn(2, 2, key_heads or num_heads, N, 8, generator=generator, dtype=torch.float64)
     return q, k, v
 
 
-def allowed(
+def allowed_keys(
     num_heads: int, num_local: int, q_len: int, *, causal: bool, window: int = WINDOW, offset: int = 0
 ) -> np.ndarray:
     """Return (H, Q, K), True where a query may see a key, one at a time; query i is key i + offset."""
-    seen = np.zeros((num_heads, q_len, N), dtype=bool)
+    visible_HQK = np.zeros((num_heads, q_len, N), dtype=bool)
     for h, i, j in np.ndindex(num_heads, q_len, N):
         at = i + offset
-        seen[h, i, j] = (not causal or j <= at) and (h >= num_local or abs(j - at) <= window - 1)
-    return seen
+        visible_HQK[h, i, j] = (not causal or j <= at) and (h >= num_local or abs(j - at) <= window - 1)
+    return visible_HQK
 
 
 def by_loops(
@@ -64,8 +66,8 @@ def by_loops(
         if len(keys):
             logits = np.array([qs[b, h, i] @ ks[b, h // group, j] for j in keys])
             logits = logits / (math.sqrt(d) * tau_HQ[h, i]) + (0 if bias is None else bias[i, keys])
-            grown = np.exp(logits - logits.max())
-            out[b, h, i] = grown @ vs[b, h // group, keys] / grown.sum()
+            exponentials = np.exp(logits - logits.max())
+            out[b, h, i] = exponentials @ vs[b, h // group, keys] / exponentials.sum()
     return out
 
 
@@ -81,9 +83,9 @@ def test_the_share_of_local_heads_is_rounded_a_half_up(share: float, num_heads: 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 def test_a_local_head_sees_the_keys_near_each_query(window: int, causal: bool, key_heads: int) -> None:
-    q, k, v = drawn(key_heads=key_heads)
+    q, k, v = draw_qkv(key_heads=key_heads)
     out = Local(window=window, local_share=0.75).double().attend(q, k, v, layer=0, is_causal=causal)
-    expected = by_loops(q, k, v, allowed(4, 3, N, causal=causal, window=window))
+    expected = by_loops(q, k, v, allowed_keys(4, 3, N, causal=causal, window=window))
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-7, atol=1e-9)
 
 
@@ -95,52 +97,54 @@ def test_blocks_of_queries_are_the_whole_matrix(length: int, causal: bool, monke
     q, k, v = torch.randn(3, 2, 4, length, 8, generator=generator, dtype=torch.float64)
     parameters = {"head_pattern": "exp", "head_ratio": 3.0, "length_scaling": "log_n", "n0": 3.0}
     for normaliser in ("softmax", "top_k", "linear"):
-        own = {} if normaliser == "linear" else parameters
-        module = Local(local_share=0.75, window=4, normaliser=normaliser, top_k=2, **own).double()
-        given = [each.clone().requires_grad_(True) for each in (q, k, v)]
-        blocks = module.attend(*given, layer=0, is_causal=causal)
+        options = {} if normaliser == "linear" else parameters
+        module = Local(local_share=0.75, window=4, normaliser=normaliser, top_k=2, **options).double()
+        inputs = [tensor.clone().requires_grad_(True) for tensor in (q, k, v)]
+        block_output = module.attend(*inputs, layer=0, is_causal=causal)
         # a mask that hides nothing is one that blocks do not take
         everything = torch.ones(length, length, dtype=torch.bool)
-        whole = module.attend(*given, layer=0, is_causal=causal, attn_mask=everything)
-        torch.testing.assert_close(blocks, whole)
-        weight = torch.randn(whole.shape, generator=generator, dtype=torch.float64)
-        ours, theirs = (torch.autograd.grad((each * weight).sum(), given) for each in (blocks, whole))
-        for one, other in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(one, other)
+        full_output = module.attend(*inputs, layer=0, is_causal=causal, attn_mask=everything)
+        torch.testing.assert_close(block_output, full_output)
+        weight = torch.randn(full_output.shape, generator=generator, dtype=torch.float64)
+        grads, expected_grads = (
+            torch.autograd.grad((output * weight).sum(), inputs) for output in (block_output, full_output)
+        )
+        for grad, expected_grad in zip(grads, expected_grads, strict=True):
+            torch.testing.assert_close(grad, expected_grad)
 
 
 def test_blocks_are_taken_for_long_texts_without_a_mask_alone(monkeypatch: Any) -> None:
-    taken, in_blocks = list[int](), local_heads._in_blocks
+    lengths, in_blocks = list[int](), local_heads._in_blocks
 
-    def noted(q_BHQD: Tensor, *given: Any, **more: Any) -> Tensor:
-        taken.append(q_BHQD.shape[-2])
-        return in_blocks(q_BHQD, *given, **more)
+    def record_length(q_BHQD: Tensor, *args: Any, **options: Any) -> Tensor:
+        lengths.append(q_BHQD.shape[-2])
+        return in_blocks(q_BHQD, *args, **options)
 
-    monkeypatch.setattr(local_heads, "_in_blocks", noted)
+    monkeypatch.setattr(local_heads, "_in_blocks", record_length)
     monkeypatch.setattr(local_heads, "_BLOCK", 2)
-    q, k, v = drawn()
-    for window, mask, wanted in (
+    q, k, v = draw_qkv()
+    for window, mask, expected_lengths in (
         (2, None, [N]),
         (3, None, []),
         (2, torch.ones(N, N, dtype=torch.bool), []),
     ):
-        taken.clear()
+        lengths.clear()
         Local(window=window).double().attend(q, k, v, layer=0, attn_mask=mask)
-        assert taken == wanted
+        assert lengths == expected_lengths
     with keys_counted():
         Local(window=2).double().attend(q, k, v, layer=0)
-    assert not taken
+    assert not lengths
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_without_a_local_head_attention_is_plain_to_the_bit(share: float) -> None:
-    q, k, v = (each.float() for each in drawn())
+    q, k, v = (tensor.float() for tensor in draw_qkv())
     plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert torch.equal(Local(local_share=share).attend(q, k, v, layer=0, is_causal=True), plain)
 
 
 def test_heads_without_a_window_are_plain_to_the_bit() -> None:
-    q, k, v = (each.float() for each in drawn())
+    q, k, v = (tensor.float() for tensor in draw_qkv())
     plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     out = Local().attend(q, k, v, layer=0, is_causal=True)
     assert torch.equal(out[:, 2:], plain[:, 2:])
@@ -148,31 +152,33 @@ def test_heads_without_a_window_are_plain_to_the_bit() -> None:
 
 
 def test_padding_and_biases_are_combined_with_the_window() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     generator = torch.Generator().manual_seed(1)
     padded_B11K = torch.ones(2, 1, 1, N, dtype=torch.bool)
     padded_B11K[1, :, :, :4] = False
     bias_QK = torch.randn(N, N, generator=generator, dtype=torch.float64)
     by_head_HQK = torch.rand(4, N, N, generator=generator) > 0.3
-    seen = allowed(4, 2, N, causal=True)
-    for mask, wanted, bias in (
-        (padded_B11K, seen & padded_B11K.numpy(), None),
-        (bias_QK, seen, bias_QK.numpy()),
-        (by_head_HQK, seen & by_head_HQK.numpy(), None),
+    visible_HQK = allowed_keys(4, 2, N, causal=True)
+    for mask, expected_visible, bias in (
+        (padded_B11K, visible_HQK & padded_B11K.numpy(), None),
+        (bias_QK, visible_HQK, bias_QK.numpy()),
+        (by_head_HQK, visible_HQK & by_head_HQK.numpy(), None),
     ):
         # of padded queries and of those that see nothing the output is 0
         out = Local().double().attend(q, k, v, layer=0, attn_mask=mask, is_causal=True)
-        np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, wanted, bias=bias), rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(
+            out.numpy(), by_loops(q, k, v, expected_visible, bias=bias), rtol=1e-7, atol=1e-9
+        )
 
 
 def test_with_a_cache_queries_are_counted_from_the_end() -> None:
-    q, k, v = drawn(q_len=2)
-    seen = allowed(4, 2, 2, causal=True, offset=N - 2)
+    q, k, v = draw_qkv(q_len=2)
+    visible_HQK = allowed_keys(4, 2, 2, causal=True, offset=N - 2)
     causal_QK = torch.ones(2, N, dtype=torch.bool).tril(N - 2)
     out = Local().double().attend(q, k, v, layer=0, attn_mask=causal_QK)
-    np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, seen), rtol=1e-7, atol=1e-9)
-    one = Local().double().attend(q[:, :, 1:], k, v, layer=0)
-    torch.testing.assert_close(one, out[:, :, 1:])
+    np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, visible_HQK), rtol=1e-7, atol=1e-9)
+    last_output = Local().double().attend(q[:, :, 1:], k, v, layer=0)
+    torch.testing.assert_close(last_output, out[:, :, 1:])
 
 
 def test_a_cache_with_free_places_is_told_by_what_a_query_sees_last() -> None:
@@ -185,7 +191,7 @@ def test_a_cache_with_free_places_is_told_by_what_a_query_sees_last() -> None:
 
 
 def test_more_queries_than_keys_are_refused() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     with pytest.raises(UsageError, match=r"Given 9 queries and 4 keys.*local_share=0\.0"):
         Local().double().attend(q, k[:, :, :4], v[:, :, :4], layer=0)
 
@@ -194,33 +200,35 @@ def test_more_queries_than_keys_are_refused() -> None:
 def test_one_mask_for_all_heads_is_what_the_groups_see(causal: bool) -> None:
     position_Q = query_positions(N, N, is_causal=causal)
     mask = local_mask(4, N, num_local=2, window=WINDOW, position_Q=position_Q, is_causal=causal)
-    assert np.array_equal(mask[0].numpy(), allowed(4, 2, N, causal=causal))
+    assert np.array_equal(mask[0].numpy(), allowed_keys(4, 2, N, causal=causal))
     near = near_keys(position_Q, N, WINDOW).numpy()
-    assert np.array_equal(near, allowed(1, 1, N, causal=False)[0])
+    assert np.array_equal(near, allowed_keys(1, 1, N, causal=False)[0])
 
 
 def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     module = Local(length_scaling="log_n", n0=5.0, head_pattern="exp", head_ratio=4.0).double()
     with keys_counted() as counts:
         out = module.attend(q, k, v, layer=0, is_causal=True)
     assert counts == set(range(1, N + 1))
-    seen = allowed(4, 2, N, causal=True)
-    grown_HQ = np.log(np.maximum(seen.sum(-1), 2)) / np.log(5.0)
+    visible_HQK = allowed_keys(4, 2, N, causal=True)
+    grown_HQ = np.log(np.maximum(visible_HQK.sum(-1), 2)) / np.log(5.0)
     pattern_H = 4.0 ** (np.arange(4) / 3) / 2.0
-    expected = by_loops(q, k, v, seen, tau_HQ=pattern_H[:, None] / grown_HQ)
+    expected = by_loops(q, k, v, visible_HQK, tau_HQ=pattern_H[:, None] / grown_HQ)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
-    q, k, v = (each[:1].requires_grad_(True) for each in drawn(num_heads=2))
+    q, k, v = (tensor[:1].requires_grad_(True) for tensor in draw_qkv(num_heads=2))
     module = Local(window=2).double()
-    assert torch.autograd.gradcheck(lambda *given: module.attend(*given, layer=0, is_causal=True), (q, k, v))
+    assert torch.autograd.gradcheck(
+        lambda *tensors: module.attend(*tensors, layer=0, is_causal=True), (q, k, v)
+    )
 
 
 @pytest.mark.parametrize("normaliser", ["top_k", "threshold", "sparsemax", "entmax15", "linear"])
 def test_other_normalisers_see_the_same_keys(normaliser: str) -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     out = (
         Local(normaliser=normaliser, top_k=2, min_weight=0.1)
         .double()
@@ -239,27 +247,27 @@ def test_other_normalisers_see_the_same_keys(normaliser: str) -> None:
 
 
 def test_the_entropy_term_is_over_the_keys_that_a_head_sees() -> None:
-    q, k, v = drawn()
+    q, k, v = draw_qkv()
     q.requires_grad_(True)
     module = Local(entropy_lambda=0.3).double().train()
-    (found,) = torch.autograd.grad(module.attend(q, k, v, layer=0, is_causal=True).sum(), q)
-    seen = torch.from_numpy(allowed(4, 2, N, causal=True))
-    logits = (q @ k.transpose(-1, -2) / math.sqrt(8)).masked_fill(~seen, float("-inf"))
+    (gradient,) = torch.autograd.grad(module.attend(q, k, v, layer=0, is_causal=True).sum(), q)
+    visible_HQK = torch.from_numpy(allowed_keys(4, 2, N, causal=True))
+    logits = (q @ k.transpose(-1, -2) / math.sqrt(8)).masked_fill(~visible_HQK, float("-inf"))
     weights = logits.softmax(-1)
     entropy = torch.special.entr(weights[..., 1:, :].clamp(min=1e-300)).sum(-1)
-    share = entropy / seen[:, 1:].sum(-1).double().log()
+    share = entropy / visible_HQK[:, 1:].sum(-1).double().log()
     (expected,) = torch.autograd.grad((weights @ v).sum() - 0.3 * share.mean(), q)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-8)
 
 
 def test_observers_are_told_what_each_head_sees() -> None:
-    q, k, v = drawn()
-    seen: list[dict[str, Any]] = []
+    q, k, v = draw_qkv()
+    maskings: list[dict[str, Any]] = []
     module = Local().double()
-    with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: seen.append(masking)):
+    with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: maskings.append(masking)):
         out = module.attend(q, k, v, layer=0, is_causal=True)
-    assert not seen[0]["is_causal"]
-    assert np.array_equal(seen[0]["attn_mask"][0].numpy(), allowed(4, 2, N, causal=True))
+    assert not maskings[0]["is_causal"]
+    assert np.array_equal(maskings[0]["attn_mask"][0].numpy(), allowed_keys(4, 2, N, causal=True))
     assert torch.equal(out, module.attend(q, k, v, layer=0, is_causal=True))
     # a window of 1 leaves nothing to choose
     entropy = attention_entropy(q, k, attn_mask=local_mask(
@@ -270,29 +278,29 @@ def test_observers_are_told_what_each_head_sees() -> None:
 # ---- the attention interface of transformers
 
 
-def by_mask(make: Any, given: dict[str, Tensor], *, causal: bool) -> Tensor:
+def by_mask(make: Any, inputs: dict[str, Tensor], *, causal: bool) -> Tensor:
     """Return what transformers' own model makes of a mask that was edited by hand."""
     model = make("eager")
-    length = given["input_ids"].shape[1]
-    seen = np.zeros((HEADS, length, length), dtype=bool)
-    for h, i, j in np.ndindex(seen.shape):
-        seen[h, i, j] = (not causal or j <= i) and (h >= HEADS // 2 or abs(i - j) < WINDOW)
-    whole = torch.from_numpy(seen)[None] & given["attention_mask"].bool()[:, None, None]
+    length = inputs["input_ids"].shape[1]
+    visible_HQK = np.zeros((HEADS, length, length), dtype=bool)
+    for h, i, j in np.ndindex(visible_HQK.shape):
+        visible_HQK[h, i, j] = (not causal or j <= i) and (h >= HEADS // 2 or abs(i - j) < WINDOW)
+    visible_BHQK = torch.from_numpy(visible_HQK)[None] & inputs["attention_mask"].bool()[:, None, None]
     lowest = torch.finfo(torch.float32).min
-    additive = torch.zeros(whole.shape).masked_fill(~whole, lowest)
-    own = model.config._attn_implementation
-    assert own == "eager"
+    additive = torch.zeros(visible_BHQK.shape).masked_fill(~visible_BHQK, lowest)
+    implementation = model.config._attn_implementation
+    assert implementation == "eager"
     module = __import__("sys").modules[type(model).__module__]
 
-    def edited(layer, query, key, value, attention_mask, **more):
-        return module.eager_attention_forward(layer, query, key, value, additive, **more)
+    def edited_attention(layer, query, key, value, attention_mask, **options):
+        return module.eager_attention_forward(layer, query, key, value, additive, **options)
 
     masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-    transformers.AttentionInterface.register("by_hand", edited)
+    transformers.AttentionInterface.register("by_hand", edited_attention)
     transformers.AttentionMaskInterface.register("by_hand", masks["eager"])
     model.set_attn_implementation("by_hand")
     try:
-        return model(**given)[0]
+        return model(**inputs)[0]
     finally:
         for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
             registry._global_mapping.pop("by_hand", None)
@@ -320,13 +328,13 @@ LOCAL = {"local_share": 0.5, "window": WINDOW}
 @pytest.mark.parametrize("make", [llama, gpt2, bert])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_heads_of_transformers_see_what_a_mask_by_hand_lets_them(make, implementation, padded) -> None:
-    given = text(padded)
-    valid = given["attention_mask"].bool()
+    inputs = text(padded)
+    valid = inputs["attention_mask"].bool()
     model = make(implementation)
     assert attach(model, LOCAL).way == "attention_interface"
-    ours, theirs = model(**given)[0], by_mask(make, given, causal=make is not bert)
+    ours, theirs = model(**inputs)[0], by_mask(make, inputs, causal=make is not bert)
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
-    assert (ours - make(implementation)(**given)[0])[valid].abs().max() > 1e-2
+    assert (ours - make(implementation)(**inputs)[0])[valid].abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -341,27 +349,27 @@ def test_generation_with_a_cache_is_that_without(implementation, padded, cache) 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_looking_on_changes_no_bit_and_shows_what_heads_see(implementation) -> None:
-    given, model = text(None), llama(implementation)
+    inputs, model = text(None), llama(implementation)
     attachment = attach(model, LOCAL)
-    plain, shown = model(**given)[0], list[Tensor]()
-    with attachment.observed(lambda layer, q, k, *, attn_mask, **_: shown.append(visible(attn_mask))):
-        assert torch.equal(model(**given)[0], plain)
-    assert len(shown) == 2
-    for each in shown:
-        assert np.array_equal(each.expand(2, -1, -1, -1)[1].numpy(), allowed(4, 2, N, causal=True))
+    plain, masks = model(**inputs)[0], list[Tensor]()
+    with attachment.observed(lambda layer, q, k, *, attn_mask, **_: masks.append(visible(attn_mask))):
+        assert torch.equal(model(**inputs)[0], plain)
+    assert len(masks) == 2
+    for mask in masks:
+        assert np.array_equal(mask.expand(2, -1, -1, -1)[1].numpy(), allowed_keys(4, 2, N, causal=True))
 
 
 def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() -> None:
-    given, model = text("right"), llama("sdpa")
-    plain = model(**given)[0]
-    attachment = attach(model, LOCAL, example=lambda: model(**given)[0])
+    inputs, model = text("right"), llama("sdpa")
+    plain = model(**inputs)[0]
+    attachment = attach(model, LOCAL, example=lambda: model(**inputs)[0])
     assert attachment.tested
-    assert not torch.equal(model(**given)[0], plain)
+    assert not torch.equal(model(**inputs)[0], plain)
     attachment.use({"local_share": 0.0, "window": WINDOW})
-    assert torch.equal(model(**given)[0], plain)
+    assert torch.equal(model(**inputs)[0], plain)
     attachment.use(LOCAL)
     attachment.detach()
-    assert torch.equal(model(**given)[0], plain)
+    assert torch.equal(model(**inputs)[0], plain)
 
 
 def test_query_rows_and_weights_refuse_local_heads_and_say_what_to_do() -> None:

@@ -60,12 +60,14 @@ def test_at_temperature_one_the_loss_is_torchs_to_the_last_bit(
     options: dict[str, Any], temperature: Any, keep_gradient: bool
 ) -> None:
     for dtype in (torch.float32, torch.float64):
-        given_ = {name: each.to(dtype) if name == "weight" else each for name, each in options.items()}
+        loss_options = {
+            name: value.to(dtype) if name == "weight" else value for name, value in options.items()
+        }
         ours, theirs = ((3 * randn(N, C)).to(dtype).requires_grad_() for _ in range(2))
         loss = tempered_cross_entropy(
-            ours, classes(), temperature=temperature, keep_gradient=keep_gradient, **given_
+            ours, classes(), temperature=temperature, keep_gradient=keep_gradient, **loss_options
         )
-        plain = F.cross_entropy(theirs, classes(), **given_)
+        plain = F.cross_entropy(theirs, classes(), **loss_options)
         assert torch.equal(loss, plain)
         loss.sum().backward()
         plain.sum().backward()
@@ -82,8 +84,8 @@ def test_the_loss_is_minus_the_log_likelihood_of_the_tempered_softmax(temperatur
     options: dict[str, Any] = {"temperature": temperature}
     plain = tempered_cross_entropy(logits, target, keep_gradient=False, **options)
     assert plain.item() == pytest.approx(expected, rel=1e-12)
-    kept = tempered_cross_entropy(logits, target, **options)
-    assert kept.item() == pytest.approx(temperature * expected, rel=1e-12)
+    scaled_loss = tempered_cross_entropy(logits, target, **options)
+    assert scaled_loss.item() == pytest.approx(temperature * expected, rel=1e-12)
 
 
 def test_classes_may_lie_before_places_as_in_torch() -> None:
@@ -120,10 +122,10 @@ def gradient_length(temperature: float, keep_gradient: bool) -> float:
 
 def test_without_it_annealing_the_temperature_anneals_the_learning_rate() -> None:
     """The tutorial's loss: over T = 8 to 0.25 its gradient grows some 30-fold."""
-    alone = [gradient_length(temperature, keep_gradient=False) for temperature in (8.0, 0.25)]
-    kept = [gradient_length(temperature, keep_gradient=True) for temperature in (8.0, 0.25)]
-    assert alone[1] / alone[0] > 20
-    assert 0.5 < kept[1] / kept[0] < 2
+    plain_lengths = [gradient_length(temperature, keep_gradient=False) for temperature in (8.0, 0.25)]
+    kept_lengths = [gradient_length(temperature, keep_gradient=True) for temperature in (8.0, 0.25)]
+    assert plain_lengths[1] / plain_lengths[0] > 20
+    assert 0.5 < kept_lengths[1] / kept_lengths[0] < 2
 
 
 def test_a_learned_temperature_gets_the_gradient_of_the_likelihood_times_itself() -> None:
@@ -171,7 +173,7 @@ def test_the_loss_knows_the_tutorials_logits_by_their_true_probabilities(
     """Of its table for the logits 2, 1, 0.1 only the line of T = 1 is right."""
     logits = torch.tensor([2.0, 1.0, 0.1], dtype=torch.float64)
     options: dict[str, Any] = {"temperature": temperature, "keep_gradient": False}
-    losses = [tempered_cross_entropy(logits, torch.tensor(each), **options).item() for each in range(3)]
+    losses = [tempered_cross_entropy(logits, torch.tensor(label), **options).item() for label in range(3)]
     assert [math.exp(-loss) for loss in losses] == pytest.approx(expected, abs=5e-5)
 
 
@@ -191,53 +193,55 @@ def test_the_last_epoch_has_the_final_temperature_as_the_tutorials_has_not() -> 
 @given(st.floats(0, 1))
 def test_the_holder_has_the_schedules_temperature(at: float) -> None:
     schedule = Exponential(temperature_init=4.0, temperature_final=0.5)
-    held = OutputTemperature(schedule)
-    held.set_progress(at)
-    assert held().item() == pytest.approx(schedule(at), rel=1e-6)
+    output_temperature = OutputTemperature(schedule)
+    output_temperature.set_progress(at)
+    assert output_temperature().item() == pytest.approx(schedule(at), rel=1e-6)
 
 
 def test_cycling_is_that_of_kukleva() -> None:
     """tau(t) = (tau_plus - tau_minus)(1 + cos(2 pi t / period)) / 2 + tau_minus, from epoch to epoch."""
     low, high, period, epochs = 0.1, 1.0, 400, 1000
-    held = OutputTemperature(Cyclic(temperature_init=high, temperature_final=low, cycles=epochs / period))
+    output_temperature = OutputTemperature(
+        Cyclic(temperature_init=high, temperature_final=low, cycles=epochs / period)
+    )
     for epoch in range(0, epochs + 1, 25):
-        held.set_progress(progress(epoch, epochs + 1))
+        output_temperature.set_progress(progress(epoch, epochs + 1))
         expected = (high - low) * (1 + math.cos(2 * math.pi * epoch / period)) / 2 + low
-        assert held().item() == pytest.approx(expected, rel=1e-6)
+        assert output_temperature().item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_one_graph_serves_every_temperature() -> None:
     model = nn.Linear(E, C)
-    held = OutputTemperature(Linear(temperature_init=2.0, temperature_final=0.5))
+    output_temperature = OutputTemperature(Linear(temperature_init=2.0, temperature_final=0.5))
     x, target = randn(N, E).float(), classes()
     counter = CompileCounter()
 
     @torch.compile(backend=counter, fullgraph=True)
     def loss() -> Tensor:
-        return tempered_cross_entropy(model(x), target, temperature=held())
+        return tempered_cross_entropy(model(x), target, temperature=output_temperature())
 
     for at in (0.0, 0.3, 0.7, 1.0):
-        held.set_progress(at)
-        expected = tempered_cross_entropy(model(x), target, temperature=held.schedule(at))
+        output_temperature.set_progress(at)
+        expected = tempered_cross_entropy(model(x), target, temperature=output_temperature.schedule(at))
         torch.testing.assert_close(loss(), expected)
     assert counter.frame_count == 1
 
 
 def test_the_holder_keeps_its_temperature_in_other_types_and_out_of_the_state() -> None:
-    held = OutputTemperature(Constant(temperature_init=1.001))
-    assert held.to(torch.bfloat16)().dtype == torch.float32
-    assert held().item() == pytest.approx(1.001)
-    assert held.double()().item() == 1.001
-    assert held.state_dict() == {}
-    held = OutputTemperature(Constant(temperature_init=1.001)).to("meta").to_empty(device="cpu")
-    assert held().item() == pytest.approx(1.001)
+    output_temperature = OutputTemperature(Constant(temperature_init=1.001))
+    assert output_temperature.to(torch.bfloat16)().dtype == torch.float32
+    assert output_temperature().item() == pytest.approx(1.001)
+    assert output_temperature.double()().item() == 1.001
+    assert output_temperature.state_dict() == {}
+    output_temperature = OutputTemperature(Constant(temperature_init=1.001)).to("meta").to_empty(device="cpu")
+    assert output_temperature().item() == pytest.approx(1.001)
 
 
 def test_a_progress_outside_training_is_refused_and_changes_nothing() -> None:
-    held = OutputTemperature(Linear(temperature_init=2.0, temperature_final=0.5))
+    output_temperature = OutputTemperature(Linear(temperature_init=2.0, temperature_final=0.5))
     with pytest.raises(UsageError, match=r"progress=1\.5 is outside"):
-        held.set_progress(1.5)
-    assert (held.progress, held().item()) == (0.0, 2.0)
+        output_temperature.set_progress(1.5)
+    assert (output_temperature.progress, output_temperature().item()) == (0.0, 2.0)
 
 
 # Distillation.
@@ -250,8 +254,8 @@ def test_distillation_is_the_divergence_of_the_tempered_softmaxes(temperature: f
     q = scipy.special.softmax(student.numpy() / temperature, axis=1)
     expected = temperature**2 * scipy.special.rel_entr(p, q).sum(axis=1)
     options: dict[str, Any] = {"temperature": temperature}
-    each = distillation_loss(student, teacher, reduction="none", **options)
-    np.testing.assert_allclose(each.numpy(), expected, rtol=1e-10)
+    losses = distillation_loss(student, teacher, reduction="none", **options)
+    np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-10)
     assert distillation_loss(student, teacher, **options).item() == pytest.approx(expected.mean())
     assert distillation_loss(student, teacher, reduction="sum", **options).item() == pytest.approx(
         expected.sum()
@@ -280,7 +284,9 @@ def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
 
 def test_at_high_temperature_distillation_is_the_matching_of_logits() -> None:
     """Hinton: with T^2 the gradient tends to (z - v) / C for logits of mean 0, whatever T is."""
-    student, teacher = (each - each.mean(dim=1, keepdim=True) for each in (randn(N, C), randn(N, C, seed=1)))
+    student, teacher = (
+        logits - logits.mean(dim=1, keepdim=True) for logits in (randn(N, C), randn(N, C, seed=1))
+    )
     for temperature in (100.0, 1000.0):
         student = student.detach().requires_grad_()
         distillation_loss(student, teacher, temperature=temperature, reduction="sum").backward()
@@ -330,8 +336,8 @@ def test_contrast_is_the_cross_entropy_of_cosines_both_ways(temperature: float) 
         total += scipy.special.logsumexp(rows) - rows[i] + scipy.special.logsumexp(columns) - columns[i]
     loss = contrastive_loss(a, b, temperature=temperature)
     assert loss.item() == pytest.approx(total / (2 * N), rel=1e-12)
-    kept = contrastive_loss(a, b, temperature=temperature, keep_gradient=True)
-    assert kept.item() == pytest.approx(temperature * loss.item())
+    scaled_loss = contrastive_loss(a, b, temperature=temperature, keep_gradient=True)
+    assert scaled_loss.item() == pytest.approx(temperature * loss.item())
 
 
 def test_neither_side_nor_length_matters() -> None:
@@ -411,12 +417,12 @@ def test_a_learned_temperature_compiles_into_one_graph_with_the_same_gradient() 
 
 
 def test_a_learned_temperatures_state_is_data() -> None:
-    learned, other = LearnedOutputTemperature(init=0.5), LearnedOutputTemperature()
+    learned, loaded_temperature = LearnedOutputTemperature(init=0.5), LearnedOutputTemperature()
     file = io.BytesIO()
     torch.save(learned.state_dict(), file)
     file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(other(), learned())
+    loaded_temperature.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(loaded_temperature(), learned())
 
 
 # Devices.
@@ -425,11 +431,11 @@ def test_a_learned_temperatures_state_is_data() -> None:
 @pytest.mark.parametrize("loss", [tempered_cross_entropy, distillation_loss])
 def test_everything_is_made_on_the_device_of_the_logits(loss: Callable[..., Tensor]) -> None:
     """The meta device refuses to meet tensors of another one, as a GPU does."""
-    held = OutputTemperature(Constant(temperature_init=2.0)).to("meta")
+    output_temperature = OutputTemperature(Constant(temperature_init=2.0)).to("meta")
     learned = LearnedOutputTemperature(init=0.07).to("meta")
-    logits, other = (randn(N, C).to("meta") for _ in range(2))
-    second = classes().to("meta") if loss is tempered_cross_entropy else other
-    for temperature in (2.0, held(), learned()):
+    logits, other_logits = (randn(N, C).to("meta") for _ in range(2))
+    second = classes().to("meta") if loss is tempered_cross_entropy else other_logits
+    for temperature in (2.0, output_temperature(), learned()):
         assert loss(logits, second, temperature=temperature).device.type == "meta"
 
 

@@ -66,11 +66,11 @@ def test_the_jacobian_metric_takes_a_temperature_for_each_head() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"num_heads": 2.0}, {"num_heads": True}, {"num_heads": 2, "num_layers": 1.5}]
+    "metric_args", [{"num_heads": 2.0}, {"num_heads": True}, {"num_heads": 2, "num_layers": 1.5}]
 )
-def test_numbers_of_things_that_are_not_whole_are_refused(given: dict[str, Any]) -> None:
+def test_numbers_of_things_that_are_not_whole_are_refused(metric_args: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="Give a whole number of at least 1"):
-        AttentionEntropy(**given)
+        AttentionEntropy(**metric_args)
 
 
 def test_one_head_has_no_metric_of_similarity() -> None:
@@ -96,13 +96,15 @@ def test_query_key_magnitude_is_over_the_queries_and_keys_that_count(masking: di
     metric = QueryKeyMagnitude(H, average="none")
     metric.update(q, k, **masking, valid_BQ=valid())
     expected: list[list[float]] = [[] for _ in range(H)]
-    seen = rows(q, k, **masking)
+    visible_rows = rows(q, k, **masking)
     for b, h in itertools.product(range(B), range(H)):
-        counting = [i for i in range(Q) if len(seen[b, h, i][0]) > 1 and valid()[b, i]]
-        keys = sorted({j for i in counting for j in seen[b, h, i][0].tolist()})
+        counting = [i for i in range(Q) if len(visible_rows[b, h, i][0]) > 1 and valid()[b, i]]
+        keys = sorted({j for i in counting for j in visible_rows[b, h, i][0].tolist()})
         mean = np.mean([np.linalg.norm(k[b, h, j].numpy()) for j in keys])
         expected[h] += [np.linalg.norm(q[b, h, i].numpy()) * mean / math.sqrt(D) for i in counting]
-    np.testing.assert_allclose(metric.compute()[0].numpy(), [np.mean(each) for each in expected], rtol=1e-6)
+    np.testing.assert_allclose(
+        metric.compute()[0].numpy(), [np.mean(values) for values in expected], rtol=1e-6
+    )
 
 
 def test_shared_keys_are_shared_by_groups_of_heads() -> None:
@@ -121,8 +123,8 @@ def test_averages_are_over_heads_and_layers() -> None:
     result = {}
     for average in ("none", "layer", "macro"):
         metric = AttentionEntropy(H, num_layers=2, average=average)
-        for layer, each in enumerate(weights):
-            metric.update(each, layer=layer)
+        for layer, layer_weights in enumerate(weights):
+            metric.update(layer_weights, layer=layer)
         result[average] = metric.compute()
     assert result["none"].shape == (2, H)
     torch.testing.assert_close(result["layer"], result["none"].mean(dim=1))
@@ -131,18 +133,20 @@ def test_averages_are_over_heads_and_layers() -> None:
 
 def test_queries_weigh_the_same_in_whatever_batch_they_come() -> None:
     weights = attention_weights(*qk(), is_causal=True)
-    whole, parts, merged, other = (AttentionGini(H, average="none") for _ in range(4))
-    whole.update(weights, is_causal=True)
-    parts.update(weights[:1], is_causal=True)
-    parts.update(weights[1:], is_causal=True)
-    torch.testing.assert_close(parts.compute(), whole.compute())
+    full_metric, parts_metric, merged_metric, other_metric = (
+        AttentionGini(H, average="none") for _ in range(4)
+    )
+    full_metric.update(weights, is_causal=True)
+    parts_metric.update(weights[:1], is_causal=True)
+    parts_metric.update(weights[1:], is_causal=True)
+    torch.testing.assert_close(parts_metric.compute(), full_metric.compute())
     # As processes are reduced: by the sum of their states.
-    merged.update(weights[:1], is_causal=True)
-    other.update(weights[1:], is_causal=True)
-    assert set(merged._reductions.values()) == {dim_zero_sum}
-    merged.total += other.total
-    merged.count += other.count
-    torch.testing.assert_close(merged.compute(), whole.compute())
+    merged_metric.update(weights[:1], is_causal=True)
+    other_metric.update(weights[1:], is_causal=True)
+    assert set(merged_metric._reductions.values()) == {dim_zero_sum}
+    merged_metric.total += other_metric.total
+    merged_metric.count += other_metric.count
+    torch.testing.assert_close(merged_metric.compute(), full_metric.compute())
 
 
 def test_a_step_of_a_metric_is_that_of_its_batch() -> None:
@@ -190,8 +194,10 @@ def test_weights_come_from_multihead_attention_too() -> None:
 
 
 def test_each_statistic_has_a_metric() -> None:
-    classes = [each for each in vars(metrics).values() if isinstance(each, type)]
-    named = {each.statistic for each in classes if "statistic" in vars(each)} | {"effective_share"}
+    classes = [metric_class for metric_class in vars(metrics).values() if isinstance(metric_class, type)]
+    named = {metric_class.statistic for metric_class in classes if "statistic" in vars(metric_class)} | {
+        "effective_share"
+    }
     assert named | set(POSITION_PATTERNS) == set(STATISTICS)
     for pattern in POSITION_PATTERNS:
         assert PatternScore(H, pattern=pattern).statistic == pattern

@@ -24,9 +24,9 @@ NAMES = sorted(
 
 
 def collection() -> MetricCollection:
-    more = {"PatternScore": {"pattern": "previous_token"}}
+    options = {"PatternScore": {"pattern": "previous_token"}}
     return MetricCollection(
-        {name: getattr(metrics, name)(HEADS, num_layers=LAYERS, **more.get(name, {})) for name in NAMES}
+        {name: getattr(metrics, name)(HEADS, num_layers=LAYERS, **options.get(name, {})) for name in NAMES}
     )
 
 
@@ -43,14 +43,14 @@ def valid() -> Tensor:
 
 def update(of: MetricCollection, part: slice) -> None:
     for layer, (q, k) in enumerate(zip(*examples(), strict=True)):
-        seen = {"layer": layer, "is_causal": True, "valid_BQ": valid()[part]}
+        options = {"layer": layer, "is_causal": True, "valid_BQ": valid()[part]}
         for metric in of.values(copy_state=False):
-            given = (
+            inputs = (
                 (q[part], k[part])
                 if isinstance(metric, QueryKeyMagnitude)
                 else (attention_weights(q[part], k[part], is_causal=True),)
             )
-            metric.update(*given, **seen)
+            metric.update(*inputs, **options)
 
 
 def share(rank: int, folder: str) -> None:
@@ -67,11 +67,11 @@ def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Tensor]
     folder = tmp_path_factory.mktemp("ranks")
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=share, args=(rank, str(folder))) for rank in range(RANKS)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join()
-    assert [each.exitcode for each in ranks] == [0] * RANKS
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    assert [process.exitcode for process in ranks] == [0] * RANKS
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
 
@@ -81,6 +81,6 @@ def test_two_processes_agree_with_one_that_sees_all(name: str, of_ranks: list[di
     update(alone, slice(None))
     update(half, slice(0, 2))
     expected = alone.compute()[name]
-    for each in of_ranks:
-        torch.testing.assert_close(each[name], expected, rtol=1e-6, atol=1e-7)
+    for rank_values in of_ranks:
+        torch.testing.assert_close(rank_values[name], expected, rtol=1e-6, atol=1e-7)
     assert not torch.isclose(half.compute()[name], expected, rtol=1e-3)

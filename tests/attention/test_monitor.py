@@ -19,8 +19,8 @@ from tests.attention.test_metrics import METRICS
 from tests.attention.test_statistics import MASKS, D, H, by_definition, qk, valid
 
 
-def observed(monitor: AttentionMonitor, statistic: str) -> list[float]:
-    return [each.last for each in monitor.report().of(statistic)]
+def last_values(monitor: AttentionMonitor, statistic: str) -> list[float]:
+    return [history.last for history in monitor.report().of(statistic)]
 
 
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
@@ -32,12 +32,12 @@ def test_a_monitor_that_sees_every_query_sees_what_the_metrics_see(masking: dict
     by_weights.update_weights(0, 0, attention_weights(q, k, **masking), **masking, valid_BQ=valid())
     for name in METRICS:
         expected = by_definition(name, True, masking)
-        np.testing.assert_allclose(observed(monitor, name), expected, rtol=1e-9)
-        np.testing.assert_allclose(observed(by_weights, name), expected, rtol=1e-9)
+        np.testing.assert_allclose(last_values(monitor, name), expected, rtol=1e-9)
+        np.testing.assert_allclose(last_values(by_weights, name), expected, rtol=1e-9)
     norm = QueryKeyMagnitude(H, average="none")
     norm.update(q, k, **masking, valid_BQ=valid())
-    assert observed(monitor, "query_key_magnitude") == pytest.approx(norm.compute()[0].tolist(), rel=1e-6)
-    assert observed(by_weights, "query_key_magnitude") == []
+    assert last_values(monitor, "query_key_magnitude") == pytest.approx(norm.compute()[0].tolist(), rel=1e-6)
+    assert last_values(by_weights, "query_key_magnitude") == []
 
 
 def test_a_monitor_looks_at_some_queries_which_follow_from_seed_step_and_layer() -> None:
@@ -50,7 +50,7 @@ def test_a_monitor_looks_at_some_queries_which_follow_from_seed_step_and_layer()
     for seed in (0, 0, 1):
         monitor = AttentionMonitor(queries=50, examples=2, seed=seed)
         monitor.update(0, 0, q, k, is_causal=True)
-        values.append(observed(monitor, "entropy"))
+        values.append(last_values(monitor, "entropy"))
     assert torch.equal(torch.get_rng_state(), before)
     assert values[0] == values[1] != values[2]
     np.testing.assert_allclose(values[0], exact.compute()[0].numpy(), atol=0.05)
@@ -61,7 +61,7 @@ def test_a_monitor_never_has_the_whole_matrix() -> None:
     q, k = torch.ones(1, 1, 50_000, 1), torch.ones(1, 1, 50_000, 1)
     monitor = AttentionMonitor(queries=4)
     monitor.update(0, 0, q, k)
-    assert observed(monitor, "entropy") == pytest.approx([1.0], abs=1e-4)
+    assert last_values(monitor, "entropy") == pytest.approx([1.0], abs=1e-4)
 
 
 def test_what_is_not_finite_is_not_kept() -> None:
@@ -69,7 +69,7 @@ def test_what_is_not_finite_is_not_kept() -> None:
     q[:, 1] = float("nan")
     monitor = AttentionMonitor()
     monitor.update(0, 0, q, k)
-    assert [each.head for each in monitor.report().of("gini")] == [0, 2]
+    assert [history.head for history in monitor.report().of("gini")] == [0, 2]
 
 
 def test_a_padded_query_is_not_drawn() -> None:
@@ -80,13 +80,13 @@ def test_a_padded_query_is_not_drawn() -> None:
     monitor.update(0, 0, q, k, valid_BQ=valid)
     exact = AttentionEntropy(1)
     exact.update(attention_weights(q, k), valid_BQ=valid)
-    assert observed(monitor, "entropy") == pytest.approx([exact.compute().item()])
+    assert last_values(monitor, "entropy") == pytest.approx([exact.compute().item()])
     monitor.update(100, 0, q, k, valid_BQ=torch.zeros(2, 100, dtype=torch.bool))
     assert monitor.report().of("entropy")[0].steps == (0,)
 
 
 def test_a_layer_that_is_computed_again_by_checkpointing_counts_once() -> None:
-    q, k = (each.requires_grad_() for each in qk())
+    q, k = (tensor.requires_grad_() for tensor in qk())
     monitor = AttentionMonitor(every=1)
     calls = []
 
@@ -118,8 +118,8 @@ def test_the_norm_is_the_models_own_and_the_jacobian_is_at_the_temperature() -> 
     plain.update(0, 0, q / 2, k)
     tempered.update(0, 0, q / 2, k, temperature=torch.tensor(2.0))
     for name, factor in (("query_key_magnitude", 2.0), ("jacobian_norm", 0.5), ("entropy", 1.0)):
-        expected = [factor * value for value in observed(plain, name)]
-        assert observed(tempered, name) == pytest.approx(expected)
+        expected = [factor * value for value in last_values(plain, name)]
+        assert last_values(tempered, name) == pytest.approx(expected)
 
 
 def test_one_head_is_monitored_without_similarity() -> None:
@@ -139,7 +139,7 @@ def test_the_mean_of_a_report_is_over_all_heads_of_each_step() -> None:
             monitor.update(step, layer, *qk(spread * (1 + layer)))
     report = monitor.report()
     for step, mean in report.mean("entropy"):
-        assert mean == pytest.approx(np.mean([each.values[step] for each in report.of("entropy")]))
+        assert mean == pytest.approx(np.mean([history.values[step] for history in report.of("entropy")]))
     falling = [value for _, value in report.mean("entropy")]
     assert falling == sorted(falling, reverse=True)
 
@@ -161,10 +161,12 @@ def test_a_trend_is_theil_and_sens_and_one_wild_point_does_not_turn_it() -> None
     assert trend([0, 1], [0.0, 1.0]) is None
 
 
-@pytest.mark.parametrize("given", [{"every": 0}, {"queries": 0}, {"examples": 0}, {"keep": 0}, {"seed": -1}])
-def test_what_a_monitor_cannot_be_made_with_is_said(given: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "monitor_args", [{"every": 0}, {"queries": 0}, {"examples": 0}, {"keep": 0}, {"seed": -1}]
+)
+def test_what_a_monitor_cannot_be_made_with_is_said(monitor_args: dict[str, int]) -> None:
     with pytest.raises(SpecError, match="out of range"):
-        AttentionMonitor(**given)
+        AttentionMonitor(**monitor_args)
 
 
 def test_the_names_of_what_is_observed_are_those_of_the_statistics() -> None:

@@ -22,7 +22,7 @@ from tempopt.attention.functional.attention import tempered_attention
 from tempopt.attention.functional.normalisers import ATTENTIONS, normalised_attention
 from tempopt.errors import AttachError, UsageError
 from tempopt.temperature import NORMALISERS, LogNScaling, NoLengthScaling
-from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed, qkv, random_mask
+from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed_keys, qkv, random_mask
 
 TOP_K = 3
 # of 7 keys: some weights are below it, and in some rows none or all but one
@@ -42,16 +42,16 @@ def softmax_of(logits: np.ndarray) -> np.ndarray:
 
 
 def top_k_of(logits: np.ndarray) -> np.ndarray:
-    kept = np.argsort(logits)[-TOP_K:]
+    top_indices = np.argsort(logits)[-TOP_K:]
     weights = np.zeros(len(logits))
-    weights[kept] = softmax_of(logits[kept])
+    weights[top_indices] = softmax_of(logits[top_indices])
     return weights
 
 
 def threshold_of(logits: np.ndarray) -> np.ndarray:
     weights = softmax_of(logits)
-    kept = np.where(weights < min(MIN_WEIGHT, weights.max()), 0.0, weights)
-    return kept / kept.sum()
+    kept_weights = np.where(weights < min(MIN_WEIGHT, weights.max()), 0.0, weights)
+    return kept_weights / kept_weights.sum()
 
 
 def power_of(logits: np.ndarray, power: float) -> np.ndarray:
@@ -91,13 +91,13 @@ def by_definition(
     is_causal: bool = False,
 ) -> np.ndarray:
     q, k, v = q.double(), k.double(), v.double()
-    seen = allowed(attn_mask, is_causal)
+    visible = allowed_keys(attn_mask, is_causal)
     bias = np.zeros((B, H, Q, K))
     if attn_mask is not None and attn_mask.is_floating_point():
         bias = attn_mask.double().expand(B, H, Q, K).numpy()
     out = np.zeros((B, H, Q, E))
     for b, h, i in itertools.product(range(B), range(H), range(Q)):
-        keys = [j for j in range(K) if seen[b, h, i, j]]
+        keys = [j for j in range(K) if visible[b, h, i, j]]
         if keys:
             logits = [similarity(normaliser, q[b, h, i], k[b, h, j]) + bias[b, h, i, j] for j in keys]
             out[b, h, i] = WEIGHTS[normaliser](np.array(logits)) @ v[b, h, keys].numpy()
@@ -156,8 +156,8 @@ def test_no_weight_that_is_left_is_below_the_threshold() -> None:
     assert bool((weights[weights > 0] >= MIN_WEIGHT).all()) and bool((weights == 0).any())
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
     # those that are left stand to one another as before
-    kept = (weights > 0) & (weights.amax(dim=-1, keepdim=True) > 0)
-    ratio = torch.where(kept, plain / weights.masked_fill(~kept, 1.0), torch.nan)
+    is_kept = (weights > 0) & (weights.amax(dim=-1, keepdim=True) > 0)
+    ratio = torch.where(is_kept, plain / weights.masked_fill(~is_kept, 1.0), torch.nan)
     spread = ratio.nan_to_num(0.0).amax(dim=-1) - ratio.nan_to_num(torch.inf).amin(dim=-1)
     torch.testing.assert_close(spread, torch.zeros_like(spread))
 
@@ -165,8 +165,8 @@ def test_no_weight_that_is_left_is_below_the_threshold() -> None:
 @pytest.mark.parametrize("top_k", [1, 2, K, 100])
 def test_a_number_of_keys_weighs_the_same_as_a_tensor(top_k: int) -> None:
     q, k, v = qkv(torch.float32)
-    held = attend(q, k, v, "top_k", top_k=torch.tensor(float(top_k)), is_causal=True)
-    assert torch.equal(attend(q, k, v, "top_k", top_k=top_k, is_causal=True), held)
+    tensor_output = attend(q, k, v, "top_k", top_k=torch.tensor(float(top_k)), is_causal=True)
+    assert torch.equal(attend(q, k, v, "top_k", top_k=top_k, is_causal=True), tensor_output)
 
 
 def test_one_key_is_the_one_that_is_most_alike() -> None:
@@ -219,13 +219,13 @@ def test_top_k_takes_what_the_form_of_the_tutorials_cannot() -> None:
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()[:1, :1]}])
 def test_gradients_are_those_of_finite_differences(normaliser: str, masking: dict[str, Any]) -> None:
-    inputs = tuple(each[:1, :1].clone().requires_grad_() for each in qkv())
+    inputs = tuple(tensor[:1, :1].clone().requires_grad_() for tensor in qkv())
     assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, normaliser, **masking), inputs)
 
 
 @pytest.mark.parametrize("normaliser", OTHERS)
 def test_second_derivatives_are_those_of_finite_differences(normaliser: str) -> None:
-    inputs = tuple(each[:1, :1].clone().requires_grad_() for each in qkv())
+    inputs = tuple(tensor[:1, :1].clone().requires_grad_() for tensor in qkv())
     assert torch.autograd.gradgradcheck(lambda q, k, v: attend(q, k, v, normaliser, is_causal=True), inputs)
 
 
@@ -243,14 +243,14 @@ def test_a_query_that_sees_no_key_gets_zero_and_finite_gradients(normaliser: str
         additive(over_keys),
     ]
     for attn_mask, is_causal in itertools.product(masks, (False, True)):
-        q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
+        q, k, v = (tensor.requires_grad_() for tensor in qkv(torch.float32))
         out = attend(q, k, v, normaliser, attn_mask=attn_mask, is_causal=is_causal)
         empty = out[:, :, 2] if attn_mask.shape[0] == Q else out[1]
         if normaliser != "softmax":
             assert torch.equal(empty, torch.zeros_like(empty))
         assert bool(out.isfinite().all())
         out.square().sum().backward()
-        assert all(each.grad is not None and bool(each.grad.isfinite().all()) for each in (q, k, v))
+        assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (q, k, v))
 
 
 @pytest.mark.parametrize("normaliser", OTHERS)
@@ -303,15 +303,15 @@ def test_dropout_keeps_the_mean_of_what_is_attended(normaliser: str) -> None:
     q, k, v = qkv(torch.float32)
     plain = attend(q, k, v, normaliser)
     torch.manual_seed(0)
-    many = torch.stack([attend(q, k, v, normaliser, dropout_p=0.3) for _ in range(500)])
-    assert not torch.equal(many[0], plain)
-    error = many.std(dim=0) / math.sqrt(len(many))
-    assert float(((many.mean(dim=0) - plain).abs() / (error + 1e-6)).max()) < 5
+    outputs = torch.stack([attend(q, k, v, normaliser, dropout_p=0.3) for _ in range(500)])
+    assert not torch.equal(outputs[0], plain)
+    error = outputs.std(dim=0) / math.sqrt(len(outputs))
+    assert float(((outputs.mean(dim=0) - plain).abs() / (error + 1e-6)).max()) < 5
 
 
 @pytest.mark.parametrize("normaliser", OTHERS)
 def test_one_graph_serves_every_temperature_and_every_limit(normaliser: str) -> None:
-    q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
+    q, k, v = (tensor.requires_grad_() for tensor in qkv(torch.float32))
     counter = CompileCounterWithBackend("aot_eager")
 
     def attend_at(beta: Tensor, limit: Tensor) -> Tensor:
@@ -347,9 +347,11 @@ def test_a_batch_may_be_mapped_over(normaliser: str) -> None:
 @pytest.mark.parametrize("normaliser", OTHERS)
 def test_everything_is_made_on_the_device_of_the_queries(normaliser: str, masking: dict[str, Any]) -> None:
     """The meta device refuses to meet tensors of another one, as a GPU does."""
-    q, k, v = (each.to("meta") for each in qkv(torch.float32))
-    there = {name: each.to("meta") if isinstance(each, Tensor) else each for name, each in masking.items()}
-    out = attend(q, k, v, normaliser, **there)
+    q, k, v = (tensor.to("meta") for tensor in qkv(torch.float32))
+    meta_masking = {
+        name: value.to("meta") if isinstance(value, Tensor) else value for name, value in masking.items()
+    }
+    out = attend(q, k, v, normaliser, **meta_masking)
     assert (out.shape, out.device.type) == ((B, H, Q, E), "meta")
 
 

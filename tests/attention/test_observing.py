@@ -15,7 +15,7 @@ from tempopt.attention.attach.observers import Observers, fused_attention_observ
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
 
-class Seen:
+class LayerRecorder:
     """Notes down the layers that it is shown, and their heads."""
 
     def __init__(self) -> None:
@@ -39,30 +39,32 @@ def test_a_layer_that_multiplies_matrices_itself_is_not_taken_for_the_next_one()
             x = self.own(x, x, x, need_weights=True)[0]
             return self.other(x, x, x, need_weights=False)[0]
 
-    seen, model = Seen(), Two().train()
-    with fused_attention_observed(model, ["own"], seen):
+    recorder, model = LayerRecorder(), Two().train()
+    with fused_attention_observed(model, ["own"], recorder):
         model(X)
-    assert seen.layers == []
-    with fused_attention_observed(model, ["own", "other"], seen):
+    assert recorder.layers == []
+    with fused_attention_observed(model, ["own", "other"], recorder):
         model(X)
-    assert seen.layers == [(1, 4)]
+    assert recorder.layers == [(1, 4)]
 
 
 def test_observers_may_leave_in_any_order() -> None:
-    own, model = F.scaled_dot_product_attention, attention(2).train()
-    first, second = Seen(), Seen()
-    one, other = (fused_attention_observed(model, [""], seen) for seen in (first, second))
-    with one:
-        other.__enter__()
+    original_attention, model = F.scaled_dot_product_attention, attention(2).train()
+    first, second = LayerRecorder(), LayerRecorder()
+    first_context, second_context = (
+        fused_attention_observed(model, [""], recorder) for recorder in (first, second)
+    )
+    with first_context:
+        second_context.__enter__()
         model(X, X, X, need_weights=False)
     model(X, X, X, need_weights=False)
-    other.__exit__(None, None, None)
-    assert F.scaled_dot_product_attention is own
+    second_context.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is original_attention
     model(X, X, X, need_weights=False)
     assert (len(first.layers), len(second.layers)) == (1, 2)
 
 
-class Projected(nn.Module):
+class ProjectedAttention(nn.Module):
     """Attention over one projection of the query; the keys are the input."""
 
     def __init__(self, heads: int) -> None:
@@ -71,22 +73,22 @@ class Projected(nn.Module):
         self.q_proj = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.q_proj(x), x))
+        q, k = (tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2) for tensor in (self.q_proj(x), x))
         return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).flatten(2)
 
 
 def test_calls_belong_to_the_projections_that_they_follow() -> None:
-    model, seen = nn.Sequential(Projected(2), Projected(4)).train(), Seen()
-    with fused_attention_observed(model, ["0.q_proj", "1.q_proj"], seen):
+    model, recorder = nn.Sequential(ProjectedAttention(2), ProjectedAttention(4)).train(), LayerRecorder()
+    with fused_attention_observed(model, ["0.q_proj", "1.q_proj"], recorder):
         model(X)
-    assert seen.layers == [(0, 2), (1, 4)]
-    with fused_attention_observed(model, ["1.q_proj"], seen):
+    assert recorder.layers == [(0, 2), (1, 4)]
+    with fused_attention_observed(model, ["1.q_proj"], recorder):
         model(X)
-    assert seen.layers[2:] == [(0, 4)]
+    assert recorder.layers[2:] == [(0, 4)]
 
 
 def test_what_cannot_be_told_apart_is_not_shown() -> None:
-    class Crossed(nn.Module):
+    class CrossedLayers(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
@@ -96,45 +98,48 @@ def test_what_cannot_be_told_apart_is_not_shown() -> None:
             y = F.scaled_dot_product_attention(second, x[:, None], x[:, None])
             return y + F.scaled_dot_product_attention(first, x[:, None], x[:, None])
 
-    model, seen = Crossed().train(), Seen()
-    with fused_attention_observed(model, ["one", "two"], seen):
+    model, recorder = CrossedLayers().train(), LayerRecorder()
+    with fused_attention_observed(model, ["one", "two"], recorder):
         model(X)
-    assert seen.layers == []
+    assert recorder.layers == []
 
 
 def test_looking_on_changes_no_bit_of_a_frozen_encoder_on_its_fast_path() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    attachment, seen = attach(encoder, {}), Seen()
+    attachment, recorder = attach(encoder, {}), LayerRecorder()
     with torch.no_grad():
         before = encoder(X)
-        with attachment.observed(seen):
+        with attachment.observed(recorder):
             during = encoder(X)
     assert torch.equal(before, during)
-    assert seen.layers == []
+    assert recorder.layers == []
     encoder.train()
-    with attachment.observed(seen):
+    with attachment.observed(recorder):
         encoder(X)
-    assert seen.layers == [(0, 2), (1, 2)]
+    assert recorder.layers == [(0, 2), (1, 2)]
 
 
 def test_after_looking_nothing_is_left_behind() -> None:
-    own, model = F.scaled_dot_product_attention, Projected(2).train()
-    with pytest.raises(RuntimeError, match="in between"), fused_attention_observed(model, ["q_proj"], Seen()):
+    original_attention, model = F.scaled_dot_product_attention, ProjectedAttention(2).train()
+    with (
+        pytest.raises(RuntimeError, match="in between"),
+        fused_attention_observed(model, ["q_proj"], LayerRecorder()),
+    ):
         raise RuntimeError("in between")
-    assert F.scaled_dot_product_attention is own
+    assert F.scaled_dot_product_attention is original_attention
     assert not model.q_proj._forward_pre_hooks and not model._forward_hooks
 
 
 def test_several_may_look_on_and_leave_in_any_order() -> None:
-    observers, first, second = Observers(), Seen(), Seen()
-    one, other = observers.joined(first), observers.joined(second)
+    observers, first, second = Observers(), LayerRecorder(), LayerRecorder()
+    first_context, second_context = observers.joined(first), observers.joined(second)
     q = X[:, None]
-    one.__enter__()
-    other.__enter__()
+    first_context.__enter__()
+    second_context.__enter__()
     observers.show(0, q, q)
-    one.__exit__(None, None, None)
+    first_context.__exit__(None, None, None)
     observers.show(1, q, q)
-    other.__exit__(None, None, None)
+    second_context.__exit__(None, None, None)
     assert not observers.present
     assert (first.layers, second.layers) == ([(0, 1)], [(0, 1), (1, 1)])

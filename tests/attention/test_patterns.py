@@ -20,7 +20,7 @@ from tests.attention.test_statistics import MASKS, B, H, K, Q, qk, rows, valid
 TOKENS = torch.tensor([[3, 5, 3, 3, 9, 5], [1, 2, 1, 2, 1, 7]])
 
 
-def named(pattern: str, i: int, j: int, tokens: list[int], first: int) -> bool:
+def names_key(pattern: str, i: int, j: int, tokens: list[int], first: int) -> bool:
     """Whether a pattern names key j for query i, in words of its definition."""
     return {
         "diagonal": j == i,
@@ -35,14 +35,14 @@ def named(pattern: str, i: int, j: int, tokens: list[int], first: int) -> bool:
 
 def scores(pattern: str, masking: dict[str, Any]) -> dict[tuple[int, int, int], float]:
     """The score of each query that has the choice, by example, head and query."""
-    seen = rows(*qk(), **masking)
-    found = {}
-    for (b, h, i), (keys, a) in seen.items():
-        first = min(key for other in range(Q) for key in [*seen[b, h, other][0], K])
-        inside = np.array([named(pattern, i, j, TOKENS[b].tolist(), first) for j in keys], dtype=bool)
+    visible_rows = rows(*qk(), **masking)
+    pattern_scores = {}
+    for (b, h, i), (keys, a) in visible_rows.items():
+        first = min(key for query in range(Q) for key in [*visible_rows[b, h, query][0], K])
+        inside = np.array([names_key(pattern, i, j, TOKENS[b].tolist(), first) for j in keys], dtype=bool)
         if 0 < inside.sum() < len(keys):
-            found[b, h, i] = (a[inside].sum() - inside.mean()) / (1 - inside.mean())
-    return found
+            pattern_scores[b, h, i] = (a[inside].sum() - inside.mean()) / (1 - inside.mean())
+    return pattern_scores
 
 
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
@@ -54,9 +54,9 @@ def test_a_score_is_the_weight_on_the_patterns_keys_above_chance(
     visible = visible_pairs(Q, K, **masking)
     score, counts = pattern_score(weights, pattern, visible, tokens_BK=TOKENS)
     expected = scores(pattern, masking)
-    assert {tuple(place) for place in counts.nonzero().tolist()} == set(expected)
-    for place in itertools.product(range(B), range(H), range(Q)):
-        assert score[place].item() == pytest.approx(expected.get(place, 0.0), abs=1e-12)
+    assert {tuple(index) for index in counts.nonzero().tolist()} == set(expected)
+    for index in itertools.product(range(B), range(H), range(Q)):
+        assert score[index].item() == pytest.approx(expected.get(index, 0.0), abs=1e-12)
 
 
 @pytest.mark.parametrize("masking", [MASKS["none"], MASKS["padding and causal"]])
@@ -66,9 +66,11 @@ def test_the_metric_is_the_mean_over_queries_that_have_the_choice(
 ) -> None:
     metric = PatternScore(H, pattern=pattern, average="none")
     metric.update(attention_weights(*qk(), **masking), **masking, valid_BQ=valid())
-    kept = {place: value for place, value in scores(pattern, masking).items() if valid()[place[0], place[2]]}
+    valid_scores = {
+        index: value for index, value in scores(pattern, masking).items() if valid()[index[0], index[2]]
+    }
     for head in range(H):
-        expected = np.mean([value for (_, h, _), value in kept.items() if h == head])
+        expected = np.mean([value for (_, h, _), value in valid_scores.items() if h == head])
         assert metric.compute()[0, head].item() == pytest.approx(expected, rel=2e-6)
 
 
@@ -77,10 +79,10 @@ def test_the_monitor_follows_patterns_of_position() -> None:
     monitor.update(0, 0, *qk(), is_causal=True)
     report = monitor.report()
     for pattern in set(POSITION_PATTERNS) - {"next_token"}:
-        kept = scores(pattern, {"is_causal": True})
-        for head, each in enumerate(report.of(pattern)):
-            expected = np.mean([value for place, value in kept.items() if place[1] == head])
-            assert each.last == pytest.approx(expected)
+        pattern_scores = scores(pattern, {"is_causal": True})
+        for head, history in enumerate(report.of(pattern)):
+            expected = np.mean([value for index, value in pattern_scores.items() if index[1] == head])
+            assert history.last == pytest.approx(expected)
     assert report.of("next_token") == ()
 
 
@@ -99,10 +101,12 @@ def test_a_head_that_does_nothing_else_has_one_and_a_uniform_head_zero(pattern: 
 
 def test_queries_are_where_they_are_said_to_be() -> None:
     weights = attention_weights(*qk())
-    whole, _ = pattern_score(weights, "induction", tokens_BK=TOKENS)
-    place = torch.tensor([2, 5])
-    some, _ = pattern_score(weights[:, :, place], "induction", position_Q=place, tokens_BK=TOKENS)
-    assert torch.equal(some, whole[:, :, place])
+    full_scores, _ = pattern_score(weights, "induction", tokens_BK=TOKENS)
+    positions = torch.tensor([2, 5])
+    partial_scores, _ = pattern_score(
+        weights[:, :, positions], "induction", position_Q=positions, tokens_BK=TOKENS
+    )
+    assert torch.equal(partial_scores, full_scores[:, :, positions])
 
 
 def keys_of(pattern: str, tokens: Tensor | None = None, window: int = 2) -> Tensor:

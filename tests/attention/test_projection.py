@@ -49,7 +49,7 @@ class Block(nn.Module):
         return x + attended.transpose(1, 2).flatten(2)
 
 
-class Crossing(nn.Module):
+class CrossAttention(nn.Module):
     """Multi-head attention whose keys and values have other sizes, so that its weights are separate."""
 
     def __init__(self) -> None:
@@ -65,10 +65,10 @@ class Crossing(nn.Module):
 def encoder(**options) -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.2, batch_first=True, **options)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    for each in model.layers:
-        nn.init.xavier_uniform_(each.self_attn.in_proj_weight)
-        if each.self_attn.in_proj_bias is not None:
-            nn.init.normal_(each.self_attn.in_proj_bias)
+    for encoder_layer in model.layers:
+        nn.init.xavier_uniform_(encoder_layer.self_attn.in_proj_weight)
+        if encoder_layer.self_attn.in_proj_bias is not None:
+            nn.init.normal_(encoder_layer.self_attn.in_proj_bias)
     return model
 
 
@@ -80,7 +80,7 @@ MODELS = {
     ),
     "fused": lambda: nn.Sequential(*(Block({"qkv": nn.Linear(WIDTH, 3 * WIDTH)}) for _ in range(2))),
     "fused Conv1D": lambda: nn.Sequential(*(Block({"c_attn": Conv1D(3 * WIDTH, WIDTH)}) for _ in range(2))),
-    "other key and value": lambda: nn.Sequential(Crossing(), Crossing()),
+    "other key and value": lambda: nn.Sequential(CrossAttention(), CrossAttention()),
 }
 
 
@@ -92,11 +92,11 @@ def pair(request) -> tuple[nn.Module, nn.Module]:
     baked = copy.deepcopy(model)
     for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
         layer.scale_(factor)
-    tempered(model).set(FACTORS)
+    temper_model(model).set(FACTORS)
     return model, baked
 
 
-def tempered(model: nn.Module) -> Factors:
+def temper_model(model: nn.Module) -> Factors:
     layers = query_rows(model)
     factors = Factors(layers)
     temper(layers, factors)
@@ -114,27 +114,27 @@ def outputs(model: nn.Module, x: Tensor | None = None) -> Tensor:
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_it_is_the_baked_model(pair, training) -> None:
-    model, baked = (each.train(training) for each in pair)
+    model, baked = (network.train(training) for network in pair)
     assert torch.equal(outputs(model), outputs(baked))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_it_is_the_baked_model_without_gradients(pair, mode) -> None:
-    model, baked = (each.eval() for each in pair)
+    model, baked = (network.eval() for network in pair)
     with mode():
         assert torch.equal(outputs(model), outputs(baked))
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_it_is_the_baked_model_under_autocast(pair, training) -> None:
-    model, baked = (each.train(training) for each in pair)
+    model, baked = (network.train(training) for network in pair)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(outputs(model), outputs(baked))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_it_is_the_baked_model_in_other_types(pair, dtype) -> None:
-    model, baked = (each.eval().to(dtype) for each in pair)
+    model, baked = (network.eval().to(dtype) for network in pair)
     # To bake and then to round is not to round and then to bake.
     baked.load_state_dict(model.state_dict())
     for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
@@ -149,7 +149,7 @@ def test_gradients_are_those_of_the_temperature_written_into_the_forward() -> No
     expected = (0.25 * model(x)).square().sum()
     expected_grads = torch.autograd.grad(expected, list(model.parameters()))
     holder = nn.ModuleDict({"q_proj": model})
-    tempered(holder).set([0.25])
+    temper_model(holder).set([0.25])
     grads = torch.autograd.grad(holder["q_proj"](x).square().sum(), list(model.parameters()))
     torch.testing.assert_close(grads, expected_grads)
 
@@ -160,7 +160,7 @@ def test_masks_act_as_in_the_baked_model() -> None:
     baked = copy.deepcopy(model)
     for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
         layer.scale_(factor)
-    tempered(model).set(FACTORS)
+    temper_model(model).set(FACTORS)
     padded = torch.arange(TOKENS).expand(BATCH, TOKENS) >= torch.tensor([[7], [5], [3]])
     causal = nn.Transformer.generate_square_subsequent_mask(TOKENS, dtype=torch.bool)
     for options in ({"src_key_padding_mask": padded}, {"mask": causal}, {"mask": causal, "is_causal": True}):
@@ -179,7 +179,7 @@ def test_the_fast_path_of_the_encoder_gets_the_tempered_weights() -> None:
     plain = copy.deepcopy(model)
     for rows, factor in zip(query_rows(baked), FACTORS, strict=True):
         rows.scale_(factor)
-    tempered(model).set(FACTORS)
+    temper_model(model).set(FACTORS)
     padded = torch.arange(TOKENS).expand(BATCH, TOKENS) >= torch.tensor([[7], [5], [3]])
     with torch.no_grad(), torch.profiler.profile() as profile:
         result = model(batch(), src_key_padding_mask=padded)
@@ -194,7 +194,7 @@ def test_the_fast_path_of_multihead_attention_gets_the_tempered_weights() -> Non
     model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     baked = copy.deepcopy(model)
     query_rows(baked)[0].scale_(0.3)
-    tempered(model).set([0.3])
+    temper_model(model).set([0.3])
     x = batch()
     with torch.no_grad(), torch.profiler.profile() as profile:
         result = model(x, x, x, need_weights=False)[0]
@@ -208,7 +208,7 @@ def test_names_order_state_and_parameters_stay_as_they_are() -> None:
     names = [name for name, _ in model.named_parameters()]
     identities = [id(parameter) for parameter in model.parameters()]
     state = copy.deepcopy(model.state_dict())
-    tempered(model).set(FACTORS)
+    temper_model(model).set(FACTORS)
     assert [name for name, _ in model.named_parameters()] == names
     assert [id(parameter) for parameter in model.parameters()] == identities
     assert list(model.named_buffers()) == []
@@ -230,7 +230,7 @@ def test_a_state_that_is_loaded_is_tempered_too(pair, assign) -> None:
 
 def test_a_parameter_that_is_put_in_its_place_is_tempered_too() -> None:
     holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
-    tempered(holder).set([0.5])
+    temper_model(holder).set([0.5])
     weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
     holder["q_proj"].weight = weight
     assert dict(holder.named_parameters())["q_proj.weight"] is weight
@@ -257,7 +257,7 @@ def through_torch_save(model: nn.Module) -> nn.Module:
 def test_a_copy_is_tempered_as_the_original_was_and_on_its_own(pair, copied) -> None:
     model, baked = pair
     twin = copied(model)
-    assert [type(each) for each in twin.modules()] == [type(each) for each in model.modules()]
+    assert [type(module) for module in twin.modules()] == [type(module) for module in model.modules()]
     model_factors(model).set([1.0, 1.0])
     assert torch.equal(outputs(twin), outputs(baked))
 
@@ -265,13 +265,13 @@ def test_a_copy_is_tempered_as_the_original_was_and_on_its_own(pair, copied) -> 
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
 def test_a_copy_keeps_the_factors_exact(copied) -> None:
     holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)}).double()
-    tempered(holder).set([1 / 3])
+    temper_model(holder).set([1 / 3])
     assert torch.equal(copied(holder)["q_proj"].weight, holder["q_proj"]._parameters["weight"] * (1 / 3))
 
 
 def test_conversion_keeps_the_factors_exact() -> None:
     holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
-    factors = tempered(holder)
+    factors = temper_model(holder)
     factors.set([1 / 3])
     holder.to(torch.bfloat16).to(torch.float64)
     projection = holder["q_proj"]
@@ -280,7 +280,7 @@ def test_conversion_keeps_the_factors_exact() -> None:
 
 def test_on_another_device_the_factors_are_there_too() -> None:
     holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
-    tempered(holder).set([0.5])
+    temper_model(holder).set([0.5])
     assert holder.to("meta")["q_proj"].weight.device.type == "meta"
     holder.to_empty(device="cpu")
     nn.init.ones_(dict(holder.named_parameters())["q_proj.weight"])
@@ -289,7 +289,7 @@ def test_on_another_device_the_factors_are_there_too() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_it_compiles_to_one_graph_however_often_the_temperature_changes(pair, backend) -> None:
-    model, baked = (each.eval() for each in pair)
+    model, baked = (network.eval() for network in pair)
     factors = model_factors(model)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
@@ -304,12 +304,12 @@ def test_it_compiles_to_one_graph_however_often_the_temperature_changes(pair, ba
 
 
 def model_factors(model: nn.Module) -> Factors:
-    projection = next(each for each in model.modules() if isinstance(each, TemperedProjection))
+    projection = next(module for module in model.modules() if isinstance(module, TemperedProjection))
     return projection.__dict__["_tempopt_binding"].factors
 
 
 def test_functional_call_swaps_the_parameter_and_keeps_the_temperature(pair) -> None:
-    model, baked = (each.eval() for each in pair)
+    model, baked = (network.eval() for network in pair)
     state = {name: torch.rand_like(value) for name, value in model.named_parameters()}
     baked.load_state_dict(state)
     for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
@@ -320,7 +320,7 @@ def test_functional_call_swaps_the_parameter_and_keeps_the_temperature(pair) -> 
 def test_it_works_under_transforms_of_functions() -> None:
     models = [nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)}) for _ in range(3)]
     for model in models:
-        tempered(model).set([0.5])
+        temper_model(model).set([0.5])
     parameters, _ = stack_module_state([model["q_proj"] for model in models])
 
     x = batch()
@@ -340,10 +340,10 @@ def test_it_works_under_transforms_of_functions() -> None:
 def test_reset_parameters_initialises_the_parameters() -> None:
     model = nn.MultiheadAttention(WIDTH, HEADS)
     plain = copy.deepcopy(model)
-    tempered(model).set([0.5])
-    for each in (model, plain):
+    temper_model(model).set([0.5])
+    for network in (model, plain):
         torch.manual_seed(4)
-        each._reset_parameters()
+        network._reset_parameters()
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
@@ -357,16 +357,16 @@ def test_apply_initialises_the_parameters(initialise) -> None:
 
     model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH), "k_proj": nn.Linear(WIDTH, WIDTH)})
     plain = copy.deepcopy(model)
-    tempered(model).set([0.5])
-    for each in (model, plain):
+    temper_model(model).set([0.5])
+    for network in (model, plain):
         torch.manual_seed(4)
-        each.apply(apply)
+        network.apply(apply)
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
 def test_a_change_in_place_that_would_be_lost_is_refused_at_the_next_use() -> None:
     model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
-    tempered(model)
+    temper_model(model)
     nn.init.zeros_(model["q_proj"].weight)
     with pytest.raises(AttachError, match='"q_proj.weight" was changed in place, but what is read there'):
         model["q_proj"](batch())
@@ -382,7 +382,7 @@ def test_a_change_in_place_that_would_be_lost_is_refused_at_the_next_use() -> No
 )
 def test_a_change_of_data_that_would_be_lost_is_refused_at_the_next_use(write: Any) -> None:
     model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
-    tempered(model)
+    temper_model(model)
     assert copy.deepcopy(model)["q_proj"](batch()).shape == model["q_proj"](batch()).shape
     write(model["q_proj"])
     # a copy has lost nothing itself
@@ -394,7 +394,7 @@ def test_a_change_of_data_that_would_be_lost_is_refused_at_the_next_use(write: A
 
 def test_changing_the_temperature_between_forward_and_backward_is_refused() -> None:
     model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
-    factors = tempered(model)
+    factors = temper_model(model)
     loss = model["q_proj"](batch()).sum()
     factors.set([0.5])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -404,7 +404,7 @@ def test_changing_the_temperature_between_forward_and_backward_is_refused() -> N
 def test_restoring_gives_the_module_its_own_class_and_attributes() -> None:
     model = nn.MultiheadAttention(WIDTH, HEADS)
     attributes = set(vars(model))
-    tempered(model)
+    temper_model(model)
     assert type(model).__name__ == "TemperedMultiheadAttention"
     assert isinstance(model, nn.MultiheadAttention)
     restore(model)

@@ -35,8 +35,8 @@ class Attention(nn.Module):
         return 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        made = getattr(self, self.query)(x)
-        q, k, v = self.treat(self.heads(made)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
+        query = getattr(self, self.query)(x)
+        q, k, v = self.treat(self.heads(query)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
         weights = (q @ k.transpose(-1, -2) / 2.0 + self.bias(x, q, k)).softmax(-1)
         return x + self.out((weights @ v).transpose(1, 2).flatten(2))
 
@@ -52,7 +52,7 @@ class BiasOfContent(Attention):
         return q + self.content
 
 
-class Gated(Attention):
+class GatedAttention(Attention):
     """The query closes a gate as well."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class OtherQueries(Attention):
 
     def forward(self, x: Tensor) -> Tensor:
         every = super().forward(x)
-        q, k, v = (self.heads(each(x)) for each in (self.ask_first, self.k_proj, self.v_proj))
+        q, k, v = (self.heads(projection(x)) for projection in (self.ask_first, self.k_proj, self.v_proj))
         first = (q[:, :, :1] @ k.transpose(-1, -2)).softmax(-1) @ v
         return torch.cat([first.transpose(1, 2).flatten(2), every[:, 1:]], dim=1)
 
@@ -84,7 +84,7 @@ class Linear(Attention):
     """Attention without a softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.heads(each(x)) for each in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (self.heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         return x + (q @ (k.transpose(-1, -2) @ v)).transpose(1, 2).flatten(2)
 
 
@@ -114,16 +114,16 @@ class PositionBias(Attention):
         return self.positions.masked_fill(torch.ones(TOKENS, TOKENS).triu(1).bool(), -1e4)
 
 
-class Capped(Attention):
+class CappedAttention(Attention):
     """Logits with a cap behind them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.heads(each(x)) for each in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (self.heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         weights = (2.0 * torch.tanh(q @ k.transpose(-1, -2) / 2.0)).softmax(-1)
         return x + (weights @ v).transpose(1, 2).flatten(2)
 
 
-class Scaled(Attention):
+class ScaledAttention(Attention):
     """A model with a scale of its own, which it multiplies a part of its logits by that is no query's."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Scaled(Attention):
         self.positions = nn.Parameter(torch.randn(TOKENS, TOKENS))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.heads(each(x)) for each in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (self.heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         weights = ((q @ k.transpose(-1, -2) + self.positions) * self.scaling).softmax(-1)
         return x + (weights @ v).transpose(1, 2).flatten(2)
 
@@ -141,9 +141,9 @@ def batch() -> Tensor:
     return torch.randn(3, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def proven(model: nn.Module, **given: object) -> Attachment:
+def attach_and_prove(model: nn.Module, **options: object) -> Attachment:
     x = batch()
-    return attach(model, HOT, example=lambda: model(x), **given)
+    return attach(model, HOT, example=lambda: model(x), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -157,21 +157,21 @@ def _seed() -> None:
         (BiasOfContent, '"1.q_proj" acts in part only.*still depends on the tokens'),
         (OtherQueries, 'acts in only a part of "1"'),
         (HeadLeftOut, '"1.q_proj" acts in part only'),
-        (Scaled, '"1.q_proj" acts in part only.*own scale still acts'),
-        (Gated, '"1.q_proj" does not act as it should.*other ways than the weights of a softmax'),
+        (ScaledAttention, '"1.q_proj" acts in part only.*own scale still acts'),
+        (GatedAttention, '"1.q_proj" does not act as it should.*other ways than the weights of a softmax'),
         (Linear, '"1.q_proj" (reaches none of the softmaxes|does not act).*softmax'),
     ],
 )
 def test_a_temperature_that_acts_in_part_or_elsewhere_is_found(make, message) -> None:
     model = nn.Sequential(Attention(), make())
     with pytest.raises(AttachError, match=f"(?s){message}"):
-        proven(model)
+        attach_and_prove(model)
     assert type(model[0].q_proj) is nn.Linear
 
 
-@pytest.mark.parametrize("make", [PositionOfQuery, PositionBias, Capped])
+@pytest.mark.parametrize("make", [PositionOfQuery, PositionBias, CappedAttention])
 def test_what_is_added_by_position_and_what_caps_logits_is_as_it_should_be(make) -> None:
-    assert proven(nn.Sequential(Attention(), make())).tested
+    assert attach_and_prove(nn.Sequential(Attention(), make())).tested
 
 
 class FusedWithPositions(nn.Module):
@@ -190,7 +190,7 @@ class FusedWithPositions(nn.Module):
 
 
 def test_positions_that_a_fused_query_asks_for_are_tempered_with_it() -> None:
-    assert proven(nn.Sequential(FusedWithPositions())).tested
+    assert attach_and_prove(nn.Sequential(FusedWithPositions())).tested
 
 
 def test_attention_under_unknown_names_is_found_if_all_layers_were_meant() -> None:
@@ -198,8 +198,8 @@ def test_attention_under_unknown_names_is_found_if_all_layers_were_meant() -> No
     with pytest.raises(
         AttachError, match=r'attention in "1" \(Attention\) has no temperature.*layers=\[...\]'
     ):
-        proven(model)
-    assert proven(model, layers=["0"]).tested
+        attach_and_prove(model)
+    assert attach_and_prove(model, layers=["0"]).tested
 
 
 class Split(nn.Module):
@@ -215,7 +215,7 @@ class Split(nn.Module):
 
 
 def test_a_softmax_outside_of_the_module_that_makes_the_query_is_found() -> None:
-    assert proven(nn.Sequential(Split(), Split())).tested
+    assert attach_and_prove(nn.Sequential(Split(), Split())).tested
 
 
 class SplitWithBias(Split):
@@ -226,13 +226,13 @@ class SplitWithBias(Split):
 
 def test_a_part_is_found_there_as_well() -> None:
     with pytest.raises(AttachError, match="acts in part only"):
-        proven(nn.Sequential(Split(), SplitWithBias()))
+        attach_and_prove(nn.Sequential(Split(), SplitWithBias()))
 
 
 def test_what_cannot_be_seen_is_not_said_to_be_proven() -> None:
     class Opaque(Attention):
         def forward(self, x: Tensor) -> Tensor:
-            q, k, v = (self.heads(each(x)) for each in (self.q_proj, self.k_proj, self.v_proj))
+            q, k, v = (self.heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
             return torch._scaled_dot_product_attention_math(q, k, v)[0]
 
     model, x = Opaque(), batch()
@@ -242,7 +242,7 @@ def test_what_cannot_be_seen_is_not_said_to_be_proven() -> None:
         model,
         tempered,
         lambda values, grad=False: [model(x)],
-        lambda one, other: True,
+        lambda values, other_values: True,
         is_whole_model=True,
     ).proven
     # By the weights and by the way that the output goes it is tested all the same.
@@ -255,20 +255,20 @@ def test_what_cannot_be_seen_is_not_said_to_be_proven() -> None:
 )
 def test_a_frozen_forward_depends_on_no_logits_and_leaves_the_model_alone(make) -> None:
     model, x = make().eval(), batch()
-    given = (x, x, x) if isinstance(model, nn.MultiheadAttention) else (x,)
-    before = model(*given)
+    inputs = (x, x, x) if isinstance(model, nn.MultiheadAttention) else (x,)
+    before = model(*inputs)
     attachment = attach(model, {}, example=None)
 
-    def held() -> Tensor:
-        with frozen(model) as seen:
-            output = model(*given)
-        assert len(seen.softmaxes) == 1
+    def frozen_output() -> Tensor:
+        with frozen(model) as record:
+            output = model(*inputs)
+        assert len(record.softmaxes) == 1
         return output[0] if isinstance(output, tuple) else output
 
-    cold = held()
+    cold = frozen_output()
     attachment.use({"temperature_init": 16.0})
-    assert torch.equal(held(), cold)
+    assert torch.equal(frozen_output(), cold)
     attachment.detach()
-    after = model(*given)
+    after = model(*inputs)
     assert torch.equal(after[0], before[0])
     assert not model._forward_hooks and not model._forward_pre_hooks

@@ -28,7 +28,7 @@ def test_normalised_queries_and_keys_attend_by_their_angle() -> None:
     gains = [1.0, 5.0, 20.0]
     q_hat, k_hat = QueryKeyNorm(H, init_gain=gains).double()(q, k)
     out = tempered_attention(q_hat, k_hat, v, inverse_temperature=1 / 0.7, scale=1.0)
-    lengths = [np.linalg.norm(each.numpy(), axis=-1) for each in (q, k)]
+    lengths = [np.linalg.norm(tensor.numpy(), axis=-1) for tensor in (q, k)]
     cosines = np.einsum("bhqd,bhkd->bhqk", q.numpy(), k.numpy()) / (
         lengths[0][..., :, None] * lengths[1][..., None, :]
     )
@@ -88,7 +88,7 @@ def test_keys_may_have_fewer_heads_than_queries() -> None:
 
 
 def test_the_norm_has_the_gradient_of_its_formula() -> None:
-    q, k, _ = (each[:1, :, :3].requires_grad_() for each in qkv())
+    q, k, _ = (tensor[:1, :, :3].requires_grad_() for tensor in qkv())
     assert torch.autograd.gradcheck(QueryKeyNorm(H, init_gain=4.0).double(), (q, k))
 
 

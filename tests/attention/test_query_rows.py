@@ -113,8 +113,8 @@ def test_a_pattern_chooses_among_the_layers() -> None:
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(WIDTH, HEADS, 32), 3, enable_nested_tensor=False
     )
-    chosen = query_rows(encoder, ["*.2.self_attn", "layers.0"])
-    assert [layer.name for layer in chosen] == ["layers.0.self_attn", "layers.2.self_attn"]
+    layers = query_rows(encoder, ["*.2.self_attn", "layers.0"])
+    assert [layer.name for layer in layers] == ["layers.0.self_attn", "layers.2.self_attn"]
 
 
 def test_a_pattern_can_give_a_projection_of_any_name() -> None:
@@ -165,7 +165,7 @@ def shared_parameter() -> nn.Module:
     return model
 
 
-def parametrized() -> nn.Module:
+def parametrized_projection() -> nn.Module:
     model = separate()
     parametrizations.orthogonal(model.q_proj)
     return model
@@ -204,7 +204,7 @@ def adapter_around() -> nn.Module:
     return Attention({"q_proj": nn.ModuleDict({"base_layer": nn.Linear(WIDTH, WIDTH)})})
 
 
-def quantised() -> nn.Module:
+def quantised_projection() -> nn.Module:
     model = separate()
     model.q_proj.weight = nn.Parameter(torch.zeros(WIDTH, WIDTH, dtype=torch.int8), requires_grad=False)
     return model
@@ -214,13 +214,13 @@ def quantised() -> nn.Module:
     ("make", "message"),
     [
         (shared_parameter, '"q_proj.weight" is shared by q_proj.weight, k_proj.weight'),
-        (parametrized, '"q_proj.weight" is not a parameter but computed from others'),
+        (parametrized_projection, '"q_proj.weight" is not a parameter but computed from others'),
         (weight_normed, '"q_proj.weight" is not a parameter but computed from others'),
         (pruned_bias, '"q_proj.bias" is not a parameter but computed from others'),
         (parametrized_multihead, '"in_proj_weight" is not a parameter but computed from others'),
         (adapter_inside, '"q_proj" (Adapted) has more than a weight and a bias: lora_A'),
         (adapter_around, '"q_proj" is a ModuleDict; a temperature can be put on nn.Linear'),
-        (quantised, '"q_proj.weight" is quantised (torch.int8)'),
+        (quantised_projection, '"q_proj.weight" is quantised (torch.int8)'),
         (
             lambda: Attention({"qkv": nn.Linear(WIDTH, 24)}),
             "has 24 features and not 48, three times its input",

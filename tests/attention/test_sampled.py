@@ -52,7 +52,7 @@ def test_all_queries_give_the_mean_itself_without_error(masking: dict[str, Any],
     q, k = qk()
     valid = torch.arange(Q) < torch.tensor([[10], [4], [0]]) if padded else None
     mean, error = sampled_entropy(q, k, num_queries=1000, valid_BQ=valid, **masking)
-    expected = [each.mean() for each in population(q, k, valid, **masking)]
+    expected = [head_entropies.mean() for head_entropies in population(q, k, valid, **masking)]
     torch.testing.assert_close(mean, torch.stack(expected))
     assert torch.equal(error, torch.zeros(H, dtype=torch.float64))
 
@@ -62,8 +62,8 @@ def test_the_mean_is_unbiased_and_the_standard_error_is_its_spread(masking: dict
     q, k = qk()
     generator = torch.Generator().manual_seed(0)
     draws = [sampled_entropy(q, k, num_queries=8, generator=generator, **masking) for _ in range(400)]
-    means, errors = (torch.stack(each) for each in zip(*draws, strict=True))
-    truth = torch.stack([each.mean() for each in population(q, k, **masking)])
+    means, errors = (torch.stack(column) for column in zip(*draws, strict=True))
+    truth = torch.stack([head_entropies.mean() for head_entropies in population(q, k, **masking)])
     spread = means.std(dim=0)
     assert bool(((means.mean(dim=0) - truth).abs() < 4 * spread / math.sqrt(400)).all())
     torch.testing.assert_close(errors.square().mean(dim=0).sqrt(), spread, rtol=0.15, atol=0)
@@ -73,11 +73,11 @@ def test_the_mean_is_unbiased_and_the_standard_error_is_its_spread(masking: dict
 
 
 def test_sampling_follows_its_generator_and_has_no_gradient() -> None:
-    q, k = (each.requires_grad_() for each in qk(torch.bfloat16))
-    first, again = (
+    q, k = (tensor.requires_grad_() for tensor in qk(torch.bfloat16))
+    first, second = (
         sampled_entropy(q, k, num_queries=5, generator=torch.Generator().manual_seed(7)) for _ in range(2)
     )
-    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[0], second[0])
     assert first[0].dtype == torch.float32
     assert not first[0].requires_grad
 

@@ -38,7 +38,7 @@ class Block(nn.Module):
         return x + self.out(attended.transpose(1, 2).flatten(2))
 
 
-class Fused(nn.Module):
+class FusedAttention(nn.Module):
     """Fused attention that may keep query, key and value head by head."""
 
     def __init__(self, *, interleaved: bool) -> None:
@@ -60,8 +60,8 @@ def batch() -> Tensor:
 
 
 def prove(model: nn.Module, x: Tensor | None = None) -> None:
-    given = batch() if x is None else x
-    attach(model, HOT).self_test(lambda: model(given))
+    inputs = batch() if x is None else x
+    attach(model, HOT).self_test(lambda: model(inputs))
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ MODELS = {
         nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 3, enable_nested_tensor=False
     ),
     "separate": lambda: nn.Sequential(Block(), Block()),
-    "fused": lambda: nn.Sequential(Fused(interleaved=False), Fused(interleaved=False)),
+    "fused": lambda: nn.Sequential(FusedAttention(interleaved=False), FusedAttention(interleaved=False)),
 }
 
 
@@ -152,7 +152,7 @@ def test_a_layer_that_the_forward_does_not_use_is_refused_with_its_name() -> Non
 
 
 def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> None:
-    class Cached(nn.Linear):
+    class CachedLinear(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             # What is kept from the first call on is neither tempered nor baked later.
             if "kept" not in vars(self):
@@ -160,12 +160,12 @@ def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> 
             return x @ (self.kept + 0.1 * self._parameters["weight"]).T
 
     with pytest.raises(AttachError, match=r'"0.q_proj" does not act as it should'):
-        prove(nn.Sequential(Block(query=Cached(WIDTH, WIDTH))))
+        prove(nn.Sequential(Block(query=CachedLinear(WIDTH, WIDTH))))
 
 
 def test_fused_projections_that_are_interleaved_are_found_out() -> None:
     with pytest.raises(AttachError, match=r'layer "qkv" does not act.*three equal blocks'):
-        prove(Fused(interleaved=True))
+        prove(FusedAttention(interleaved=True))
 
 
 def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:
@@ -242,7 +242,7 @@ def test_the_model_is_left_as_it_was(training) -> None:
     assert all(map(torch.equal, model.parameters(), before.parameters()))
     assert all(map(torch.equal, model.buffers(), before.buffers()))
     assert all(map(torch.equal, (parameter.grad for parameter in model.parameters()), grads))
-    assert [each.training for each in model.modules()] == [each.training for each in before.modules()]
+    assert [module.training for module in model.modules()] == [module.training for module in before.modules()]
     assert model.count == before.count
     assert torch.equal(model.total, before.total)
     assert torch.equal(torch.get_rng_state(), states[0])

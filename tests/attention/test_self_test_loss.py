@@ -26,13 +26,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
-            each.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for each in (self.query(x), self.k_proj(x), self.v_proj(x))
+            tensor.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for tensor in (self.query(x), self.k_proj(x), self.v_proj(x))
         )
         return x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
-class Ignoring(Attention):
+class IgnoringAttention(Attention):
     """Its query is made of the parameter, past the temperature."""
 
     def query(self, x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Inverse(Attention):
         return F.linear(x, plain * plain / self.q_proj.weight)
 
 
-class Normed(Attention):
+class NormedAttention(Attention):
     """QK-norm."""
 
     def query(self, x: Tensor) -> Tensor:
@@ -62,9 +62,9 @@ class Twice(Attention):
         self.ask = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        once = super().forward(x)
-        q, k, v = (each(x) for each in (self.ask, self.k_proj, self.v_proj))
-        return once + F.scaled_dot_product_attention(q, k, v)
+        output = super().forward(x)
+        q, k, v = (projection(x) for projection in (self.ask, self.k_proj, self.v_proj))
+        return output + F.scaled_dot_product_attention(q, k, v)
 
 
 class Block(nn.Module):
@@ -98,18 +98,21 @@ def prove(*blocks: nn.Module, tokens: int = 7) -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (Ignoring, r"attention.q_proj\" does not act as it should: the output is not that of"),
+        (IgnoringAttention, r"attention.q_proj\" does not act as it should: the output is not that of"),
         (Inverse, r"attention.q_proj\" does not act as it should: the output is not that of"),
-        (Normed, r"attention.q_proj\" did not move the output. Its query may be normalised.*\(QK-norm\)"),
+        (
+            NormedAttention,
+            r"attention.q_proj\" did not move the output. Its query may be normalised.*\(QK-norm\)",
+        ),
         (Twice, r"acts in only a part of \"body.*attention\""),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, 4])
-def test_a_fault_is_found_behind_a_loss_wherever_it_is(wrong: Any, reason: str, place: int) -> None:
+@pytest.mark.parametrize("block_index", [0, 1, 4])
+def test_a_fault_is_found_behind_a_loss_wherever_it_is(wrong: Any, reason: str, block_index: int) -> None:
     prove(*(Block(Attention()) for _ in range(5)))
     with pytest.raises(AttachError, match=reason) as refused:
-        prove(*(Block(wrong() if each == place else Attention()) for each in range(5)))
-    assert f'"body.{place}.' in str(refused.value)
+        prove(*(Block(wrong() if index == block_index else Attention()) for index in range(5)))
+    assert f'"body.{block_index}.' in str(refused.value)
 
 
 def test_attention_whose_output_goes_nowhere_is_refused_with_that_reason() -> None:
@@ -134,7 +137,7 @@ class Language(L.LightningModule):
         transformers = pytest.importorskip(
             "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
         )
-        tokens = {f"{each}_token_id": None for each in ("bos", "eos", "cls", "sep")}
+        tokens = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}
         if family == "ModernBert":
             config = transformers.ModernBertConfig(**sizes, pad_token_id=0, **tokens)
             self.model: Any = transformers.ModernBertForMaskedLM(config)
@@ -164,10 +167,10 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("family", "sizes"),
     [
-        *(pytest.param(*each, id=name) for name, each in SHAPES.items()),
+        *(pytest.param(*shape, id=name) for name, shape in SHAPES.items()),
         *(
-            pytest.param(*each, id=name, marks=[pytest.mark.long, pytest.mark.nightly])
-            for name, each in WHOLE.items()
+            pytest.param(*shape, id=name, marks=[pytest.mark.long, pytest.mark.nightly])
+            for name, shape in WHOLE.items()
         ),
     ],
 )

@@ -13,14 +13,14 @@ from tempopt.attention.analysis.patterns import PATTERNS, pattern_score
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
 from tempopt.attention.analysis.whole_model import specialisations
 from tempopt.errors import AttachError, UsageError
-from tests.attention.planted import PLANTED, Heads, planted, random_heads
+from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 
 
-def _seen(*layers: Heads) -> Specialisations:
-    seen = HeadSpecialisation()
+def specialisations_of(*layers: Heads) -> Specialisations:
+    specialisation = HeadSpecialisation()
     for layer, heads in enumerate(layers):
-        seen.update_weights(layer, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
-    return seen.report()
+        specialisation.update_weights(layer, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
+    return specialisation.report()
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -28,7 +28,9 @@ def _seen(*layers: Heads) -> Specialisations:
 @pytest.mark.parametrize("length", [32, 64])
 def test_each_planted_head_is_named_by_what_it_does(length: int, is_causal: bool, padded: bool) -> None:
     for seed in range(3):
-        names = _seen(planted(length=length, is_causal=is_causal, padded=padded, seed=seed)).names
+        names = specialisations_of(
+            planted_heads(length=length, is_causal=is_causal, padded=padded, seed=seed)
+        ).names
         for head, name in enumerate(PLANTED):
             impossible = is_causal and name == "next_token"
             expected = () if name == "content" or impossible else (name,)
@@ -50,13 +52,13 @@ def test_random_heads_are_named_in_no_more_models_than_is_stated() -> None:
             )
             for layer in range(2)
         ]
-        alarms += bool(_seen(*layers).names)
+        alarms += bool(specialisations_of(*layers).names)
     # at a rate of 1 %, five or more of a hundred have a chance of 0.3 %
     assert alarms < 5
 
 
 def test_scores_are_those_that_a_loop_counts() -> None:
-    heads = planted(length=12, inputs=2, is_causal=True, seed=5)
+    heads = planted_heads(length=12, inputs=2, is_causal=True, seed=5)
     visible = torch.ones(12, 12, dtype=torch.bool).tril()
     score, counts = pattern_score(heads.weights_BHQK, "previous_token", visible)
     for b in range(2):
@@ -70,23 +72,27 @@ def test_scores_are_those_that_a_loop_counts() -> None:
 
 
 def test_what_is_measured_has_its_reference_and_its_interval() -> None:
-    found = _seen(planted(length=32, seed=0))
-    assert found.inputs == 8
+    report = specialisations_of(planted_heads(length=32, seed=0))
+    assert report.inputs == 8
     for head, name in enumerate(PLANTED):
-        measures = found.of(0, head)
+        measures = report.of(0, head)
         assert set(PATTERNS) <= set(measures)
         # a head that is exactly uniform deviates in nothing that inputs could have in common
         assert ("positional" in measures) == (name != "uniform")
-        assert all(each.low <= each.score <= each.high for each in measures.values() if each.p is not None)
+        assert all(
+            head_measure.low <= head_measure.score <= head_measure.high
+            for head_measure in measures.values()
+            if head_measure.p is not None
+        )
         if name in PATTERNS:
             assert measures[name].value > 0.5 > measures[name].chance
-    assert len(found.rows()) == len(found.measures)
-    assert "previous_token" in str(found)
+    assert len(report.rows()) == len(report.measures)
+    assert "previous_token" in str(report)
 
 
 def test_one_input_has_no_interval() -> None:
     with pytest.raises(UsageError, match="Give at least two"):
-        _seen(planted(length=16, inputs=1, seed=0))
+        specialisations_of(planted_heads(length=16, inputs=1, seed=0))
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -99,16 +105,16 @@ def test_no_head_of_an_untrained_model_of_transformers_is_named(kind: str) -> No
         sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
         model = GPT2Model(GPT2Config(vocab_size=50, attn_implementation="eager", **sizes))
     batches = [torch.randint(50, (4, 32)) for _ in range(2)]
-    found = specialisations(
+    report = specialisations(
         model,
         batches,
         weights=lambda batch: model(batch, output_attentions=True).attentions,
         masking=lambda batch: {"is_causal": kind == "gpt2"},
         tokens=lambda batch: batch,
     )
-    assert found.inputs == 8
-    assert len({(each.layer, each.head) for each in found.measures}) == 8
-    assert found.names == {}
+    assert report.inputs == 8
+    assert len({(head_measure.layer, head_measure.head) for head_measure in report.measures}) == 8
+    assert report.names == {}
     assert model.training
 
 

@@ -20,24 +20,24 @@ from tempopt.attention.analysis.patterns import pattern_score
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
 from tempopt.attention.analysis.whole_model import specialisations
 from tempopt.errors import SpecError, UsageError
-from tests.attention.planted import PLANTED, Heads, planted, random_heads
+from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 
 
 def report_of(*batches: Heads) -> Specialisations:
-    seen = HeadSpecialisation()
+    specialisation = HeadSpecialisation()
     for heads in batches:
-        seen.update_weights(0, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
-    return seen.report()
+        specialisation.update_weights(0, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
+    return specialisation.report()
 
 
-def one_of(weights: Tensor, *, window: int = 2, **more: Any) -> Specialisations:
-    seen = HeadSpecialisation(window=window)
-    seen.update_weights(0, weights, **more)
-    return seen.report()
+def one_of(weights: Tensor, *, window: int = 2, **options: Any) -> Specialisations:
+    specialisation = HeadSpecialisation(window=window)
+    specialisation.update_weights(0, weights, **options)
+    return specialisation.report()
 
 
 def measure(report: Specialisations, name: str) -> list[HeadMeasure]:
-    return [each for each in report.measures if each.measure == name]
+    return [head_measure for head_measure in report.measures if head_measure.measure == name]
 
 
 def softmax_of(*logits: Tensor) -> Tensor:
@@ -48,12 +48,12 @@ def exact_chance(weights_BQK: np.ndarray, target_Q: np.ndarray) -> float:
     """The chance that random keys, the same in all inputs, get as much weight as those of the pattern."""
     mean_QK = weights_BQK.mean(axis=0)
     queries, keys = mean_QK.shape
-    reached = mean_QK[np.arange(queries), target_Q].sum()
+    pattern_weight = mean_QK[np.arange(queries), target_Q].sum()
     sums = [
         sum(mean_QK[i, j] for i, j in enumerate(places))
         for places in itertools.product(range(keys), repeat=queries)
     ]
-    return float(np.mean(np.array(sums) >= reached - 1e-12))
+    return float(np.mean(np.array(sums) >= pattern_weight - 1e-12))
 
 
 @pytest.mark.parametrize("sharp", [0.5, 2.0, 8.0])
@@ -80,10 +80,10 @@ def test_the_bound_holds_its_level_for_heads_that_follow_positions() -> None:
     logits = 12.0 * torch.randn(1, 1000, 8, 8, generator=draw)
     report = one_of(logits.softmax(dim=-1).expand(2, -1, -1, -1))
     for name in ("diagonal", "previous_token", "local"):
-        found = np.array([each.p for each in measure(report, name)])
-        assert found.min() < 0.5
+        p_values = np.array([head_measure.p for head_measure in measure(report, name)])
+        assert p_values.min() < 0.5
         for level in (0.01, 0.1):
-            assert (found <= level).mean() <= level
+            assert (p_values <= level).mean() <= level
 
 
 def test_the_same_choice_for_the_same_token_counts_once() -> None:
@@ -113,67 +113,71 @@ def test_a_uniform_head_is_one_beside_a_selective_one_only() -> None:
     assert one_of(softmax_of(flat, sharp)).names == {(0, 0): ("uniform",)}
     assert one_of(softmax_of(flat, flat, sharp)).names == {(0, 0): ("uniform",), (0, 1): ("uniform",)}
     assert one_of(softmax_of(slight, sharp)).names == {(0, 0): ("uniform",)}
-    for others in ((flat, slight), (flat, flat), (flat,), (0.3 * sharp, sharp)):
-        assert one_of(softmax_of(*others)).names == {}
+    for logits in ((flat, slight), (flat, flat), (flat,), (0.3 * sharp, sharp)):
+        assert one_of(softmax_of(*logits)).names == {}
 
 
 def test_uniformity_is_measured_beside_the_most_selective_head() -> None:
     draw = torch.Generator().manual_seed(0)
     weights = softmax_of(*(size * torch.randn(4, 12, 12, generator=draw) for size in (0.2, 1.0, 3.0)))
     gaps = 1.0 - scipy.stats.entropy(weights.numpy(), axis=-1).mean(axis=(0, 2)) / math.log(12)
-    for each in measure(one_of(weights), "uniform"):
-        assert each.value == pytest.approx(1.0 - gaps[each.head])
-        assert each.chance == pytest.approx(1.0 - gaps[2])
-        assert each.score == pytest.approx(1.0 - gaps[each.head] / gaps[2])
+    for head_measure in measure(one_of(weights), "uniform"):
+        assert head_measure.value == pytest.approx(1.0 - gaps[head_measure.head])
+        assert head_measure.chance == pytest.approx(1.0 - gaps[2])
+        assert head_measure.score == pytest.approx(1.0 - gaps[head_measure.head] / gaps[2])
 
 
 def test_a_score_has_scipys_t_interval_where_inputs_have_as_many_queries() -> None:
-    heads = planted(length=20, seed=0, size=1.0)
+    heads = planted_heads(length=20, seed=0, size=1.0)
     report = report_of(heads)
     for name, chance in (("diagonal", 1 / 20), ("first_token", 1 / 20), ("local", 0.235)):
         score, counts = pattern_score(heads.weights_BHQK, name)
         assert bool(counts.all())
         by_input = score.double().mean(dim=-1).numpy()
-        for each in measure(report, name):
-            assert each.chance == pytest.approx(chance)
-            if PLANTED[each.head] == "uniform":
+        for head_measure in measure(report, name):
+            assert head_measure.chance == pytest.approx(chance)
+            if PLANTED[head_measure.head] == "uniform":
                 continue
-            values = by_input[:, each.head]
+            values = by_input[:, head_measure.head]
             error = scipy.stats.sem(values)
             low, high = scipy.stats.t.interval(0.95, len(values) - 1, loc=values.mean(), scale=error)
-            assert (each.score, each.low, each.high) == pytest.approx((values.mean(), low, high), rel=1e-6)
+            assert (head_measure.score, head_measure.low, head_measure.high) == pytest.approx(
+                (values.mean(), low, high), rel=1e-6
+            )
 
 
 def test_queries_of_unlike_inputs_weigh_the_same() -> None:
-    heads = planted(length=20, seed=0, size=1.0, padded=True, is_causal=True)
+    heads = planted_heads(length=20, seed=0, size=1.0, padded=True, is_causal=True)
     visible = heads.masking["attn_mask"] & torch.ones(20, 20, dtype=torch.bool).tril()
     score, counts = pattern_score(heads.weights_BHQK, "local", visible)
     counts = counts & heads.masking["valid_BQ"].unsqueeze(1)
-    for each in measure(report_of(heads), "local"):
-        values = score[:, each.head][counts[:, each.head]]
-        assert each.score == pytest.approx(values.double().mean().item(), rel=1e-6)
+    for head_measure in measure(report_of(heads), "local"):
+        values = score[:, head_measure.head][counts[:, head_measure.head]]
+        assert head_measure.score == pytest.approx(values.double().mean().item(), rel=1e-6)
 
 
 def common_share(gaps: list[np.ndarray]) -> float:
     """What pairs of inputs have in common, over what each has with itself."""
-    pairs = [(one * other).sum() for one, other in itertools.permutations(gaps, 2)]
-    return float(np.mean(pairs) / np.mean([(each**2).sum() for each in gaps]))
+    pairs = [(gap * other_gap).sum() for gap, other_gap in itertools.permutations(gaps, 2)]
+    return float(np.mean(pairs) / np.mean([(gap**2).sum() for gap in gaps]))
 
 
 def test_the_positional_share_is_what_pairs_of_inputs_have_in_common() -> None:
     draw = torch.Generator().manual_seed(0)
     position, content = torch.randn(8, 8, generator=draw), torch.randn(6, 8, 8, generator=draw)
     weights = softmax_of(*(share * position + (1 - share) * content for share in (0.0, 0.3, 0.7, 1.0)))
-    found = measure(one_of(weights), "positional")
-    for head, each in enumerate(found):
-        assert each.score == pytest.approx(common_share([weights[b, head].numpy() - 1 / 8 for b in range(6)]))
-    assert found[3].score == pytest.approx(1.0)
-    assert found[0].low < 0.0 < found[0].high
+    measures = measure(one_of(weights), "positional")
+    for head, head_measure in enumerate(measures):
+        assert head_measure.score == pytest.approx(
+            common_share([weights[b, head].numpy() - 1 / 8 for b in range(6)])
+        )
+    assert measures[3].score == pytest.approx(1.0)
+    assert measures[0].low < 0.0 < measures[0].high
 
 
 def test_what_follows_position_is_told_from_what_follows_tokens() -> None:
-    report = report_of(planted(length=64, inputs=16, seed=0))
-    shares = {PLANTED[each.head]: each for each in measure(report, "positional")}
+    report = report_of(planted_heads(length=64, inputs=16, seed=0))
+    shares = {PLANTED[head_measure.head]: head_measure for head_measure in measure(report, "positional")}
     for name in ("diagonal", "previous_token", "next_token", "first_token"):
         assert shares[name].low > 0.9
     for name in ("same_token", "induction", "content"):
@@ -185,19 +189,21 @@ def test_the_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     draw = torch.Generator().manual_seed(0)
     position = torch.randn(12, 12, generator=draw)
 
-    def drawn(inputs: int) -> Tensor:
+    def draw_weights(inputs: int) -> Tensor:
         return softmax_of(position + 1.5 * torch.randn(inputs, 12, 12, generator=draw))
 
-    reports = [one_of(drawn(12)) for _ in range(400)]
-    whole = one_of(drawn(20_000))
+    reports = [one_of(draw_weights(12)) for _ in range(400)]
+    full_report = one_of(draw_weights(20_000))
     for name in ("positional", "local"):
-        [truth] = measure(whole, name)
-        held = [measure(each, name)[0].low <= truth.score <= measure(each, name)[0].high for each in reports]
-        assert 0.91 <= np.mean(held) <= 0.985
+        [truth] = measure(full_report, name)
+        hits = [
+            measure(report, name)[0].low <= truth.score <= measure(report, name)[0].high for report in reports
+        ]
+        assert 0.91 <= np.mean(hits) <= 0.985
 
 
 def test_batches_are_the_parts_of_one() -> None:
-    heads = planted(length=20, seed=0, padded=True)
+    heads = planted_heads(length=20, seed=0, padded=True)
     parts = [
         Heads(
             weights_BHQK=heads.weights_BHQK[part],
@@ -206,25 +212,31 @@ def test_batches_are_the_parts_of_one() -> None:
         )
         for part in (slice(0, 5), slice(5, 8))
     ]
-    whole, split = report_of(heads), report_of(*parts)
-    assert split.inputs == whole.inputs == 8
-    for one, other in zip(whole.measures, split.measures, strict=True):
-        assert (one.measure, one.head, one.named) == (other.measure, other.head, other.named)
-        if one.measure != "positional":
-            assert (one.score, one.low) == pytest.approx((other.score, other.low), rel=1e-9)
-            assert (one.p is None) == (other.p is None)
-            assert one.p is None or one.p == pytest.approx(other.p, rel=1e-9)
+    full_report, split_report = report_of(heads), report_of(*parts)
+    assert split_report.inputs == full_report.inputs == 8
+    for full_measure, split_measure in zip(full_report.measures, split_report.measures, strict=True):
+        assert (full_measure.measure, full_measure.head, full_measure.named) == (
+            split_measure.measure,
+            split_measure.head,
+            split_measure.named,
+        )
+        if full_measure.measure != "positional":
+            assert (full_measure.score, full_measure.low) == pytest.approx(
+                (split_measure.score, split_measure.low), rel=1e-9
+            )
+            assert (full_measure.p is None) == (split_measure.p is None)
+            assert full_measure.p is None or full_measure.p == pytest.approx(split_measure.p, rel=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_changes_no_name(dtype: torch.dtype) -> None:
-    heads = planted(length=48, seed=1)
+    heads = planted_heads(length=48, seed=1)
     half = Heads(weights_BHQK=heads.weights_BHQK.to(dtype), masking=heads.masking, tokens_BK=heads.tokens_BK)
     assert report_of(half).names == report_of(heads).names != {}
 
 
 def test_a_report_is_plain_values_and_a_table() -> None:
-    report = report_of(planted(length=20, seed=0))
+    report = report_of(planted_heads(length=20, seed=0))
     [first, *_] = json.loads(json.dumps(report.rows()))
     assert (first["measure"], first["named"]) == ("diagonal", True)
     assert report.of(3, 0) == {}
@@ -246,26 +258,28 @@ def test_a_tempered_module_shows_what_its_queries_and_keys_do() -> None:
     torch.manual_seed(0)
     model = AssociativeRecall(vocabulary=32, d_model=16, num_heads=4, temperature_init=0.5)
     batch = draw_recall(6, 8, vocabulary=32, generator=torch.Generator().manual_seed(0))
-    report = specialisations(model, [batch], tokens=lambda each: each.tokens_BN)
+    report = specialisations(model, [batch], tokens=lambda recall: recall.tokens_BN)
     assert report.names == {}
-    seen = HeadSpecialisation()
+    specialisation = HeadSpecialisation()
     with model.eval().observed(
-        lambda layer, q, k, **masking: seen.update(layer, q, k, tokens_BK=batch.tokens_BN, **masking)
+        lambda layer, q, k, **masking: specialisation.update(
+            layer, q, k, tokens_BK=batch.tokens_BN, **masking
+        )
     ):
         model(batch)
-    assert seen.report() == report
+    assert specialisation.report() == report
 
 
 def test_what_cannot_be_looked_at_is_said() -> None:
-    heads = planted(length=12, seed=0)
-    seen = HeadSpecialisation()
+    heads = planted_heads(length=12, seed=0)
+    specialisation = HeadSpecialisation()
     with pytest.raises(UsageError, match="Given 0 inputs"):
-        seen.report()
-    seen.update_weights(0, heads.weights_BHQK)
+        specialisation.report()
+    specialisation.update_weights(0, heads.weights_BHQK)
     with pytest.raises(UsageError, match=r"Given attention of 2 heads in layer 0, which had 9 before"):
-        seen.update_weights(0, heads.weights_BHQK[:, :2])
+        specialisation.update_weights(0, heads.weights_BHQK[:, :2])
     with pytest.raises(UsageError, match="sum to"):
-        seen.update_weights(1, 0.5 * heads.weights_BHQK)
+        specialisation.update_weights(1, 0.5 * heads.weights_BHQK)
     with pytest.raises(SpecError, match="window"):
         HeadSpecialisation(window=0)
     torch.manual_seed(0)

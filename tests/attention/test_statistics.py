@@ -128,7 +128,7 @@ def by_definition(name: str, padded: bool, masking: dict[str, Any]) -> np.ndarra
             values[h] += a[keys == i].tolist()
         else:
             values[h].append(DEFINITIONS[name](a, keys, i))
-    return np.array([np.mean(each) for each in values])
+    return np.array([np.mean(head_values) for head_values in values])
 
 
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
@@ -152,8 +152,8 @@ def test_statistics_are_finite_and_in_float32_however_sharp(name: str, dtype: to
     assert counts.shape == values.shape
 
 
-def probabilities(least: int = 2) -> st.SearchStrategy[list[float]]:
-    return st.lists(st.floats(0.001, 1.0), min_size=least, max_size=9)
+def probabilities(min_size: int = 2) -> st.SearchStrategy[list[float]]:
+    return st.lists(st.floats(0.001, 1.0), min_size=min_size, max_size=9)
 
 
 @given(probabilities())
@@ -170,14 +170,16 @@ def test_statistics_stay_within_their_bounds(raw: list[float]) -> None:
     assert value["jacobian_norm"] <= math.sqrt(0.5)
 
 
-@given(probabilities(least=3), st.randoms(use_true_random=False))
+@given(probabilities(min_size=3), st.randoms(use_true_random=False))
 def test_all_but_position_is_the_same_in_any_order_of_keys(raw: list[float], random: Any) -> None:
     a = torch.tensor(raw, dtype=torch.float64)[None, None, None] / sum(raw)
     order = list(range(len(raw)))
     random.shuffle(order)
     for name in sorted(set(DEFINITIONS) - {"locality"}):
-        here, there = (STATISTICS[name](attended(each))[0].item() for each in (a, a[..., order]))
-        assert here == pytest.approx(there, rel=1e-9, abs=1e-12)
+        value, shuffled_value = (
+            STATISTICS[name](attended(weights))[0].item() for weights in (a, a[..., order])
+        )
+        assert value == pytest.approx(shuffled_value, rel=1e-9, abs=1e-12)
 
 
 def test_hidden_keys_change_nothing() -> None:
@@ -221,9 +223,9 @@ def test_the_jacobian_norm_is_autograds_with_the_temperature_that_tutorials_leav
 
 
 def test_the_jacobian_norm_is_exact_where_one_weight_is_nearly_all() -> None:
-    rest = 1e-6
-    a = torch.tensor([1 - rest, rest])[None, None, None]
-    assert statistics.softmax_jacobian_norm(a).item() == pytest.approx(2 * rest, rel=1e-5)
+    residual = 1e-6
+    a = torch.tensor([1 - residual, residual])[None, None, None]
+    assert statistics.softmax_jacobian_norm(a).item() == pytest.approx(2 * residual, rel=1e-5)
 
 
 def test_saturation_is_0_for_equal_weights_and_1_for_one_key_at_any_length() -> None:
@@ -252,8 +254,8 @@ def test_uniform_attention_has_no_locality_at_any_length_where_that_of_tutorials
         uniform = torch.full((1, 1, n, n), 1 / n)
         assert statistics.locality(uniform).abs().max().item() < 1e-5
         causal = attention_weights(torch.zeros(1, 1, n, D), torch.zeros(1, 1, n, D), is_causal=True)
-        seen = visible_pairs(n, n, is_causal=True)
-        assert statistics.locality(causal, seen).abs().max().item() < 1e-5
+        visible = visible_pairs(n, n, is_causal=True)
+        assert statistics.locality(causal, visible).abs().max().item() < 1e-5
         shares.append(window_share(uniform))
     assert shares[0] > 0.5
     assert shares[1] < 0.03
@@ -271,11 +273,13 @@ def test_the_local_head_of_tutorials_is_hardly_local() -> None:
 
 
 def test_self_attention_leaves_out_queries_that_cannot_see_themselves() -> None:
-    weights, seen = statistics.self_attention(torch.full((1, 1, 3, 3), 1 / 3), ~torch.eye(3).bool())
-    assert not seen.any()
+    weights, visible = statistics.self_attention(torch.full((1, 1, 3, 3), 1 / 3), ~torch.eye(3).bool())
+    assert not visible.any()
     assert not weights.any()
-    other, seen = statistics.self_attention(torch.tensor([[[[0.2, 0.8]]]]), position_Q=torch.tensor([1]))
-    assert (other.item(), seen.item()) == (pytest.approx(0.8), True)
+    self_weight, visible = statistics.self_attention(
+        torch.tensor([[[[0.2, 0.8]]]]), position_Q=torch.tensor([1])
+    )
+    assert (self_weight.item(), visible.item()) == (pytest.approx(0.8), True)
 
 
 def plain_cosine(weights: Tensor) -> float:
@@ -292,8 +296,8 @@ def test_independent_heads_are_not_alike_though_their_plain_cosine_says_so(
 ) -> None:
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(16, 4, 16, 16, generator=generator)
-    seen = visible_pairs(16, 16, is_causal=is_causal)
-    weights = logits.masked_fill(~seen, -INF).softmax(dim=-1)
+    visible = visible_pairs(16, 16, is_causal=is_causal)
+    weights = logits.masked_fill(~visible, -INF).softmax(dim=-1)
     metric = HeadSimilarity(4)
     metric.update(weights, is_causal=is_causal)
     assert plain_cosine(weights) > looks
@@ -312,15 +316,15 @@ def test_the_chance_of_similarity_is_the_mean_over_all_orders_of_keys() -> None:
 
 def test_similarity_is_the_mean_over_the_other_heads() -> None:
     weights = attention_weights(*qk(), is_causal=True)
-    seen = torch.arange(1, Q + 1)
-    whole = statistics.head_similarity(weights, seen)
+    num_visible = torch.arange(1, Q + 1)
+    similarities = statistics.head_similarity(weights, num_visible)
     pairs = {
-        (h, g): statistics.head_similarity(weights[:, [h, g]], seen)[:, 0]
+        (h, g): statistics.head_similarity(weights[:, [h, g]], num_visible)[:, 0]
         for h, g in itertools.permutations(range(H), 2)
     }
     for h in range(H):
         mean = torch.stack([pairs[h, g] for g in range(H) if g != h]).mean(dim=0)
-        torch.testing.assert_close(whole[:, h], mean)
+        torch.testing.assert_close(similarities[:, h], mean)
 
 
 def test_one_head_has_no_similarity_and_that_is_said_where_tutorials_return_nan() -> None:

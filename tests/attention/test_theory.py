@@ -14,7 +14,7 @@ THEORY = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="
 Array = NDArray[np.float64]
 
 
-def said(text: str) -> bool:
+def page_says(text: str) -> bool:
     """Return whether the page says it, wherever its lines break."""
     return text in " ".join(THEORY.split())
 
@@ -32,9 +32,9 @@ def test_attention_is_a_kernel_smoother_of_bandwidth_tau_root_d() -> None:
     kernel = np.exp(-(np.linalg.norm(k - q, axis=1) ** 2) / (2 * tau * math.sqrt(d)))
     np.testing.assert_allclose(attended, kernel @ v / kernel.sum(), rtol=1e-10)
     # at d = 64 and τ = 1, beside the distance of a query and a key of unit variance
-    assert math.sqrt(math.sqrt(64)) == pytest.approx(2.83, abs=0.005) and said("σ = 2.83")
+    assert math.sqrt(math.sqrt(64)) == pytest.approx(2.83, abs=0.005) and page_says("σ = 2.83")
     far = np.linalg.norm(draw.normal(size=(2000, 64)) - draw.normal(size=(2000, 64)), axis=1).mean()
-    assert far == pytest.approx(11.3, abs=0.1) and said("11.3 apart")
+    assert far == pytest.approx(11.3, abs=0.1) and page_says("11.3 apart")
 
 
 def test_keys_of_unlike_length_are_weighted_by_it() -> None:
@@ -50,13 +50,13 @@ def test_keys_of_unlike_length_are_weighted_by_it() -> None:
 @pytest.mark.parametrize("sd", [0.5, 1.0, 1.5])
 def test_gaussian_logits_take_half_their_variance_from_the_entropy(sd: float) -> None:
     draw = np.random.default_rng(2)
-    found = [entropy(special.softmax(sd * draw.normal(size=65_536))) for _ in range(20)]
-    assert np.mean(found) == pytest.approx(math.log(65_536) - sd**2 / 2, abs=0.03)
+    entropies = [entropy(special.softmax(sd * draw.normal(size=65_536))) for _ in range(20)]
+    assert np.mean(entropies) == pytest.approx(math.log(65_536) - sd**2 / 2, abs=0.03)
 
 
 def test_attention_condenses_where_the_spread_of_logits_passes_root_two_ln_n() -> None:
     critical = math.sqrt(2 * math.log(1024))
-    assert critical == pytest.approx(3.72, abs=0.005) and said("s = 3.72 for 1,024 keys")
+    assert critical == pytest.approx(3.72, abs=0.005) and page_says("s = 3.72 for 1,024 keys")
     draw = np.random.default_rng(3)
 
     def largest(sd: float) -> float:
@@ -76,7 +76,7 @@ def test_what_keeps_entropy_over_length_grows_as_the_root_of_ln_n() -> None:
 
     root = math.sqrt(math.log(1024) / math.log(64))
     linear = math.log(1024) / math.log(64)
-    assert (round(root, 2), round(linear, 2)) == (1.29, 1.67) and said("1.29") and said("1.67")
+    assert (round(root, 2), round(linear, 2)) == (1.29, 1.67) and page_says("1.29") and page_says("1.67")
     before = share(64, 1.0)
     assert share(1024, root) == pytest.approx(before, abs=0.01)
     assert share(1024, linear) < before - 0.05
@@ -104,21 +104,21 @@ def test_a_nat_of_rate_buys_tau_of_logit() -> None:
         return math.log(40) - entropy(weights), float(weights @ logits)
 
     for tau in (0.3, 1.0, 2.5):
-        (rate, logit), (more, higher) = at(tau * (1 + 1e-5)), at(tau * (1 - 1e-5))
-        assert (higher - logit) / (more - rate) == pytest.approx(tau, rel=1e-4)
+        (rate, logit), (options, higher) = at(tau * (1 + 1e-5)), at(tau * (1 - 1e-5))
+        assert (higher - logit) / (options - rate) == pytest.approx(tau, rel=1e-4)
 
 
 def test_information_about_the_query_is_bounded_by_what_entropy_leaves() -> None:
     draw = np.random.default_rng(6)
     n, queries = 64, 2000
     k = draw.normal(size=(n, 32))
-    told = []
+    information_values = []
     for tau in (4.0, 1.0, 0.25, 0.05):
         weights = special.softmax(draw.normal(size=(queries, 32)) @ k.T / (math.sqrt(32) * tau), axis=1)
-        information = entropy(weights.mean(axis=0)) - np.mean([entropy(each) for each in weights])
-        assert 0 <= information <= math.log(n) - np.mean([entropy(each) for each in weights]) + 1e-9
-        told.append(information)
-    assert told == sorted(told)
+        information = entropy(weights.mean(axis=0)) - np.mean([entropy(row) for row in weights])
+        assert 0 <= information <= math.log(n) - np.mean([entropy(row) for row in weights]) + 1e-9
+        information_values.append(information)
+    assert information_values == sorted(information_values)
 
 
 def test_the_price_that_a_pac_bayes_bound_likes_best_grows_with_the_root_of_the_data() -> None:
@@ -131,7 +131,7 @@ def test_the_price_that_a_pac_bayes_bound_likes_best_grows_with_the_root_of_the_
         best = optimize.minimize_scalar(bound, bounds=(1, 1e5), args=(m,), method="bounded")
         assert best.x == pytest.approx(math.sqrt(8 * m * complexity), rel=1e-3)
         assert round(math.sqrt(8 * m * complexity)) == price
-    assert said("206 for 1,000 items and 2,059 for 100,000")
+    assert page_says("206 for 1,000 items and 2,059 for 100,000")
 
 
 @pytest.mark.parametrize(("count", "optimism"), [(5, 1.16), (10, 1.54), (40, 2.16)])
@@ -140,7 +140,7 @@ def test_the_best_of_several_looks_better_than_it_is(count: int, optimism: float
         return float(count * x * stats.norm.pdf(x) * stats.norm.cdf(x) ** (count - 1))
 
     expected, _ = integrate.quad(density, -10, 10)
-    assert expected == pytest.approx(optimism, abs=0.005) and said(f"{optimism} for {count}")
+    assert expected == pytest.approx(optimism, abs=0.005) and page_says(f"{optimism} for {count}")
     draw = np.random.default_rng(count)
     assert draw.normal(size=(20_000, count)).max(axis=1).mean() == pytest.approx(expected, abs=0.02)
 
@@ -150,7 +150,7 @@ def test_the_place_of_the_best_of_a_parabola_is_off_by_the_root_of_the_noise_ove
     places = np.linspace(-2, 2, 401)
 
     def off(noise: float) -> float:
-        found = [places[(-(places**2) + noise * draw.normal(size=401)).argmax()] for _ in range(2000)]
-        return float(np.std(found))
+        best_places = [places[(-(places**2) + noise * draw.normal(size=401)).argmax()] for _ in range(2000)]
+        return float(np.std(best_places))
 
     assert off(0.4) / off(0.1) == pytest.approx(2.0, rel=0.1)

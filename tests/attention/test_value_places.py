@@ -21,7 +21,7 @@ def test_an_attribute_of_a_container_is_a_number_of_it() -> None:
 
 
 def test_a_property_that_rounds_to_32_bits_is_followed() -> None:
-    class Rounding(nn.Module):
+    class RoundingModule(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("kept", torch.tensor(0.5))
@@ -34,7 +34,7 @@ def test_a_property_that_rounds_to_32_bits_is_followed() -> None:
         def temperature(self, value: float) -> None:
             self.kept.fill_(value)
 
-    model = Rounding()
+    model = RoundingModule()
     with attach_value(model, "temperature", {"temperature_init": 0.3}) as attached:
         assert model.temperature == pytest.approx(0.3, rel=1e-6)
         attached.require_kept(as_found=True)
@@ -45,7 +45,7 @@ def test_a_property_that_rounds_to_32_bits_is_followed() -> None:
 
 
 def test_a_scripted_module_has_no_number_that_can_be_changed() -> None:
-    class Scripted(nn.Module):
+    class ScriptedModule(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.temperature = 0.5
@@ -54,6 +54,6 @@ def test_a_scripted_module_has_no_number_that_can_be_changed() -> None:
             return x / self.temperature
 
     with pytest.deprecated_call():
-        model = nn.ModuleDict({"loss": torch.jit.script(Scripted())})
+        model = nn.ModuleDict({"loss": torch.jit.script(ScriptedModule())})
     with pytest.raises(AttachError, match=r'"loss.temperature" is in TorchScript'):
         attach_value(model, "loss.temperature", {})

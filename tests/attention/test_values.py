@@ -99,7 +99,7 @@ PATHS = {
 }
 
 
-def held(model: Any, path: str) -> float:
+def value_at(model: Any, path: str) -> float:
     """Return what is at a path, walked in another way than tempopt's."""
     expression = path.replace(".options.temperature", ".options['temperature']")
     expression = expression.replace("steps.1", "steps[1]").replace("losses.0", "losses[0]")
@@ -114,18 +114,18 @@ def model() -> Model:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_number_follows_the_schedule_from_what_was_found(model: Model, path: str) -> None:
-    transform, found = PATHS[path]
-    before = held(model, path)
+    transform, initial_tau = PATHS[path]
+    before = value_at(model, path)
     attachment = attach_value(model, path, COSINE, transform=transform)  # type: ignore[arg-type]
-    assert attachment.found == pytest.approx(found, rel=1e-6)
+    assert attachment.found == pytest.approx(initial_tau, rel=1e-6)
     for progress in (0.0, 0.3, 1.0):
         attachment.set_progress(progress)
         tau = 0.05 + (attachment.found - 0.05) * (1 + math.cos(math.pi * progress)) / 2
         expected = {"identity": tau, "inverse": 1 / tau, "log_inverse": math.log(1 / tau)}[transform]
-        assert held(model, path) == pytest.approx(expected, rel=1e-6)
+        assert value_at(model, path) == pytest.approx(expected, rel=1e-6)
         assert attachment.temperatures == pytest.approx((tau,), rel=1e-12)
     attachment.detach()
-    assert held(model, path) == before
+    assert value_at(model, path) == before
 
 
 @given(
@@ -193,9 +193,12 @@ def test_it_follows_a_buffer_that_a_conversion_has_replaced(model: Model) -> Non
 
 def test_it_is_copied_and_pickled_with_its_model(model: Model) -> None:
     attachment = attach_value(model, "criterion.temperature", COSINE)
-    for other, same in (copy.deepcopy((model, attachment)), pickle.loads(pickle.dumps((model, attachment)))):
-        same.set_progress(1.0)
-        assert other.criterion.temperature == 0.05
+    for copied_model, copied_attachment in (
+        copy.deepcopy((model, attachment)),
+        pickle.loads(pickle.dumps((model, attachment))),
+    ):
+        copied_attachment.set_progress(1.0)
+        assert copied_model.criterion.temperature == 0.05
         assert model.criterion.temperature == 0.5
 
 
@@ -234,7 +237,7 @@ def test_a_number_that_does_not_keep_what_is_written_is_refused_and_left_as_it_w
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("parameters", "error", "message"),
     [
         ({"layer_ratio": 2.0}, AttachError, r"layer_ratio=2.0 is about layers, lengths or attention"),
         ({"entropy_lambda": 0.1}, AttachError, r"entropy_lambda=0.1 is about layers"),
@@ -244,10 +247,10 @@ def test_a_number_that_does_not_keep_what_is_written_is_refused_and_left_as_it_w
     ],
 )
 def test_parameters_that_a_number_cannot_follow_are_refused(
-    model: Model, given: dict[str, Any], error: type[Exception], message: str
+    model: Model, parameters: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        attach_value(model, "criterion.temperature", given)
+        attach_value(model, "criterion.temperature", parameters)
     attach_value(model, "criterion.temperature", COSINE)
 
 
@@ -284,9 +287,9 @@ def test_what_was_detached_sets_nothing(model: Model) -> None:
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("criterion")])
 def test_the_self_test_sees_each_number_that_the_loss_reads(model: Model, path: str) -> None:
     x = torch.randn(4, 4)
-    before = held(model, path)
+    before = value_at(model, path)
     attachment = attach_value(model, path, {}, transform=PATHS[path][0], loss=lambda: model(x))  # type: ignore[arg-type]
-    assert held(model, path) == before
+    assert value_at(model, path) == before
     assert isinstance(attachment, ValueAttachment)
 
 
@@ -317,9 +320,9 @@ def test_the_self_test_refuses_a_loss_that_tells_nothing(model: Model) -> None:
 
 
 def test_the_self_test_names_a_loss_that_is_no_number(model: Model) -> None:
-    with pytest.raises(AttachError) as caught:
+    with pytest.raises(AttachError) as excinfo:
         attach_value(model, "criterion.tau", {}, loss=lambda: model(torch.full((4, 4), math.nan)))
-    assert str(caught.value) == (
+    assert str(excinfo.value) == (
         "The loss of one batch or its gradient is NaN at the temperature 0.5, so it cannot be told whether "
         '"criterion.tau" moves it. Give it weights and a batch that train.'
     )
@@ -328,15 +331,15 @@ def test_the_self_test_names_a_loss_that_is_no_number(model: Model) -> None:
 def test_a_temperature_that_cancels_but_for_rounding_is_not_read(model: Model) -> None:
     x = torch.randn(4, 4)
 
-    def cancelled() -> torch.Tensor:
+    def cancelled_logits() -> torch.Tensor:
         return model.encoder(x) / model.criterion.temperature * model.criterion.temperature
 
     def loss() -> torch.Tensor:
-        return model.losses[0](cancelled()) + cancelled().sum()
+        return model.losses[0](cancelled_logits()) + cancelled_logits().sum()
 
-    plain = cancelled()
+    plain = cancelled_logits()
     model.criterion.temperature = 0.7
-    assert not torch.equal(cancelled(), plain)
+    assert not torch.equal(cancelled_logits(), plain)
     with pytest.raises(
         AttachError, match=r'but for rounding at the .*: nothing reads "criterion.temperature'
     ):
@@ -357,9 +360,9 @@ def test_a_number_of_numpy_is_one_and_is_given_back_as_it_was(model: Model, kind
 @pytest.mark.parametrize("table", [np.linspace(0.04, 0.07, 30), torch.linspace(0.04, 0.07, 30), [0.04] * 30])
 def test_a_table_of_temperatures_over_epochs_is_told_from_a_number(model: Model, table: Any) -> None:
     model.criterion.temp_schedule = table
-    with pytest.raises(AttachError) as caught:
+    with pytest.raises(AttachError) as excinfo:
         attach_value(model, "criterion.temp_schedule", {})
-    assert str(caught.value) == (
+    assert str(excinfo.value) == (
         '"criterion.temp_schedule" is a table of 30 numbers, not one real number. What is read from a table '
         "by step or epoch is a schedule of the module's own: have the module read one attribute in its "
         "place, and give the path of that."
@@ -389,7 +392,7 @@ def test_codes_that_are_sampled_straight_through_move_by_their_gradient_alone() 
 
 
 def test_a_loss_that_keeps_statistics_in_a_buffer_is_tested_and_left_as_it_was() -> None:
-    class Centred(nn.Module):
+    class CentredLoss(nn.Module):
         """As DINO's loss, whose centre moves with every batch."""
 
         def __init__(self) -> None:
@@ -403,7 +406,7 @@ def test_a_loss_that_keeps_statistics_in_a_buffer_is_tested_and_left_as_it_was()
             return -(target * x.log_softmax(-1)).sum()
 
     torch.manual_seed(0)
-    loss, x = Centred(), torch.randn(8, 4)
+    loss, x = CentredLoss(), torch.randn(8, 4)
     attach_value(loss, "teacher_temp", COSINE, loss=lambda: loss(x))
     assert torch.equal(loss.center, torch.zeros(4))
 
@@ -443,8 +446,8 @@ def test_the_scale_of_clip_and_the_temperature_of_wav2vec2_are_read_in_training(
     )
     nn.init.normal_(quantizer.codevectors)
     states = torch.randn(1, 6, 8)
-    given = {"schedule": "exponential", "temperature_final": 0.5}
-    assert attach_value(quantizer, "temperature", given, loss=lambda: quantizer(states)[0]).found == 2.0
+    schedule = {"schedule": "exponential", "temperature_final": 0.5}
+    assert attach_value(quantizer, "temperature", schedule, loss=lambda: quantizer(states)[0]).found == 2.0
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0])
@@ -471,11 +474,11 @@ def test_the_best_constant_moves_with_a_factor_inside_of_the_loss(transform: str
 
     def best(loss: Loss) -> float:
         attachment = attach_value(loss, "number", {}, transform=transform)  # type: ignore[arg-type]
-        found = {}
+        losses = {}
         for tau in torch.logspace(-1.5, 1.5, 601).tolist():
             attachment.set_temperatures([tau])
-            found[tau] = float(loss())
-        return min(found, key=found.__getitem__)
+            losses[tau] = float(loss())
+        return min(losses, key=losses.__getitem__)
 
     assert best(Loss(factor)) == pytest.approx(best(Loss(1.0)) / factor, rel=0.02)
 

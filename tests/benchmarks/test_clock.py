@@ -11,7 +11,7 @@ from benchmarks.recorded.world import Training
 from benchmarks.simulated.clock import Job, simulate
 
 
-class Made:
+class FakeWorld:
     """A world of three rungs in which a training's value is its parameter, whatever the seed."""
 
     rungs = (10, 30, 60)
@@ -39,41 +39,41 @@ class Halving:
         return Job((self.number, False), {"x": self.number}, seed=self.number)
 
     def report(self, job: Job, step: int, value: float) -> Any:
-        number, again = job.handle
+        number, is_retry = job.handle
         self.heard.append((number, step, value))
-        return "end" if number % 2 and step == 30 and not again else "go on"
+        return "end" if number % 2 and step == 30 and not is_retry else "go on"
 
     def end(self, job: Job, value: float | None) -> None:
         self.ends[job.handle[0]] = value
         if value is None:
             self.paused.append(job.handle[0])
 
-    def selected(self) -> Any:
+    def best_set(self) -> Any:
         complete = [number for number, value in self.ends.items() if value is not None]
         return {"x": max(complete)} if complete else None
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_search_pays_for_the_steps_that_it_trains(workers: int) -> None:
-    made: list[Halving] = []
+    strategies: list[Halving] = []
 
     def make() -> Halving:
-        made.append(Halving(resumes=False))
-        return made[-1]
+        strategies.append(Halving(resumes=False))
+        return strategies[-1]
 
-    trace = simulate(Made(), make, budget=600, workers=workers, seed=0)  # type: ignore[arg-type]
-    ended = made[0].ends
-    assert all(value == (None if number % 2 else number) for number, value in ended.items())
-    spent = sum(30 if number % 2 else 60 for number in ended)
-    assert 600 <= spent < 600 + 60 * workers
-    assert trace.steps[-1] <= spent
-    assert trace.ended_early == [bool(each["x"] % 2) for each in trace.asked]
-    assert (1, 10, 0.25) in made[0].heard and (1, 30, 0.5) in made[0].heard
+    trace = simulate(FakeWorld(), make, budget=600, workers=workers, seed=0)  # type: ignore[arg-type]
+    ends = strategies[0].ends
+    assert all(value == (None if number % 2 else number) for number, value in ends.items())
+    num_steps = sum(30 if number % 2 else 60 for number in ends)
+    assert 600 <= num_steps < 600 + 60 * workers
+    assert trace.steps[-1] <= num_steps
+    assert trace.ended_early == [bool(params["x"] % 2) for params in trace.asked]
+    assert (1, 10, 0.25) in strategies[0].heard and (1, 30, 0.5) in strategies[0].heard
 
 
 def test_what_was_trained_before_is_paid_for_once() -> None:
     tuner = Halving(resumes=True)
-    trace = simulate(Made(), lambda: tuner, budget=600, workers=1, seed=0)  # type: ignore[arg-type]
+    trace = simulate(FakeWorld(), lambda: tuner, budget=600, workers=1, seed=0)  # type: ignore[arg-type]
     complete = [number for number, value in tuner.ends.items() if value is not None]
     # one at a time: each is trained to its end before the next one is begun
     assert complete == list(range(1, len(complete) + 1))

@@ -10,17 +10,32 @@ import pytest
 
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.simulated import results
-from benchmarks.simulated.table import at, crossing, curve, decided, end_of_best_peer, interval, ratio
+from benchmarks.simulated.table import (
+    cost_of_verdict,
+    crossing,
+    curve,
+    end_of_best_peer,
+    interval,
+    ratio,
+    share_at,
+)
 
 
-class _Marked:
+class _MarkedWorld:
     def __init__(self, mark: str) -> None:
         self.mark = mark
 
 
 def _result(**fields: Any) -> dict[str, Any]:
-    same = {"task": "digits", "tuner": "a", "repetition": 0, "see": "final", "budget": 40, "workers": 4}
-    return {**same, "world": "now", "steps": [1.0], "share": [0.5], **fields}
+    fields_base = {
+        "task": "digits",
+        "tuner": "a",
+        "repetition": 0,
+        "see": "final",
+        "budget": 40,
+        "workers": 4,
+    }
+    return {**fields_base, "world": "now", "steps": [1.0], "share": [0.5], **fields}
 
 
 @pytest.fixture
@@ -30,40 +45,42 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_packed_is_known_and_what_is_run_again_counts(lines: Path) -> None:
-    worlds: Any = {"digits": _Marked("now")}
+    worlds: Any = {"digits": _MarkedWorld("now")}
     results.keep(_result(), lines)
     results.keep(_result(repetition=1), lines)
-    before = results.known(lines)
+    results_before = results.load_results(lines)
     results.pack(worlds, lines)
     assert not lines.exists()
-    assert results.known(lines) == before
+    assert results.load_results(lines) == results_before
     results.keep(_result(share=[0.75]), lines)
-    assert [each["share"] for each in results.known(lines)] == [[0.75], [0.5]]
+    assert [result["share"] for result in results.load_results(lines)] == [[0.75], [0.5]]
 
 
 def test_results_of_another_world_do_not_count(lines: Path) -> None:
     for world in ("before", "now"):
         results.keep(_result(world=world, tuner=world), lines)
     results.keep(_result(task="max_retrieval"), lines)
-    worlds: Any = {"digits": _Marked("now")}
-    assert [each["tuner"] for each in results.of_worlds(worlds, lines)] == ["now"]
+    worlds: Any = {"digits": _MarkedWorld("now")}
+    assert [result["tuner"] for result in results.of_worlds(worlds, lines)] == ["now"]
 
 
 def test_repetitions_that_chose_our_defaults_do_not_count_for_us(lines: Path) -> None:
     for tuner in ("Optuna TPE", "tempopt", "tempopt, no pruning"):
         for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY):
             results.keep(_result(tuner=tuner, repetition=repetition), lines)
-    worlds: Any = {"digits": _Marked("now")}
-    counted = {(each["tuner"], each["repetition"]) for each in results.of_worlds(worlds, lines)}
+    worlds: Any = {"digits": _MarkedWorld("now")}
+    counted_keys = {(result["tuner"], result["repetition"]) for result in results.of_worlds(worlds, lines)}
     peers = {("Optuna TPE", repetition) for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY)}
-    assert counted == peers | {(tuner, results.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")}
+    assert counted_keys == peers | {
+        (tuner, results.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")
+    }
     assert len(results.of_worlds(worlds, lines, first=0)) == 9
 
 
 def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
-    rows = results.known(Path("nowhere"))
+    rows = results.load_results(Path("nowhere"))
     assert {row["task"] for row in rows} <= set(TASKS)
-    assert len({results.which(row) for row in rows}) == len(rows)
+    assert len({results.result_key(row) for row in rows}) == len(rows)
     assert all(r["repetition"] >= results.CHOSEN_BY for r in rows if r["tuner"].startswith(results.OURS))
     for row in rows:
         assert row["steps"] == sorted(row["steps"])
@@ -72,7 +89,7 @@ def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
 
 def test_a_selection_counts_from_when_it_was_made() -> None:
     result = _result(steps=[1.5, 3.0], share=[0.25, 0.75])
-    assert [at(result, spent) for spent in (1.0, 1.5, 2.5, 3.0, 9.0)] == [0.0, 0.25, 0.25, 0.75, 0.75]
+    assert [share_at(result, cost) for cost in (1.0, 1.5, 2.5, 3.0, 9.0)] == [0.0, 0.25, 0.25, 0.75, 0.75]
     np.testing.assert_array_equal(curve([result], 2), [[0.0, 0.0, 0.25, 0.25]])
 
 
@@ -100,6 +117,6 @@ def test_the_ratio_is_to_the_first_peer_that_has_what_the_best_one_has_in_the_en
 
 def test_a_verdict_costs_pairs_until_its_interval_is_half_the_gain() -> None:
     # all of the gain from the first half training on; 2 * t(0.975, n - 1) * 0.1 / sqrt(n) <= 0.2 at n = 7
-    total, begun = decided(np.ones((3, 10)), 0.4, 0.1)
-    assert (total, begun) == (2 * 7 + 0.5, 0.5)
-    assert decided(np.zeros((3, 10)), 0.4, 0.1)[0] == np.inf
+    total, verdict_cost = cost_of_verdict(np.ones((3, 10)), 0.4, 0.1)
+    assert (total, verdict_cost) == (2 * 7 + 0.5, 0.5)
+    assert cost_of_verdict(np.zeros((3, 10)), 0.4, 0.1)[0] == np.inf

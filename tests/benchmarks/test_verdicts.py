@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from scipy.stats import binomtest
 
-from benchmarks.false_positives import CLAIMS, claimed, with_named
+from benchmarks.false_positives import CLAIMS, list_claims, with_named
 from benchmarks.recorded.world import World
 from benchmarks.simulated import judged, judgement
 from benchmarks.simulated.judged import Cell
 from benchmarks.simulated.luck import PAIR
-from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import world_of
 from benchmarks.verdict_runs import STUDIES, table_cells
 from tempopt.confirmation.evaluations import evaluations
@@ -34,9 +34,9 @@ def record() -> dict[str, object]:
 
 def test_a_study_of_two_rounds_has_two_verdicts_on_fresh_seeds() -> None:
     world = world_of("level-3")
-    study = Whole(world, with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none"))
-    found = list(study.rounds(2, 4))
-    assert [verdict and verdict.round for verdict in found] == [0, 1]
+    study = StudySimulation(world, with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none"))
+    verdicts = list(study.rounds(2, 4))
+    assert [verdict and verdict.round for verdict in verdicts] == [0, 1]
     assert sum(row.kind == "search" for row in study.rows) == 10
     seeds = [{row.seed for row in study.rows if (row.kind, row.round) == ("confirm", n)} for n in (0, 1)]
     assert seeds[0] and seeds[1] and not seeds[0] & seeds[1]
@@ -45,45 +45,51 @@ def test_a_study_of_two_rounds_has_two_verdicts_on_fresh_seeds() -> None:
 def test_everything_that_a_verdict_asks_to_measure_is_measured() -> None:
     world = world_of("inference-80")
     spec = with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none")
-    study = Whole(world, spec)
+    study = StudySimulation(world, spec)
     verdict = study.run()
     assert verdict is not None and verdict.inference_only is not None
     winner = winner_of(study.rows, spec) or {}
     for row in study.rows:
         if row.kind in ("choose", "confirm"):
-            asked = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
-            names = {each.name for each in asked}
-            measured = {each.name for each in study.measurements if each.ticket_id == row.id}
-            assert measured == names
+            planned_evaluations = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
+            names = {evaluation.name for evaluation in planned_evaluations}
+            measured_names = {
+                measurement.name for measurement in study.measurements if measurement.ticket_id == row.id
+            }
+            assert measured_names == names
 
 
 def test_what_is_enqueued_is_tried_first() -> None:
     world = world_of("null-1")
-    wanted = {"temperature_init": 0.5, "schedule": "constant", "lr": 0.003}
-    study = Whole(world, with_study(world.spec, trials=4, enqueue=[wanted], sampler="random", pruner="none"))
-    first = next(study.searched())
-    assert wanted.items() <= (first.parameters or {}).items()
+    enqueued_params = {"temperature_init": 0.5, "schedule": "constant", "lr": 0.003}
+    study = StudySimulation(
+        world, with_study(world.spec, trials=4, enqueue=[enqueued_params], sampler="random", pruner="none")
+    )
+    first = next(study.train_search())
+    assert enqueued_params.items() <= (first.parameters or {}).items()
 
 
 def test_a_study_is_the_same_twice(record: dict[str, object]) -> None:
     # as text: a p-value that is not there is nan, which equals nothing
-    first, again = (json.dumps({**each, "seconds": 0}) for each in (record, _CELL.study(3)))
-    assert again == first
+    first, second_record = (
+        json.dumps({**study_record, "seconds": 0}) for study_record in (record, _CELL.study(3))
+    )
+    assert second_record == first
 
 
 def test_a_record_has_every_answer_with_its_truth(record: dict) -> None:
     assert len(record["verdicts"]) == 2
     for verdict in record["verdicts"]:
-        answers = {each["name"]: each for each in verdict["answers"]}
-        known = {"total", "over_baseline", "over_twin", "inference_only"}
-        assert {name for name, each in answers.items() if each.get("truth") is not None} >= known
-        for each in (answers[name] for name in known):
-            assert each["held"] == (each["low"] <= each["truth"] <= each["high"])
+        answers = {answer["name"]: answer for answer in verdict["answers"]}
+        answer_names = {"total", "over_baseline", "over_twin", "inference_only"}
+        assert {name for name, answer in answers.items() if answer.get("truth") is not None} >= answer_names
+        for answer in (answers[name] for name in answer_names):
+            assert answer["held"] == (answer["low"] <= answer["truth"] <= answer["high"])
         # where temperature does nothing, neither does another one at the end, nor is a twin worse
         assert answers["inference_only"]["truth"] == answers["over_twin"]["truth"] == 0
         # constants are compared with once a gain is shown
         assert answers["total"]["shown"] or "against_constant" not in answers
-        assert {each["kind"] for each in verdict["runs"]} >= {"search", "choose", "confirm"}
+        assert {run_count["kind"] for run_count in verdict["runs"]} >= {"search", "choose", "confirm"}
 
 
 def test_records_outlive_the_script_and_a_line_that_was_cut_off(record: dict, tmp_path: Path) -> None:
@@ -91,12 +97,14 @@ def test_records_outlive_the_script_and_a_line_that_was_cut_off(record: dict, tm
     judged.keep(record, lines)
     with lines.open("a") as file:
         file.write('{"world": "null-3", "tri')
-    assert judged.which(record) in {judged.which(each) for each in judged.known(lines)}
+    assert judged.record_key(record) in {
+        judged.record_key(stored_record) for stored_record in judged.load_records(lines)
+    }
 
 
 def test_what_learned_temperatures_gain_and_what_is_recommended_is_recorded() -> None:
     record = Cell(world="two-level-3@4", trials=10, rounds=1, sampler="random", explain=True).study(3)
-    answers = {each["name"]: each for each in record["verdicts"][0]["answers"]}
+    answers = {answer["name"]: answer for answer in record["verdicts"][0]["answers"]}
     assert answers["total"]["shown"] and answers["recommends"]["shown"]
     assert answers["against_constant"]["truth"] is not None
     half, winner = answers["learned"]["truth"], answers["over_baseline"]["truth"]
@@ -108,16 +116,22 @@ def test_what_learned_temperatures_gain_and_what_is_recommended_is_recorded() ->
 @pytest.mark.parametrize("name", ["null-3", "two-3", "schedule-3"])
 def test_learned_temperatures_change_no_other_answer(name: str) -> None:
     world = world_of(name)
-    found = []
-    for learned in (True, False):
-        how = {"seed": 4, "trials": 8, "explain": True, "learned": learned, **sampled_by("random")}
-        study = Whole(world, with_study(world.spec, **how))
+    verdict_parts = []
+    for is_learned in (True, False):
+        study_settings = {
+            "seed": 4,
+            "trials": 8,
+            "explain": True,
+            "learned": is_learned,
+            **sampled_by("random"),
+        }
+        study = StudySimulation(world, with_study(world.spec, **study_settings))
         verdict = study.run()
-        assert verdict is not None and (verdict.learned is not None) == learned
-        found.append((str(dataclasses.replace(verdict, learned=None, parts=())), verdict.parts))
+        assert verdict is not None and (verdict.learned is not None) == is_learned
+        verdict_parts.append((str(dataclasses.replace(verdict, learned=None, parts=())), verdict.parts))
     # as text: an interval that is not there is nan, which equals nothing
-    (with_learned, parts), (without, other_parts) = found
-    assert with_learned == without
+    (with_learned, parts), (verdict_without, other_parts) = verdict_parts
+    assert with_learned == verdict_without
     # a winner of a single part has nothing to explain but what is learned
     assert str(other_parts) == str(parts) if len(parts) > 1 else not other_parts
 
@@ -132,18 +146,18 @@ def test_claims_where_nothing_is_to_be_gained_are_as_rare_as_is_allowed() -> Non
 
 @pytest.mark.parametrize("task", ["max_retrieval", "digits"])
 def test_recorded_trainings_with_named_temperatures_make_a_study_without_differences(task: str) -> None:
-    world = World(task, shuffled=True)
+    world = World(task, is_shuffled=True)
     spec = with_named(world.spec)
     assert spec.temperatures.keys() == {"contrast", "teacher"}
     counts = Counter[str]()
     for seed in range(6):
-        counts.update(claimed(world, with_study(spec, seed=seed, trials=6, **sampled_by("random"))))
+        counts.update(list_claims(world, with_study(spec, seed=seed, trials=6, **sampled_by("random"))))
     assert set(counts) <= set(CLAIMS)
     assert sum(counts.values()) < 4
     # what is learned is another training, and so is another temperature
     baseline = spec.parameters("baseline", {name: 0.003 for name in spec.other_names})
-    for changed in (learning(baseline, 1.0), {**baseline, "contrast.temperature_init": 0.7}):
-        assert any(world.train(changed, s).test != world.train(baseline, s).test for s in range(4))
+    for changed_params in (learning(baseline, 1.0), {**baseline, "contrast.temperature_init": 0.7}):
+        assert any(world.train(changed_params, s).test != world.train(baseline, s).test for s in range(4))
 
 
 def _of_readme() -> dict[str, list[str]]:
@@ -155,24 +169,24 @@ def _of_readme() -> dict[str, list[str]]:
 
 
 def test_readme_counts_the_runs_of_every_bundled_study() -> None:
-    told = _of_readme()
-    assert set(STUDIES) <= told.keys()
+    cells_by_study = _of_readme()
+    assert set(STUDIES) <= cells_by_study.keys()
     for name in ("clip_digits", "gumbel_digits", "distillation", "qk_norm_lm"):
-        assert told[name] == table_cells(load_spec(name))
+        assert cells_by_study[name] == table_cells(load_spec(name))
 
 
-def _made(seed: int, *shown: bool) -> dict:
-    answers = [{"name": "total", "shown": each} for each in shown]
-    verdicts = [{"answers": [each], "runs": [{"kind": "search", "runs": 20}]} for each in answers]
+def _make_record(seed: int, *is_shown: bool) -> dict:
+    answers = [{"name": "total", "shown": is_claimed} for is_claimed in is_shown]
+    verdicts = [{"answers": [answer], "runs": [{"kind": "search", "runs": 20}]} for answer in answers]
     cell = {"world": "null-0", "trials": 20, "rounds": 5, "sampler": "random", "explain": False}
     return {**cell, "seed": seed, "seconds": 1.0, "verdicts": verdicts}
 
 
 def test_a_claim_counts_from_the_verdict_on_that_made_it() -> None:
-    quiet = [_made(seed, *[False] * 5) for seed in range(97)]
-    loud = [_made(100, True, *[False] * 4), _made(101, False, False, True, False, False)]
-    records = [*quiet, *loud, _made(102, False, True, False, False, True)]
-    assert [judgement.by_then(records, "total", at) for at in (1, 2, 5)] == [1, 2, 3]
+    quiet = [_make_record(seed, *[False] * 5) for seed in range(97)]
+    loud = [_make_record(100, True, *[False] * 4), _make_record(101, False, False, True, False, False)]
+    records = [*quiet, *loud, _make_record(102, False, True, False, False, True)]
+    assert [judgement.by_then(records, "total", num_verdicts) for num_verdicts in (1, 2, 5)] == [1, 2, 3]
     line = next(line for line in judgement.tables(records) if line.startswith("| null-0"))
     p = binomtest(3, 100, 0.025, alternative="greater").pvalue
     assert f"| 1 (1.0%) | 2 (2.0%) | 3 (3.0%) | {p:.2g} |" in line

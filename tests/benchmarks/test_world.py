@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.recorded.make import known, table_path
+from benchmarks.recorded.make import recorded_rows, table_path
 from benchmarks.recorded.tasks import SEEDS, TASKS
 from benchmarks.recorded.world import World
 
@@ -22,47 +22,49 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def test_no_training_comes_to_what_none_can(world: World) -> None:
-    for seed, parameters in enumerate(world.drawn(4)[:_CONFIGURATIONS]):
+    for seed, parameters in enumerate(world.draw_sets(4)[:_CONFIGURATIONS]):
         training = world.train(parameters, seed)
         for values in (training.final, training.current, training.test):
             assert np.all((np.asarray(values) > 0) & (np.asarray(values) < 1))
 
 
 def test_a_training_is_the_same_whoever_asks(world: World) -> None:
-    parameters = world.drawn(4)[0]
-    one, other = world.train(parameters, 7), World(world.task).train(parameters, 7)
-    np.testing.assert_array_equal(one.final, other.final)
-    assert one.test == other.test
+    parameters = world.draw_sets(4)[0]
+    training, other_training = world.train(parameters, 7), World(world.task).train(parameters, 7)
+    np.testing.assert_array_equal(training.final, other_training.final)
+    assert training.test == other_training.test
 
 
 def test_the_truth_is_the_mean_over_seeds(world: World) -> None:
-    asked = world.drawn(4)[:_CONFIGURATIONS]
-    truth = world.truth(asked)
+    sets = world.draw_sets(4)[:_CONFIGURATIONS]
+    truth = world.truth(sets)
     # a seed of a world is a recorded one by chance, so each configuration is given others
     errors = [
-        world.train(each, 10 * place + seed).test - said
-        for place, (each, said) in enumerate(zip(asked, truth, strict=True))
+        world.train(params, 10 * index + seed).test - true_value
+        for index, (params, true_value) in enumerate(zip(sets, truth, strict=True))
         for seed in range(10)
     ]
     assert abs(np.mean(errors)) < 0.1 * np.std(errors)
 
 
 def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: World) -> None:
-    asked = world.drawn(4)[:_CONFIGURATIONS]
-    truth = world.truth(asked)
-    drawn = np.array(
-        [[world.train(each, seed).test for seed in range(k, k + SEEDS)] for k, each in enumerate(asked)]
+    sets = world.draw_sets(4)[:_CONFIGURATIONS]
+    truth = world.truth(sets)
+    simulated_values = np.array(
+        [[world.train(params, seed).test for seed in range(k, k + SEEDS)] for k, params in enumerate(sets)]
     )
-    rows = sorted((row for row in known(world.task) if row["outcome"] == "complete"), key=_configuration)
+    rows = sorted(
+        (row for row in recorded_rows(world.task) if row["outcome"] == "complete"), key=_configuration
+    )
     runs = [[row["test"] for row in group] for _, group in itertools.groupby(rows, _configuration)]
-    recorded = np.array([each for each in runs if len(each) == SEEDS])
+    recorded_values = np.array([run_values for run_values in runs if len(run_values) == SEEDS])
     for low, high in ((0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1)):
         bounds = np.quantile(truth, [low, high])
-        mine = drawn[(truth >= bounds[0]) & (truth <= bounds[1])]
-        mean = recorded.mean(axis=1)
-        theirs = recorded[(mean >= bounds[0]) & (mean <= bounds[1])]
-        assert len(theirs) >= 10
-        ratio = _deviation(mine) / _deviation(theirs)
+        simulated_subset = simulated_values[(truth >= bounds[0]) & (truth <= bounds[1])]
+        mean = recorded_values.mean(axis=1)
+        recorded_subset = recorded_values[(mean >= bounds[0]) & (mean <= bounds[1])]
+        assert len(recorded_subset) >= 10
+        ratio = _deviation(simulated_subset) / _deviation(recorded_subset)
         # where hardly any seed learns, runs of configurations that are less alike add to the noise
         assert 0.5 < ratio < 4.0, (low, high, ratio)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.recorded.tasks import at
+from benchmarks.recorded.tasks import value_at
 from benchmarks.simulated.luck import OWN, PAIR, SHARED, luck, of_seed
 from benchmarks.simulated.worlds import NAMES, Collapse, Made, world_of
 from tempopt.temperature import LR_RATIOS, learning, neutral
@@ -22,42 +22,53 @@ _ONE = {"temperature_init": 1.0, "schedule": "constant"}
 _DOWN = {"temperature_init": 2.0, "temperature_final": 0.5, "schedule": "linear"}
 
 
-def drawn(world: Made, count: int) -> list[dict[str, Any]]:
+def draw_params(world: Made, count: int) -> list[dict[str, Any]]:
     """Return parameter sets from everywhere in a world's space."""
     rng = np.random.default_rng(5)
     space = world.spec.space()
-    values = ({name: at(each, rng.random()) for name, each in space.items()} for _ in range(count))
-    return [world.spec.parameters("search", each) for each in values]
+    values = (
+        {name: value_at(distribution, rng.random()) for name, distribution in space.items()}
+        for _ in range(count)
+    )
+    return [world.spec.parameters("search", values) for values in values]
 
 
-def others(world: Made, **changed: Any) -> dict[str, Any]:
+def params_of_others(world: Made, **params: Any) -> dict[str, Any]:
     """Return other parameters that are not the best ones."""
-    return {name: 2e-3 if name == "lr" else 0.5 for name in world.other_names} | changed
+    return {name: 2e-3 if name == "lr" else 0.5 for name in world.other_names} | params
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_truth_is_the_mean_over_seeds(name: str) -> None:
     world = world_of(name)
-    for each in drawn(world, 2):
-        trained = [world.train(each, seed) for seed in range(_FEWER)]
-        for values in ([one.test for one in trained], [one.final[-1] for one in trained]):
+    for params in draw_params(world, 2):
+        trainings = [world.train(params, seed) for seed in range(_FEWER)]
+        for values in (
+            [training.test for training in trainings],
+            [training.final[-1] for training in trainings],
+        ):
             error = np.std(values, ddof=1) / math.sqrt(_FEWER)
-            assert abs(np.mean(values) - world.worth(each)) < 4 * error
+            assert abs(np.mean(values) - world.worth(params)) < 4 * error
 
 
 def test_runs_of_a_seed_differ_by_what_is_their_own() -> None:
     world = world_of("null-3")
-    one, other = drawn(world, 2)
-    pairs = np.array([[world.train(each, seed).test for each in (one, other)] for seed in range(_SEEDS)])
+    params, other_params = draw_params(world, 2)
+    pairs = np.array(
+        [
+            [world.train(set_params, seed).test for set_params in (params, other_params)]
+            for seed in range(_SEEDS)
+        ]
+    )
     assert np.std(pairs[:, 0], ddof=1) == pytest.approx(math.hypot(SHARED, OWN), rel=0.08)
     assert np.std(pairs[:, 0] - pairs[:, 1], ddof=1) == pytest.approx(PAIR, rel=0.08)
 
 
 def test_a_training_is_the_same_whoever_asks() -> None:
-    world, again = world_of("level-3"), dataclasses.replace(world_of("level-3"))
-    parameters = drawn(world, 1)[0]
-    np.testing.assert_array_equal(world.train(parameters, 7).final, again.train(parameters, 7).final)
-    assert world.train(parameters, 7).test == again.train(parameters, 7).test
+    world, world_copy = world_of("level-3"), dataclasses.replace(world_of("level-3"))
+    parameters = draw_params(world, 1)[0]
+    np.testing.assert_array_equal(world.train(parameters, 7).final, world_copy.train(parameters, 7).final)
+    assert world.train(parameters, 7).test == world_copy.train(parameters, 7).test
     assert world.train(parameters, 8).test != world.train(parameters, 7).test
 
 
@@ -76,33 +87,37 @@ def test_parameters_that_have_no_effect_change_nothing() -> None:
 )
 def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) -> None:
     world = world_of(name)
-    for each in drawn(world, 50):
-        assert world.worth(each) == world.worth(neutral(each)) == world.worth(learning(each, 10.0))
+    for params in draw_params(world, 50):
+        assert world.worth(params) == world.worth(neutral(params)) == world.worth(learning(params, 10.0))
         if world.attends:
-            assert world.worth(each, _COOL) == world.worth(each)
+            assert world.worth(params, _COOL) == world.worth(params)
 
 
 def test_a_random_place_costs_several_times_the_noise() -> None:
-    for name, least, most in (("null-1", 3, 12), ("null-3", 12, 30), ("weak-3", 2, 5)):
+    for name, min_ratio, max_ratio in (("null-1", 3, 12), ("null-3", 12, 30), ("weak-3", 2, 5)):
         world = world_of(name)
-        lost = [world.worth({**_ONE, "lr": 1e-4 * 100**0.4, "x1": 0.62, "x2": 0.45})]
-        lost -= world.truth(drawn(world, 500)).mean()
-        assert least * PAIR < lost[0] < most * PAIR
+        losses = [world.worth({**_ONE, "lr": 1e-4 * 100**0.4, "x1": 0.62, "x2": 0.45})]
+        losses -= world.truth(draw_params(world, 500)).mean()
+        assert min_ratio * PAIR < losses[0] < max_ratio * PAIR
 
 
-@pytest.mark.parametrize("by", ["ridge", "ridge-last"])
+@pytest.mark.parametrize("world_name", ["ridge", "ridge-last"])
 @pytest.mark.parametrize("plan", [_COOL, _DOWN, {"temperature_init": 4.0, "schedule": "constant"}])
-def test_on_a_ridge_the_learning_rate_makes_up_for_any_temperature(by: str, plan: dict[str, Any]) -> None:
-    world = world_of(by)
+def test_on_a_ridge_the_learning_rate_makes_up_for_any_temperature(
+    world_name: str, plan: dict[str, Any]
+) -> None:
+    world = world_of(world_name)
     end = {_COOL["temperature_init"]: 0.5, 2.0: 0.5, 4.0: 4.0}[plan["temperature_init"]]
     # a straight line from 2 to 0.5 has this mean of log τ, by its integral
     straight = (2 * math.log(2) - 0.5 * math.log(0.5) - 1.5) / 1.5
     mean = straight if plan is _DOWN else math.log(end)
-    by_place = 0.02 if plan is _DOWN and by == "ridge" else 1e-9
-    factor = end if by == "ridge-last" else math.exp(mean)
+    by_place = 0.02 if plan is _DOWN and world_name == "ridge" else 1e-9
+    factor = end if world_name == "ridge-last" else math.exp(mean)
     for lr in (3e-4, 1e-3):
-        tempered = world.worth({**plan, **others(world, lr=lr)})
-        assert tempered == pytest.approx(world.worth({**_ONE, **others(world, lr=lr * factor)}), abs=by_place)
+        tempered_value = world.worth({**plan, **params_of_others(world, lr=lr)})
+        assert tempered_value == pytest.approx(
+            world.worth({**_ONE, **params_of_others(world, lr=lr * factor)}), abs=by_place
+        )
 
 
 @pytest.mark.parametrize("name", ["ridge", "ridge-last", "moving", "flatter"])
@@ -113,18 +128,20 @@ def test_where_others_hang_on_temperature_the_best_is_the_same_for_each(name: st
     def best(plan: dict[str, Any]) -> float:
         """Return the best value along the line on which all others move as one, from where they are best."""
         base = {"lr": 0.4, "x1": 0.62, "x2": 0.45}
-        found = []
-        for place in places:
-            moved = {n: base[n] + (place - 0.5) * (n == "lr" or name == "moving") for n in world.other_names}
-            moved["lr"] = 1e-4 * 100 ** moved["lr"]
-            found.append(world.worth({**plan, **moved}))
-        return max(found)
+        values = []
+        for position in places:
+            params = {
+                n: base[n] + (position - 0.5) * (n == "lr" or name == "moving") for n in world.other_names
+            }
+            params["lr"] = 1e-4 * 100 ** params["lr"]
+            values.append(world.worth({**plan, **params}))
+        return max(values)
 
     values = [best(plan) for plan in (_ONE, _COOL, {**_COOL, "temperature_init": 4.0})]
     assert np.ptp(values) < 1e-4
     # and with the others left alone it is not
-    left = [world.worth({**plan, **others(world)}) for plan in (_ONE, _COOL)]
-    assert abs(left[0] - left[1]) > 1e-3
+    default_values = [world.worth({**plan, **params_of_others(world)}) for plan in (_ONE, _COOL)]
+    assert abs(default_values[0] - default_values[1]) > 1e-3
 
 
 def test_a_gain_is_as_large_as_it_was_asked() -> None:
@@ -137,14 +154,16 @@ def test_a_gain_is_as_large_as_it_was_asked() -> None:
                 "schedule": "linear",
                 "length_scaling": "log_n" if name == "length-3" else "none",
             }
-            gain = world.worth({**best, **others(world)}) - world.worth({**_ONE, **others(world)})
+            gain = world.worth({**best, **params_of_others(world)}) - world.worth(
+                {**_ONE, **params_of_others(world)}
+            )
             assert gain == pytest.approx(size * PAIR)
 
 
 def test_no_other_plan_gains_more() -> None:
     for name in ("level-0", "schedule-0", "length-0"):
         world = world_of(name)
-        assert world.truth(drawn(world, 2000)).max() <= world.worth(_ONE) + 2.0 * PAIR + 1e-12
+        assert world.truth(draw_params(world, 2000)).max() <= world.worth(_ONE) + 2.0 * PAIR + 1e-12
 
 
 def test_what_a_schedule_gains_no_constant_does() -> None:
@@ -156,37 +175,40 @@ def test_what_a_schedule_gains_no_constant_does() -> None:
 @pytest.mark.parametrize(("name", "share"), [("level-3", 0.0), ("inference-50", 0.5), ("inference-100", 1.0)])
 def test_evaluation_alone_reaches_its_share_of_the_gain(name: str, share: float) -> None:
     world = world_of(name)
-    baseline, winner = ({**plan, **others(world)} for plan in (_ONE, _COOL))
+    baseline, winner = ({**plan, **params_of_others(world)} for plan in (_ONE, _COOL))
     total = world.worth(winner) - world.worth(baseline)
     assert world.worth(baseline, _COOL) - world.worth(baseline) == pytest.approx(share * total, abs=1e-12)
-    asked = Evaluation(name="test:winner", on="test", temperature=dict(_COOL))
-    own = Evaluation(name="test", on="test")
-    gains = [world.measure(baseline, s, asked) - world.measure(baseline, s, own) for s in range(_SEEDS)]
+    evaluation = Evaluation(name="test:winner", on="test", temperature=dict(_COOL))
+    plain_evaluation = Evaluation(name="test", on="test")
+    gains = [
+        world.measure(baseline, s, evaluation) - world.measure(baseline, s, plain_evaluation)
+        for s in range(_SEEDS)
+    ]
     assert np.mean(gains) == pytest.approx(share * total, abs=4 * np.std(gains) / math.sqrt(_SEEDS))
 
 
 def test_measured_under_its_own_temperature_a_run_is_worth_what_it_came_to() -> None:
     world = world_of("level-3")
-    for seed, each in enumerate(drawn(world, 5)):
-        training = world.train(each, seed)
-        for at_ in ("final", "current"):
-            for on, value in (("test", training.test), ("validate", training.final[-1])):
-                asked = Evaluation(name="own", on=on, at=at_)  # type: ignore[arg-type]
-                assert world.measure(each, seed, asked) == pytest.approx(value, abs=1e-12)
+    for seed, params in enumerate(draw_params(world, 5)):
+        training = world.train(params, seed)
+        for moment in ("final", "current"):
+            for loader, value in (("test", training.test), ("validate", training.final[-1])):
+                evaluation = Evaluation(name="own", on=loader, at=moment)  # type: ignore[arg-type]
+                assert world.measure(params, seed, evaluation) == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize(("tau", "expected"), [(1.0, 0.25), (0.5, 0.05)])
 def test_runs_collapse_as_often_as_their_parameters_say(tau: float, expected: float) -> None:
     world = world_of("rescued")
     parameters = {**_ONE, "temperature_init": tau}
-    fell = [world.train(parameters, seed).test < 0.65 for seed in range(_SEEDS)]
-    assert np.mean(fell) == pytest.approx(expected, abs=4 * math.sqrt(expected / _SEEDS))
+    is_collapsed = [world.train(parameters, seed).test < 0.65 for seed in range(_SEEDS)]
+    assert np.mean(is_collapsed) == pytest.approx(expected, abs=4 * math.sqrt(expected / _SEEDS))
     assert world.worth(parameters) == pytest.approx(0.8 - 0.3 * expected)
 
 
 def test_nothing_is_to_be_gained_where_collapses_cost_more_than_temperature_gains() -> None:
     world = world_of("risky")
-    assert world.truth(drawn(world, 2000)).max() <= world.worth(_ONE) + 1e-12
+    assert world.truth(draw_params(world, 2000)).max() <= world.worth(_ONE) + 1e-12
     # though those that live do gain
     assert np.median([world.train({**_ONE, "temperature_init": 0.5}, s).test for s in range(200)]) > 0.81
 
@@ -194,32 +216,32 @@ def test_nothing_is_to_be_gained_where_collapses_cost_more_than_temperature_gain
 def test_a_run_that_collapsed_in_training_has_so_for_every_evaluation() -> None:
     world = Made(name="half", collapse=Collapse(at_one=0.5, at_best=0.5))
     for seed in range(50):
-        fell = world.train(_ONE, seed).test < 0.65
+        is_collapsed = world.train(_ONE, seed).test < 0.65
         for plan in (None, dict(_COOL)):
-            asked = Evaluation(name="any", on="test", temperature=plan)
-            assert (world.measure(_ONE, seed, asked) < 0.65) == fell
+            evaluation = Evaluation(name="any", on="test", temperature=plan)
+            assert (world.measure(_ONE, seed, evaluation) < 0.65) == is_collapsed
 
 
-def named(world: Made, contrast: float, teacher: float) -> dict[str, Any]:
+def named_params(world: Made, contrast: float, teacher: float) -> dict[str, Any]:
     """Return parameters at constant named temperatures, in ratio to those found."""
-    found = {name: section.as_found for name, section in world.spec.temperatures.items()}
+    as_found = {name: section.as_found for name, section in world.spec.temperatures.items()}
     ratios = {"contrast": contrast, "teacher": teacher}
-    levels = {f"{name}.temperature_init": ratio * found[name] for name, ratio in ratios.items()}
-    return world.spec.parameters("constant", {**levels, **others(world)})
+    levels = {f"{name}.temperature_init": ratio * as_found[name] for name, ratio in ratios.items()}
+    return world.spec.parameters("constant", {**levels, **params_of_others(world)})
 
 
 @pytest.mark.parametrize("name", ["two-level-0", "two-level-3"])
 def test_each_of_two_temperatures_gains_half(name: str) -> None:
     world = world_of(f"{name}@3")
-    at_found = world.worth(named(world, 1.0, 1.0))
-    assert world.worth(named(world, 0.5, 0.5)) - at_found == pytest.approx(3.0 * PAIR)
-    for one in ((0.5, 1.0), (1.0, 0.5)):
-        assert world.worth(named(world, *one)) - at_found == pytest.approx(1.5 * PAIR)
+    at_found = world.worth(named_params(world, 1.0, 1.0))
+    assert world.worth(named_params(world, 0.5, 0.5)) - at_found == pytest.approx(3.0 * PAIR)
+    for ratios in ((0.5, 1.0), (1.0, 0.5)):
+        assert world.worth(named_params(world, *ratios)) - at_found == pytest.approx(1.5 * PAIR)
 
 
 def test_learned_temperatures_have_their_share_of_the_gain() -> None:
     world = world_of("two-level-3")
-    baseline = world.spec.parameters("baseline", others(world))
+    baseline = world.spec.parameters("baseline", params_of_others(world))
     gains = [world.worth(learning(baseline, ratio)) - world.worth(baseline) for ratio in LR_RATIOS]
     assert gains == pytest.approx([0.25 * 2.0 * PAIR, 0.5 * 2.0 * PAIR])
     # and what is their own is not the baseline's
@@ -228,19 +250,22 @@ def test_learned_temperatures_have_their_share_of_the_gain() -> None:
 
 def test_another_named_temperature_at_inference_does_nothing_but_by_chance() -> None:
     world = world_of("two-read")
-    parameters = named(world, 0.5, 1.0)
-    own = Evaluation(name="test", on="test")
+    parameters = named_params(world, 0.5, 1.0)
+    plain_evaluation = Evaluation(name="test", on="test")
 
-    def measured(seed: int, **plan: float) -> float:
+    def measure_difference(seed: int, **plan: float) -> float:
         levels = {f"{name}.temperature_init": tau for name, tau in plan.items()}
-        asked = Evaluation(name="test:other", on="test", temperature=levels)
-        return world.measure(parameters, seed, asked) - world.measure(parameters, seed, own)
+        evaluation = Evaluation(name="test:other", on="test", temperature=levels)
+        return world.measure(parameters, seed, evaluation) - world.measure(parameters, seed, plain_evaluation)
 
     # contrast was 0.5 as found and is 0.25 here, teacher is 4
     assert (
-        measured(3, contrast=0.25) == measured(3, teacher=4.0) == measured(3, contrast=0.25, teacher=4.0) == 0
+        measure_difference(3, contrast=0.25)
+        == measure_difference(3, teacher=4.0)
+        == measure_difference(3, contrast=0.25, teacher=4.0)
+        == 0
     )
-    gains = [measured(seed, contrast=0.5) for seed in range(_FEWER)]
+    gains = [measure_difference(seed, contrast=0.5) for seed in range(_FEWER)]
     assert np.std(gains) > 0.1 * OWN
     assert abs(np.mean(gains)) < 4 * np.std(gains) / math.sqrt(_FEWER)
 
@@ -251,13 +276,13 @@ def test_heavy_tails_are_heavier_and_no_wider() -> None:
         for shape in ("heavy", "normal")
     )
     assert np.std(heavy) == pytest.approx(np.std(normal), rel=0.1)
-    far = 4.0 * np.std(normal)
-    assert (abs(heavy) > far).mean() > 20.0 * (abs(normal) > far).mean()
+    limit = 4.0 * np.std(normal)
+    assert (abs(heavy) > limit).mean() > 20.0 * (abs(normal) > limit).mean()
 
 
 @pytest.mark.parametrize(("ratio", "wider"), [(1.0, 1.0), (2.0, 1.5), (0.25, 2.0)])
 def test_far_from_the_baseline_runs_are_more_uneven(ratio: float, wider: float) -> None:
     world = world_of("three-uneven")
-    parameters = {**named(world, ratio, ratio), "temperature_init": ratio}
-    own = [world.train(parameters, s).test - of_seed(s, "normal") for s in range(_SEEDS)]
-    assert np.std(own) == pytest.approx(wider * OWN, rel=0.08)
+    parameters = {**named_params(world, ratio, ratio), "temperature_init": ratio}
+    run_noise = [world.train(parameters, s).test - of_seed(s, "normal") for s in range(_SEEDS)]
+    assert np.std(run_noise) == pytest.approx(wider * OWN, rel=0.08)

@@ -62,9 +62,9 @@ def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
     with Store.open("sqlite:///tempopt.db") as store:
         begin(store, "toy")
     assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
-    said = capsys.readouterr().out
-    assert "Skips toy for 15 s: model.class_path: " in said and "toy_modules" in said
-    assert said.rstrip().endswith("Failed here, and not done: toy.")
+    stdout = capsys.readouterr().out
+    assert "Skips toy for 15 s: model.class_path: " in stdout and "toy_modules" in stdout
+    assert stdout.rstrip().endswith("Failed here, and not done: toy.")
 
 
 def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,11 +58,11 @@ trainer: {max_steps: 10, max_time: 1}
 # The layers of toy_modules.Toy.
 
 Start = Callable[..., subprocess.Popen[str]]
-Told = Callable[..., str]
+Runner = Callable[..., str]
 
 
 def _set(*settings: str) -> list[str]:
-    return [word for each in settings for word in ("--set", each)]
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
     """Yield a starter of ``python -m tempopt`` in the folder; keyword arguments set its environment."""
-    started: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -88,17 +88,17 @@ def start(folder: Path) -> Iterator[Start]:
             text=True,
             encoding="utf-8",
         )
-        started.append(process)
+        processes.append(process)
         return process
 
     yield run
-    for process in started:
+    for process in processes:
         process.kill()
         process.communicate()
 
 
 @pytest.fixture
-def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Told:
+def run_failing(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Runner:
     """Return a runner that gives what a command said on stderr, and sees that it was one message."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{TOYS}")
@@ -108,9 +108,9 @@ def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
         with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            ended = cli.main(words)
+            exit_code = cli.main(words)
         message = capfd.readouterr().err
-        assert ended == code, message
+        assert exit_code == code, message
         assert message.startswith("tempopt: error: ")
         assert "Traceback" not in message
         return message
@@ -119,11 +119,11 @@ def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
 
 
 @pytest.fixture
-def refused(told: Told, folder: Path) -> Told:
-    """Return a runner as ``told``, which sees that no study was begun as well."""
+def run_refused(run_failing: Runner, folder: Path) -> Runner:
+    """Return a runner as ``run_failing``, which sees that no study was begun as well."""
 
     def run(*words: str, **environment: str) -> str:
-        message = told(*words, **environment)
+        message = run_failing(*words, **environment)
         if (folder / "tempopt.db").exists():
             with Store.open(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
                 assert store.list_studies() == []
@@ -134,7 +134,7 @@ def refused(told: Told, folder: Path) -> Told:
 
 
 @pytest.fixture
-def begun(folder: Path) -> Path:
+def begun_database(folder: Path) -> Path:
     """The database of a study that was begun and has finished nothing."""
     path = folder / "tempopt.db"
     spec = load_spec(folder / "toy.yaml")
@@ -144,10 +144,12 @@ def begun(folder: Path) -> Path:
     return path
 
 
-def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused: Told, folder: Path) -> None:
+def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
+    run_refused: Runner, folder: Path
+) -> None:
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
-    message = refused("search", "wrong.yaml")
-    for said in (
+    message = run_refused("search", "wrong.yaml")
+    for fragment in (
         "This study spec has 8 faults:",
         'wrong.yaml:4: study.direction: given the text "minimise". Give maximize or minimize.',
         'wrong.yaml:5: study.trails: Unknown key "trails". Did you mean "trials"?',
@@ -158,22 +160,22 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
         'wrong.yaml:12: search.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
         "wrong.yaml:13: trainer.max_time: max_time is not the spec's to set: a run that ends by the clock",
     ):
-        assert said in message
+        assert fragment in message
 
 
-@pytest.mark.parametrize("kept", [(), ("--checkpoints", "deep/runs")])
+@pytest.mark.parametrize("checkpoint_args", [(), ("--checkpoints", "deep/runs")])
 @pytest.mark.long
 def test_a_comparison_that_is_refused_leaves_no_folder(
-    refused: Told, folder: Path, kept: tuple[str, ...]
+    run_refused: Runner, folder: Path, checkpoint_args: tuple[str, ...]
 ) -> None:
-    there = {each for each in folder.iterdir() if each.is_dir()}
-    message = refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *kept)
+    folders_before = {path for path in folder.iterdir() if path.is_dir()}
+    message = run_refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *checkpoint_args)
     assert "compare.temprature_init: Unknown argument of" in message
-    assert {each for each in folder.iterdir() if each.is_dir()} <= {*there, folder / "__pycache__"}
+    assert {path for path in folder.iterdir() if path.is_dir()} <= {*folders_before, folder / "__pycache__"}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "fragment"),
     [
         (b"study: {name: toy\nsearch: [}\n", "given.yaml:2:7: this is not valid YAML: expected ',' or '}'"),
         (b"study: {}\nstudy: {}\n", 'given.yaml:2: the key "study" is there twice (first in line 1)'),
@@ -182,14 +184,16 @@ def test_a_comparison_that_is_refused_leaves_no_folder(
         (None, "There is no file given.yaml in "),
     ],
 )
-def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | None, said: str) -> None:
+def test_a_spec_that_is_no_spec(
+    run_refused: Runner, folder: Path, content: bytes | None, fragment: str
+) -> None:
     if content is not None:
         (folder / "given.yaml").write_bytes(content)
-    assert said in refused("search", "given.yaml")
+    assert fragment in run_refused("search", "given.yaml")
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "fragment"),
     [
         ("study.trials", '--set was given "study.trials". Give section.key=value'),
         ("study.sampler={name: tpe, startup: 1}", 'study.sampler: Unknown option of tpe "startup"'),
@@ -199,47 +203,49 @@ def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | No
         ("trainer.limit_val_batches=0", "trainer.limit_val_batches: given 0, but a run has to train and to"),
     ],
 )
-def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> None:
-    assert said in refused("search", "toy.yaml", "--set", setting)
+def test_a_setting_that_does_not_fit(run_refused: Runner, setting: str, fragment: str) -> None:
+    assert fragment in run_refused("search", "toy.yaml", "--set", setting)
 
 
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
-    refused: Told, folder: Path
+    run_refused: Runner, folder: Path
 ) -> None:
     (folder / "mine.py").write_text("from toy_modules import Toy\n\n\nclass Mine(Toy):\n    pass\n")
-    message = refused(
+    message = run_refused(
         "check",
         "toy.yaml",
         *_set("model.class_path=mine.Mine", "model.lr=fast", "model.logz=x"),
         *_set("data.class_path=mind.Data"),
     )
-    for said in (
+    for fragment in (
         'model.lr: given the text "fast". Allowed for mine.Mine: float.',
         'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
         'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
         f"Looked in {folder} and among what is installed; install it, go to its folder,",
     ):
-        assert said in message
+        assert fragment in message
 
 
-def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: Told, folder: Path) -> None:
+def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(
+    run_refused: Runner, folder: Path
+) -> None:
     hides, needy = folder / "lightning_modules", folder / "needy.py"
     hides.mkdir()
     (hides / "__init__.py").touch()
     needy.write_text("import lightning\nimport no_such_dependency\n", encoding="utf-8")
-    message = refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
-    for said in (
+    message = run_refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
+    for fragment in (
         'Unknown class in "lightning_modules" "DigitsViT". Known: none.',
         f"but {hides} hides it. Rename that, or run tempopt in another folder.",
         f'data.class_path: "needy" was found, but importing it failed at {needy}:2: '
         "ModuleNotFoundError: No module named 'no_such_dependency'.",
     ):
-        assert said in message
+        assert fragment in message
 
 
 @pytest.mark.long
-def test_init_of_a_module_that_there_is_not_writes_nothing(told: Told, folder: Path) -> None:
-    message = told("init", "not.a:Class", "-o", "new.yaml")
+def test_init_of_a_module_that_there_is_not_writes_nothing(run_failing: Runner, folder: Path) -> None:
+    message = run_failing("init", "not.a:Class", "-o", "new.yaml")
     assert 'init: There is no module "not". ' in message
     assert not (folder / "new.yaml").exists()
 
@@ -256,7 +262,7 @@ class Plain(toy_modules.Stock):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "fragment"),
     [
         (["study.metric=val_los"], 'metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in'),
         (
@@ -272,32 +278,34 @@ class Plain(toy_modules.Stock):
     ],
 )
 def test_what_can_only_be_seen_by_running(
-    refused: Told, folder: Path, settings: list[str], said: str
+    run_refused: Runner, folder: Path, settings: list[str], fragment: str
 ) -> None:
     (folder / "plain.py").write_text(PLAIN, encoding="utf-8")
-    assert said in refused("search", "toy.yaml", *_set(*settings))
+    assert fragment in run_refused("search", "toy.yaml", *_set(*settings))
 
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield int(taken.getsockname()[1])
+    """A port at which nothing listens, and no other process can."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield int(listener.getsockname()[1])
 
 
 @pytest.mark.service
 @pytest.mark.parametrize(("scheme", "driver"), [("postgresql", "psycopg"), ("mysql", "pymysql")])
-def test_a_database_that_cannot_be_reached(told: Told, closed_port: int, scheme: str, driver: str) -> None:
+def test_a_database_that_cannot_be_reached(
+    run_failing: Runner, closed_port: int, scheme: str, driver: str
+) -> None:
     pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing. pip install tempopt[{scheme}]")
     url = f"{scheme}://me:{WRITTEN}@127.0.0.1:{closed_port}/studies"
-    message = told("search", "toy.yaml", "--storage", url)
+    message = run_failing("search", "toy.yaml", "--storage", url)
     assert f"The database {scheme}://me:***@127.0.0.1:{closed_port}/studies failed: " in message
     assert "See that the server is running and can be reached from this machine, then try again." in message
     holds_no_password(message)
 
 
-def _connected(driver: str, server: str, **settings: Any) -> Any:
+def _connect(driver: str, server: str, **settings: Any) -> Any:
     """Return a connection to a server, or skip the test where none can be had."""
     module = pytest.importorskip(driver, reason=f"NOT TESTED on {server}: {driver} is missing.")
     try:
@@ -307,17 +315,17 @@ def _connected(driver: str, server: str, **settings: Any) -> Any:
 
 
 @pytest.mark.service
-def test_a_wrong_password(told: Told) -> None:
+def test_a_wrong_password(run_failing: Runner) -> None:
     host, _, port = MARIADB.partition(":")
-    _connected("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
-    message = told("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
+    _connect("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
+    message = run_failing("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
     assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
     assert "Check the user name and the password in the URL; in them, @ is written %40" in message
     holds_no_password(message)
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "fragment"),
     [
         ("oracle://host/studies", 'Unknown database "oracle". Known: sqlite, postgresql, mysql, mariadb.'),
         (
@@ -329,37 +337,37 @@ def test_a_wrong_password(told: Told) -> None:
         ("toy.yaml", "The database sqlite:///toy.yaml failed: file is not a database. The file is some"),
     ],
 )
-def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -> None:
+def test_a_storage_that_is_none(run_failing: Runner, folder: Path, url: str, fragment: str) -> None:
     (folder / "here").mkdir()
-    before = (folder / "toy.yaml").read_bytes()
-    assert said in told("search", "toy.yaml", "--storage", url)
-    assert (folder / "toy.yaml").read_bytes() == before
+    bytes_before = (folder / "toy.yaml").read_bytes()
+    assert fragment in run_failing("search", "toy.yaml", "--storage", url)
+    assert (folder / "toy.yaml").read_bytes() == bytes_before
 
 
-def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> None:
-    with sqlite3.connect(begun) as connection:
+def test_a_database_that_is_newer_than_the_program(run_failing: Runner, begun_database: Path) -> None:
+    with sqlite3.connect(begun_database) as connection:
         connection.execute("UPDATE tempopt_alembic_version SET version_num = '9999'")
     connection.close()
     for words in (["search", "toy.yaml"], ["resume", "toy"], ["show", "toy"]):
-        message = told(*words)
+        message = run_failing(*words)
         assert "was written by a newer tempopt (tables 9999, this program knows up to " in message
         assert "Install that version: pip install --upgrade tempopt" in message
 
 
-def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path) -> None:
-    changed = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
-    message = told("search", "toy.yaml", *changed)
-    for said in (
+def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Runner, begun_database: Path) -> None:
+    overrides = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
+    message = run_failing("search", "toy.yaml", *overrides)
+    for fragment in (
         'The store has a study "toy" that was begun with another spec:',
         "search.temperature_init.high: was 4.0, now 8.0",
         "trainer.max_steps: was 10, now 20",
         "Give this one another name (--name), or continue that one: tempopt resume toy",
     ):
-        assert said in message
-    message = told("search", "toy.yaml", "--trials", "7")
+        assert fragment in message
+    message = run_failing("search", "toy.yaml", "--trials", "7")
     assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
     assert "to add 5 search tickets: tempopt resume toy --trials +5." in message
-    with Store.open(f"sqlite:///{begun}", create=False) as store:
+    with Store.open(f"sqlite:///{begun_database}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}
 
@@ -371,10 +379,10 @@ def server() -> Iterator[tuple[str, Any]]:
     host, _, port = address.partition(":")
     settings = {"host": host, "port": int(port), "user": user, "autocommit": True}
     name = f"tempopt_test_bad_input_{os.getpid()}"
-    with _connected("psycopg", f"postgresql at {POSTGRESQL}", dbname="postgres", **settings) as admin:
+    with _connect("psycopg", f"postgresql at {POSTGRESQL}", dbname="postgres", **settings) as admin:
         admin.execute(f"CREATE DATABASE {name}")
         try:
-            with _connected("psycopg", POSTGRESQL, dbname=name, **settings) as connection:
+            with _connect("psycopg", POSTGRESQL, dbname=name, **settings) as connection:
                 yield f"postgresql://{user}:{WRITTEN}@{address}/{name}", connection
         finally:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -384,13 +392,13 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     start: Start, server: tuple[str, Any], folder: Path
 ) -> None:
     url, connection = server
-    shown = url.replace(WRITTEN, "***")
+    masked_url = url.replace(WRITTEN, "***")
     seeds = "study.seeds={choose: 1, confirm: 2}"
     words = _set("study.trials=1", "study.arms={baseline: 1, constant: 1}", seeds)
     search = start("search", "toy.yaml", "--storage", url, *words)
     out, err = search.communicate(timeout=240)
     assert search.returncode == 0, err
-    assert f"tempopt show toy --storage '{shown}'" in out
+    assert f"tempopt show toy --storage '{masked_url}'" in out
 
     # beside the folder, all of which is searched for the password below
     file = folder.with_name(f"{folder.name}.url")
@@ -403,14 +411,14 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     family = [long.pid, *descendants(long.pid)]
     processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family] if Path("/proc").is_dir() else []
     long.send_signal(signal.SIGINT)
-    more, errors = long.communicate(timeout=240)
+    long_out, errors = long.communicate(timeout=240)
     assert long.returncode == 130, errors
-    assert f"  tempopt resume long --storage-file {file}\n" in more
+    assert f"  tempopt resume long --storage-file {file}\n" in long_out
 
     tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-    stored = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
-    assert len(stored) > 3
+    table_rows = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
+    assert len(table_rows) > 3
     files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-    everything = f"{out}{err}{more}{errors}{stored}{files}{processes}"
-    assert SECRET not in everything
-    assert WRITTEN not in everything
+    exposed_text = f"{out}{err}{long_out}{errors}{table_rows}{files}{processes}"
+    assert SECRET not in exposed_text
+    assert WRITTEN not in exposed_text

@@ -34,7 +34,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return what carries out a command on the store and gives what it said, all being well."""
 
     def run(*words: str) -> str:
@@ -49,31 +49,33 @@ def _names() -> list[str]:
         return [summary.study.name for summary in store.list_studies()]
 
 
-def test_pause_says_who_leaves_and_how_to_go_on(said: Callable[..., str]) -> None:
-    assert said("pause", "pairs") == (
+def test_pause_says_who_leaves_and_how_to_go_on(run_command: Callable[..., str]) -> None:
+    assert run_command("pause", "pairs") == (
         'Study "pairs" is paused. At work: far:7. Each agent leaves once its runs are saved.\n'
         "To go on:  tempopt resume pairs --storage 'sqlite:///a b.db'\n"
     )
-    assert said("pause", "pairs").startswith('Study "pairs" was paused already. At work: far:7.')
+    assert run_command("pause", "pairs").startswith('Study "pairs" was paused already. At work: far:7.')
 
 
-def test_stop_says_what_was_withdrawn_and_what_follows(said: Callable[..., str]) -> None:
-    assert said("stop", "pairs") == (
+def test_stop_says_what_was_withdrawn_and_what_follows(run_command: Callable[..., str]) -> None:
+    assert run_command("stop", "pairs") == (
         'Study "pairs" searches no further: 1 ticket that waited was withdrawn. At work: far:7. '
         "Runs at work end, then what was found is confirmed.\n"
     )
-    assert "no tickets that waited were withdrawn" in said("stop", "pairs")
+    assert "no tickets that waited were withdrawn" in run_command("stop", "pairs")
 
 
 @pytest.mark.parametrize("command", ["pause", "stop"])
-def test_what_is_done_can_be_neither_paused_nor_stopped(command: str, said: Callable[..., str]) -> None:
+def test_what_is_done_can_be_neither_paused_nor_stopped(
+    command: str, run_command: Callable[..., str]
+) -> None:
     with Store.open(URL) as store:
         store.set_state(store.load_study("pairs").id, "done")
-    assert said(command, "pairs") == f'Study "pairs" is done: there is nothing to {command}.\n'
+    assert run_command(command, "pairs") == f'Study "pairs" is done: there is nothing to {command}.\n'
 
 
 @pytest.mark.parametrize(
-    ("told", "out"),
+    ("stop_reply", "out"),
     [
         (
             Told(before="running", agents=[], withdrawn=3),
@@ -83,18 +85,18 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(command: str, said: Call
     ],
 )
 def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
-    told: Told, out: str, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    stop_reply: Told, out: str, run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "stop", lambda storage, name: told)
-    shown = said("stop", "pairs")
-    assert out in shown
-    assert shown.endswith("confirmed:  tempopt resume pairs --storage 'sqlite:///a b.db'\n")
+    monkeypatch.setattr(admin, "stop", lambda storage, name: stop_reply)
+    output = run_command("stop", "pairs")
+    assert out in output
+    assert output.endswith("confirmed:  tempopt resume pairs --storage 'sqlite:///a b.db'\n")
 
 
-def test_several_agents_are_named(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(before="running", agents=["a:1", "b:2"])
-    monkeypatch.setattr(admin, "pause", lambda storage, name: told)
-    assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in said("pause", "pairs")
+def test_several_agents_are_named(run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pause_reply = Told(before="running", agents=["a:1", "b:2"])
+    monkeypatch.setattr(admin, "pause", lambda storage, name: pause_reply)
+    assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in run_command("pause", "pairs")
 
 
 def test_delete_does_not_guess_where_nobody_can_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,36 +106,39 @@ def test_delete_does_not_guess_where_nobody_can_answer(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("answer", "left"),
+    ("answer", "names_left"),
     [("y", []), ("Yes ", []), ("n", ["pairs"]), ("", ["pairs"]), (None, ["pairs"])],
 )
 def test_delete_asks_at_a_terminal(
-    answer: str | None, left: list[str], said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    answer: str | None,
+    names_left: list[str],
+    run_command: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
+    questions = []
 
     def reply(question: str) -> str:
-        asked.append(question)
+        questions.append(question)
         if answer is None:
             raise EOFError
         return answer
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", reply)
-    out = said("delete", "pairs", "--force")
-    assert asked == [
+    out = run_command("delete", "pairs", "--force")
+    assert questions == [
         'Delete study "pairs" in sqlite:///a b.db, its trials, checkpoints and logs, for good? [y/N] '
     ]
-    assert _names() == left
-    assert ("Nothing was deleted." in out) == bool(left)
+    assert _names() == names_left
+    assert ("Nothing was deleted." in out) == bool(names_left)
 
 
 def test_delete_refuses_while_agents_are_at_work(
-    said: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    run_command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
     assert 'Study "pairs" is being worked on by far:7.' in capsys.readouterr().err
-    assert said("delete", "pairs", "--yes", "--force") == (
+    assert run_command("delete", "pairs", "--yes", "--force") == (
         'Study "pairs" is deleted; 0 B of checkpoints and logs were freed.\n'
         "At work: far:7. Each agent leaves as soon as it notices.\n"
     )
@@ -141,11 +146,11 @@ def test_delete_refuses_while_agents_are_at_work(
 
 
 def test_delete_names_what_it_could_not_remove(
-    said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deleted = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
-    monkeypatch.setattr(admin, "delete", lambda storage, name, *, force: deleted)
-    assert said("delete", "pairs", "--yes") == (
+    delete_reply = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
+    monkeypatch.setattr(admin, "delete", lambda storage, name, *, force: delete_reply)
+    assert run_command("delete", "pairs", "--yes") == (
         'Study "pairs" is deleted; 2.5 MB of checkpoints and logs were freed.\n'
         "Not removed: s3://bucket/pairs (no credentials)\n"
     )
@@ -172,8 +177,8 @@ def test_gc_lists_or_removes(
     assert capsys.readouterr().out.startswith(out)
 
 
-def test_gc_with_nothing_to_do_says_so(said: Callable[..., str]) -> None:
-    assert said("gc") == said("gc", "pairs") == "Freed 0 B: 0 checkpoints.\n"
+def test_gc_with_nothing_to_do_says_so(run_command: Callable[..., str]) -> None:
+    assert run_command("gc") == run_command("gc", "pairs") == "Freed 0 B: 0 checkpoints.\n"
 
 
 CANCELLING = """\
@@ -201,34 +206,36 @@ def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
 
 @pytest.mark.parametrize("words", [["pause", "later"], ["delete", "later", "--yes"]])
 def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
-    words: list[str], said: Callable[..., str]
+    words: list[str], run_command: Callable[..., str]
 ) -> None:
     _submit("later")
     assert cli.main([*words, *STORAGE]) == 2
     assert not Path("cancelled").exists()
-    assert said(*words, *OWN) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    assert run_command(*words, *OWN) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
     assert Path("cancelled").read_text() == "1 2"
     assert cli.main([*words, *STORAGE]) == 2
 
 
-def test_jobs_that_wait_do_not_bring_a_deleted_study_back(said: Callable[..., str]) -> None:
+def test_jobs_that_wait_do_not_bring_a_deleted_study_back(run_command: Callable[..., str]) -> None:
     _submit("pairs")
     # who is refused has cancelled nothing
     assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
     assert not Path("cancelled").exists()
-    assert 'Study "pairs" is deleted' in said("delete", "pairs", "--yes", "--force", *OWN)
+    assert 'Study "pairs" is deleted' in run_command("delete", "pairs", "--yes", "--force", *OWN)
     assert Path("cancelled").read_text() == "2"
 
 
 def test_a_study_whose_jobs_cannot_be_reached_is_not_deleted_unless_forced(
-    said: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    run_command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _submit("pairs", "no_such_launcher:Mine")
     assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
     assert "no_such_launcher:Mine 1, no_such_launcher:Mine 2" in capsys.readouterr().err
     assert _names() == ["pairs"]
-    assert 'Study "pairs" is deleted' in said("delete", "pairs", "--yes", "--force")
+    assert 'Study "pairs" is deleted' in run_command("delete", "pairs", "--yes", "--force")
 
 
-def test_storage_upgrade_says_what_the_database_is_now(said: Callable[..., str]) -> None:
-    assert said("storage", "upgrade").startswith("The database sqlite:///a b.db is of this version (tables 0")
+def test_storage_upgrade_says_what_the_database_is_now(run_command: Callable[..., str]) -> None:
+    assert run_command("storage", "upgrade").startswith(
+        "The database sqlite:///a b.db is of this version (tables 0"
+    )

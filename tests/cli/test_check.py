@@ -38,13 +38,13 @@ def test_init_writes_a_spec_for_a_module_in_the_folder(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["init", "mine.Mine"]) == 0
-    captured = capfd.readouterr()
-    assert "class_path: mine.Mine" in captured.out
-    assert "being imported" not in captured.out
-    assert "being imported" in captured.err
-    assert "mine.Mine is not a TemperedModule, so the spec has a section attach:" in captured.err
+    captured_output = capfd.readouterr()
+    assert "class_path: mine.Mine" in captured_output.out
+    assert "being imported" not in captured_output.out
+    assert "being imported" in captured_output.err
+    assert "mine.Mine is not a TemperedModule, so the spec has a section attach:" in captured_output.err
     assert cli.main(["init", "mine.Mine", "-o", "mine.yaml"]) == 0
-    assert (folder / "mine.yaml").read_text(encoding="utf-8") == captured.out
+    assert (folder / "mine.yaml").read_text(encoding="utf-8") == captured_output.out
     capfd.readouterr()
     assert cli.main(["init", "mine.Mine", "-o", "mine.yaml"]) == 2
     assert "is there already" in capfd.readouterr().err
@@ -61,8 +61,8 @@ def test_a_module_that_ends_its_process_ends_nothing_else(
 @pytest.mark.long
 def test_init_of_a_module_names_its_classes(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["init", "mine"]) == 2
-    said = '"mine" is a module, not a class. Name the class as well: mine.Mine.'
-    assert f"tempopt: error: init: {said}\n" in capfd.readouterr().err
+    message = '"mine" is a module, not a class. Name the class as well: mine.Mine.'
+    assert f"tempopt: error: init: {message}\n" in capfd.readouterr().err
 
 
 @pytest.mark.long
@@ -74,14 +74,14 @@ def test_init_of_a_class_that_is_not_there_tells_what_is(capfd: pytest.CaptureFi
 def test_check_prints_what_it_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
-    def checked(spec: Any, *, dry_run: bool, told: Callable[[str], None]) -> list[str]:
+    def fake_check(spec: Any, *, dry_run: bool, told: Callable[[str], None]) -> list[str]:
         told("a part of it")
-        asked.update(trials=spec.study.trials, dry_run=dry_run)
+        arguments.update(trials=spec.study.trials, dry_run=dry_run)
         return ["one thing", "another"]
 
-    monkeypatch.setattr(api, "check", checked)
+    monkeypatch.setattr(api, "check", fake_check)
     (folder / "pairs.yaml").write_text(
         "study: {name: pairs, metric: val_accuracy, direction: maximize}\n"
         "search: {temperature_init: {low: 0.25, high: 4.0}}\n"
@@ -90,7 +90,7 @@ def test_check_prints_what_it_is_told(
         encoding="utf-8",
     )
     assert cli.main(["check", "pairs.yaml", "--dry-run", "--set", "study.trials=7"]) == 0
-    assert asked == {"trials": 7, "dry_run": True}
+    assert arguments == {"trials": 7, "dry_run": True}
     assert capsys.readouterr().out == "a part of it\none thing\nanother\n"
 
 
@@ -112,20 +112,20 @@ def test_the_text_is_refused_whole_before_the_class_is_looked_into(
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
     assert cli.main(["check", "wrong.yaml"]) == 2
     message = capsys.readouterr().err
-    for said in (
+    for fragment in (
         "This study spec has 3 faults:",
         "wrong.yaml:1: study.direction: ",
         "wrong.yaml:1: study.trails: ",
         "wrong.yaml:6: search.temperature_final: low is 4.0",
         "To check it again, run: tempopt check wrong.yaml",
     ):
-        assert said in message
+        assert fragment in message
     right = WRONG.replace("up, trails: 3", "maximize").replace("schdule", "schedule")
     right = right.replace("{low: 4, high: 0.25}", "{low: 0.25, high: 4}")
     (folder / "wrong.yaml").write_text(right, encoding="utf-8")
     assert cli.main(["check", "wrong.yaml"]) == 2
-    said = 'model.class_path: Unknown class in "mine" "Mien". Did you mean "Mine"?'
-    assert said in capsys.readouterr().err
+    fragment = 'model.class_path: Unknown class in "mine" "Mien". Did you mean "Mine"?'
+    assert fragment in capsys.readouterr().err
 
 
 def test_a_spec_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:

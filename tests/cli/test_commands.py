@@ -61,7 +61,7 @@ FLAGS = {
 
 
 def test_the_flags_are_frozen_and_new_science_goes_into_the_spec() -> None:
-    found = {
+    flags = {
         name: {
             option if option.startswith("-") else argument.settings["metavar"]
             for argument in command.arguments
@@ -69,7 +69,7 @@ def test_the_flags_are_frozen_and_new_science_goes_into_the_spec() -> None:
         }
         for name, command in cli.COMMANDS.items()
     }
-    assert found == FLAGS
+    assert flags == FLAGS
 
 
 def test_every_command_and_every_argument_has_help() -> None:
@@ -132,11 +132,11 @@ def test_what_cannot_be_typed_is_told_in_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("tempopt: error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    captured_output = capsys.readouterr()
+    assert captured_output.out == ""
+    assert captured_output.err.startswith("tempopt: error: ")
+    assert message in captured_output.err
+    assert captured_output.err.count("\n") == 1
 
 
 def test_an_option_may_be_abbreviated_by_nobody(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,8 +173,8 @@ def test_errors_for_people_are_one_message_and_an_exit_code(
 
 def test_options_may_stand_between_the_words_of_a_command() -> None:
     _, commands = cli.build_parsers()
-    given = commands["logs"].parse_intermixed_args(["x", "--storage", "a.db", "search", "12"])
-    assert (given.name, given.ticket, given.storage) == ("x", ["search", "12"], "a.db")
+    namespace = commands["logs"].parse_intermixed_args(["x", "--storage", "a.db", "search", "12"])
+    assert (namespace.name, namespace.ticket, namespace.storage) == ("x", ["search", "12"], "a.db")
 
 
 _LOADED = """
@@ -189,10 +189,10 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file
 
 
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _LOADED, "--help"], capture_output=True, text=True, cwd=tmp_path, check=True
     )
-    loaded = set(json.loads(done.stderr))
+    imported_modules = set(json.loads(process.stderr))
     heavy = {
         "torch",
         "lightning",
@@ -204,11 +204,11 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "scipy",
         "rich",
     }
-    assert not loaded & heavy
+    assert not imported_modules & heavy
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         f"'{sys.executable}' -m tempopt search --help | true; exit ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
@@ -216,8 +216,8 @@ def test_output_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None
         text=True,
         cwd=tmp_path,
     )
-    assert done.stderr == ""
-    assert done.returncode == 0
+    assert process.stderr == ""
+    assert process.returncode == 0
 
 
 def test_ctrl_c_once_a_command_is_done_changes_nothing() -> None:
@@ -228,6 +228,6 @@ atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 sys.argv = ["tempopt", "--version"]
 sys.exit(program())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("tempopt ")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("tempopt ")

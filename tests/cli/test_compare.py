@@ -63,10 +63,10 @@ echo "resume: $?"
 @pytest.mark.long
 def test_a_shell_script_goes_by_the_exit_codes_of_real_trainings(folder: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", GATE], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
     assert lines[:2] == ["better", "worse"], logs
     assert lines[2].startswith("failed:")
@@ -79,14 +79,22 @@ def test_a_shell_script_goes_by_the_exit_codes_of_real_trainings(folder: Path) -
     assert "Take trained:" in first
     studies = json.loads(run(folder, "list", "--json").stdout)
     # the one that was refused is not there
-    assert len(studies) == 3 and all(each["state"] == "done" for each in studies)
+    assert len(studies) == 3 and all(study["state"] == "done" for study in studies)
     name = studies[0]["study"]
-    shown = run(folder, "show", name)
-    assert shown.returncode == 0 and "Gain shown" in shown.stdout and "baseline" not in shown.stdout
-    exported = run(folder, "export", name)
-    assert exported.returncode == 0 and "lr: 0.003" in exported.stdout and "max_steps: 48" in exported.stdout
-    nothing = run(folder, "export", studies[1]["study"])
-    assert nothing.returncode == 1 and "there is nothing to export. Keep A" in nothing.stderr
+    show_process = run(folder, "show", name)
+    assert (
+        show_process.returncode == 0
+        and "Gain shown" in show_process.stdout
+        and "baseline" not in show_process.stdout
+    )
+    export_process = run(folder, "export", name)
+    assert (
+        export_process.returncode == 0
+        and "lr: 0.003" in export_process.stdout
+        and "max_steps: 48" in export_process.stdout
+    )
+    failed_export = run(folder, "export", studies[1]["study"])
+    assert failed_export.returncode == 1 and "there is nothing to export. Keep A" in failed_export.stderr
     assert run(folder, "report", name, "--plotlyjs", "cdn").returncode == 0
 
 
@@ -109,12 +117,12 @@ def test_the_same_command_again_prints_the_same_result_and_trains_nothing(
     codes = [compare("{}", "{temperature_init: 4}", *NAME)]
     first = capsys.readouterr().out
     with Store.open(URL, create=False) as store:
-        before = store.tickets(store.load_study("toy").id)
+        rows_before = store.tickets(store.load_study("toy").id)
     codes.append(compare("{}", "{temperature_init: 4}", *NAME))
     assert codes[0] == codes[1] and "confirm: 10 trainings over\n" in first
     assert first.split("\n\n")[1] == capsys.readouterr().out.strip().split("\n\n")[0]
     with Store.open(URL, create=False) as store:
-        assert store.tickets(store.load_study("toy").id) == before
+        assert store.tickets(store.load_study("toy").id) == rows_before
     # another question of that name
     assert compare("{}", "{temperature_init: 3}", *NAME) == 2
     assert "compare: was" in capsys.readouterr().err
@@ -124,10 +132,10 @@ def test_json_is_all_that_stands_on_standard_output(
     folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = compare("{}", "{temperature_init: 4}", "--json")
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)["comparison"]
-    assert {"better": 0, "not_shown": 3, "worse": 4}[found["outcome"]] == code
-    assert "confirm: 10 trainings over\n" in captured.err
+    captured_output = capsys.readouterr()
+    comparison = json.loads(captured_output.out)["comparison"]
+    assert {"better": 0, "not_shown": 3, "worse": 4}[comparison["outcome"]] == code
+    assert "confirm: 10 trainings over\n" in captured_output.err
     assert compare("{}", "{lr: 1}", "--json", "--detach", "--launcher", "ray") == 2
     assert "--detach does not wait" in capsys.readouterr().err
 
@@ -143,15 +151,15 @@ def test_more_pairs_are_added_and_more_trials_refused(
     assert cli.main(["resume", "toy", "--trials", "+3"]) == 2
     assert "there are no trials to add" in capsys.readouterr().err
     assert cli.main(["show", "toy", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["comparison"]["variants"][0]["n_pairs"] == 8 and found["tickets"]["confirm"]["done"] == 16
+    report = json.loads(capsys.readouterr().out)
+    assert report["comparison"]["variants"][0]["n_pairs"] == 8 and report["tickets"]["confirm"]["done"] == 16
 
 
 def test_a_comparison_has_no_search_to_stop(
     folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        api.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupting(2))
+        api.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
     assert cli.main(["stop", "toy"]) == 0
     assert "there is no search to stop" in capsys.readouterr().out
     assert cli.main(["list"]) == 0 and cli.main(["show", "toy"]) == 0
@@ -177,22 +185,27 @@ def test_what_cannot_be_compared_is_told_and_nothing_is_stored(
     words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare(*words) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err and captured.out == ""
+    captured_output = capsys.readouterr()
+    assert message in captured_output.err and captured_output.out == ""
     assert not (folder / "tempopt.db").exists()
 
 
 @pytest.mark.long
 def test_what_only_the_classes_know_is_told_before_anything_is_stored(folder: Path) -> None:
     # a real worker imports them
-    done = run(folder, "compare", "toy.yaml", "{}", "{lr: fast, nonsense: 1}", "{lr: 1.0, data.workers: x}")
-    assert done.returncode == 2
-    assert "compare.lr: " in done.stderr and "compare.nonsense: " in done.stderr
-    assert "compare.data.workers: " in done.stderr
+    process = run(
+        folder, "compare", "toy.yaml", "{}", "{lr: fast, nonsense: 1}", "{lr: 1.0, data.workers: x}"
+    )
+    assert process.returncode == 2
+    assert "compare.lr: " in process.stderr and "compare.nonsense: " in process.stderr
+    assert "compare.data.workers: " in process.stderr
     assert not run(folder, "list", "--json").stdout.strip().strip("[]")
     # what only a training shows, of the set that it is in
-    done = run(folder, "compare", "toy.yaml", "{}", "broken={raise_at: 1}")
-    assert done.returncode == 2 and "Parameter set broken: The dry run of two steps ended in" in done.stderr
+    process = run(folder, "compare", "toy.yaml", "{}", "broken={raise_at: 1}")
+    assert (
+        process.returncode == 2
+        and "Parameter set broken: The dry run of two steps ended in" in process.stderr
+    )
     assert not run(folder, "list", "--json").stdout.strip().strip("[]")
 
 
@@ -215,11 +228,11 @@ SPEC_DATA: dict[str, Any] = {
 }
 
 
-def interrupting(after: int) -> Unobserved:
+def interrupt_after(num_done: int) -> Unobserved:
     def leave() -> None:
         raise KeyboardInterrupt
 
-    return Watcher(lambda snapshot: snapshot.done["confirm"] >= after, leave)
+    return Watcher(lambda snapshot: snapshot.done["confirm"] >= num_done, leave)
 
 
 def facts() -> list[tuple[Any, ...]]:
@@ -236,13 +249,13 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
 ) -> None:
     sets = [{}, {"temperature_init": 4.0}, {"lr": 0.1}]
     with pytest.raises(KeyboardInterrupt):
-        api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupting(3))
+        api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupt_after(3))
     result = api.resume("toy", storage=URL, workers=1)
     assert result.state == "done" and result.comparison is not None
-    interrupted, found = facts(), result.comparison
+    facts_resumed, comparison = facts(), result.comparison
     monkeypatch.chdir(tmp_path_factory.mktemp("undisturbed"))
-    whole = api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
-    assert (interrupted, found) == (facts(), whole.comparison)
+    whole_result = api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
+    assert (facts_resumed, comparison) == (facts(), whole_result.comparison)
 
 
 # ---- what is said at the end
@@ -252,12 +265,13 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
 def make_result(make_spec: Callable[..., StudySpec]) -> Any:
     def make(*differences: list[float] | None) -> Any:
         variants = tuple(
-            Variant(name=f"v{place}", params={}, answer=answer and Answer(paired=answer))
-            for place, answer in enumerate(
-                each and paired(each, test="t", direction="maximize", alpha=0.04) for each in differences
+            Variant(name=f"v{index}", params={}, answer=answer and Answer(paired=answer))
+            for index, answer in enumerate(
+                differences_of and paired(differences_of, test="t", direction="maximize", alpha=0.04)
+                for differences_of in differences
             )
         )
-        found = Comparison(
+        comparison = Comparison(
             reference="A",
             reference_params={},
             variants=variants,
@@ -269,7 +283,7 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
             means={},
         )
         spec = SimpleNamespace(compare=[1])
-        return SimpleNamespace(state="done", spec=spec, comparison=found, name="gate", best=None)
+        return SimpleNamespace(state="done", spec=spec, comparison=comparison, name="gate", best=None)
 
     return make
 

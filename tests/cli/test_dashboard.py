@@ -43,21 +43,23 @@ def test_what_cannot_be_served_is_told_in_one_line(
     assert message in err
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_its_address_and_ends_at_a_signal(how: signal.Signals, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_its_address_and_ends_at_a_signal(
+    signal_number: signal.Signals, url: str, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "tempopt", "dashboard", "pairs", "--storage", url, "--port", "0"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as served:
-        assert served.stdout is not None and served.stderr is not None
-        first, last = (served.stdout.readline() for _ in range(2))
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        first, last = (process.stdout.readline() for _ in range(2))
         assert first.startswith("Dashboard: http://127.0.0.1:") and "Ctrl-C ends it" in last
         address = first.split()[1]
         with urllib.request.urlopen(f"{address}/dashboard", timeout=60) as answer:
             assert answer.status == 200
-        served.send_signal(how)
-        assert served.wait(60) == 0
-        assert served.stdout.read() == served.stderr.read() == ""
+        process.send_signal(signal_number)
+        assert process.wait(60) == 0
+        assert process.stdout.read() == process.stderr.read() == ""
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address)

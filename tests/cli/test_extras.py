@@ -20,8 +20,8 @@ sys.exit(cli.main(sys.argv[2:]))
 
 def _run(folder: Path, packages: tuple[str, ...], *words: str) -> tuple[int, str]:
     command = [sys.executable, "-c", _CODE, " ".join(packages), *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout + process.stderr
 
 
 @pytest.mark.parametrize(

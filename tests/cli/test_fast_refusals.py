@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, words: Sequence[str]) -> tuple[int, str, set[str]]:
     """Return exit code, output and top-level modules of a command that runs in a process of its own."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_CONFIG_HOME": str(folder)},
@@ -42,18 +42,18 @@ def run(folder: Path, words: Sequence[str]) -> tuple[int, str, set[str]]:
         text=True,
         check=False,
     )
-    said, _, modules = done.stderr.rpartition("imported:")
-    return done.returncode, done.stdout + said, set(modules.split())
+    stderr, _, modules = process.stderr.rpartition("imported:")
+    return process.returncode, process.stdout + stderr, set(modules.split())
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_text_is_refused_without_heavy_modules(folder: Path, name: str) -> None:
-    text, given, allowed = REFUSED[name]
+    text, wrong_value, allowed = REFUSED[name]
     (folder / "wrong.yaml").write_text(text, encoding="utf-8")
-    code, said, modules = run(folder, ["check", "wrong.yaml"])
+    code, output, modules = run(folder, ["check", "wrong.yaml"])
     assert code == 2
-    assert given in said and allowed in said
-    assert "To check it again, run: tempopt check wrong.yaml" in said
+    assert wrong_value in output and allowed in output
+    assert "To check it again, run: tempopt check wrong.yaml" in output
     assert not modules & HEAVY
 
 
@@ -66,17 +66,17 @@ def test_a_wrong_text_is_refused_without_heavy_modules(folder: Path, name: str) 
     ],
 )
 def test_the_other_commands_refuse_it_as_lightly(folder: Path, command: str, name: str) -> None:
-    text, given, allowed = REFUSED[name]
+    text, wrong_value, allowed = REFUSED[name]
     (folder / "wrong.yaml").write_text(text, encoding="utf-8")
-    code, said, modules = run(folder, [command, "wrong.yaml"])
+    code, output, modules = run(folder, [command, "wrong.yaml"])
     assert code == 2
-    assert given in said and allowed in said
-    assert "run: tempopt check wrong.yaml" in said
+    assert wrong_value in output and allowed in output
+    assert "run: tempopt check wrong.yaml" in output
     assert not modules & HEAVY
 
 
 @pytest.mark.parametrize(
-    ("words", "given", "allowed", "command"),
+    ("words", "wrong_name", "allowed", "command"),
     [
         (["search", "no_such"], 'Unknown study spec "no_such"', "Known: associative_recall", "tempopt init"),
         (["show", "no_such"], 'Unknown study "no_such"', "Known: none yet", "tempopt list --storage URL"),
@@ -84,15 +84,15 @@ def test_the_other_commands_refuse_it_as_lightly(folder: Path, command: str, nam
     ],
 )
 def test_an_unknown_name_is_refused_without_heavy_modules(
-    folder: Path, words: list[str], given: str, allowed: str, command: str
+    folder: Path, words: list[str], wrong_name: str, allowed: str, command: str
 ) -> None:
-    code, said, modules = run(folder, words)
+    code, output, modules = run(folder, words)
     assert code == 2
-    assert given in said and allowed in said and command in said
+    assert wrong_name in output and allowed in output and command in output
     assert not modules & HEAVY
 
 
 def test_list_imports_no_heavy_modules(folder: Path) -> None:
-    code, said, modules = run(folder, ["list"])
-    assert (code, said) == (0, "No study in sqlite:///tempopt.db yet.\n")
+    code, output, modules = run(folder, ["list"])
+    assert (code, output) == (0, "No study in sqlite:///tempopt.db yet.\n")
     assert not modules & HEAVY

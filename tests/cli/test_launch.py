@@ -87,9 +87,9 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     assert [row.kind for row in _tickets()].count("search") == 3
     assert "Look again:       tempopt show toy\n" in out
     # all is done, so there is nothing to launch
-    again = _tempopt("resume", "toy", "--launcher", "local")
-    out, err = again.communicate(timeout=PATIENCE)
-    assert again.returncode == 0, err
+    second_process = _tempopt("resume", "toy", "--launcher", "local")
+    out, err = second_process.communicate(timeout=PATIENCE)
+    assert second_process.returncode == 0, err
     assert "Launched" not in out and "Export as code:   tempopt export toy" in out
 
 
@@ -98,7 +98,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     words = ["search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "50"]
     command = _tempopt(*words, **{PACE: "1"})
     give_up = time.monotonic() + PATIENCE
-    while not (Path("tempopt.db").exists() and _running()):
+    while not (Path("tempopt.db").exists() and _has_agents()):
         assert command.poll() is None and time.monotonic() < give_up
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
@@ -108,9 +108,9 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     assert {row.state for row in _tickets()} <= {"waiting", "done"}
 
 
-def _running() -> bool:
+def _has_agents() -> bool:
     with contextlib.suppress(StorageError), Store.open(URL, create=False) as store:
-        return any(each.agents for each in store.list_studies())
+        return any(study.agents for study in store.list_studies())
     return False
 
 
@@ -159,5 +159,5 @@ def test_what_cannot_be_launched_is_told_before_anything_is(
 
 def test_whoever_only_launches_loads_no_torch() -> None:
     code = "import sys, tempopt.cli.launch, tempopt.launch.local; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"

@@ -12,32 +12,32 @@ from tempopt.errors import StoreUnreachable
 TASK = {"study": "toy"}
 
 
-def _away(monkeypatch: pytest.MonkeyPatch, times: int) -> list[dict[str, Any]]:
+def _fail_database(monkeypatch: pytest.MonkeyPatch, times: int) -> list[dict[str, Any]]:
     """Have the database be away for the first few times that the agent begins."""
-    begun: list[dict[str, Any]] = []
+    tasks: list[dict[str, Any]] = []
 
     def work(task: dict[str, Any]) -> int:
-        begun.append(task)
-        if len(begun) <= times:
+        tasks.append(task)
+        if len(tasks) <= times:
             raise StoreUnreachable("The database failed: refused.")
         return 0
 
     monkeypatch.setattr(launched, "_work", work)
     monkeypatch.setattr(launched, "_PAUSE", 0.0)
-    return begun
+    return tasks
 
 
 def test_a_database_that_is_away_at_the_start_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = _away(monkeypatch, times=2)
+    tasks = _fail_database(monkeypatch, times=2)
     assert launched._patiently(TASK) == 0
-    assert begun == [TASK] * 3
+    assert tasks == [TASK] * 3
     assert capsys.readouterr().err.count("refused. Trying again.") == 2
 
 
 def test_a_database_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    _away(monkeypatch, times=10)
+    _fail_database(monkeypatch, times=10)
     monkeypatch.setattr(launched, "_PATIENCE", 0.0)
     with pytest.raises(StoreUnreachable):
         launched._patiently(TASK)

@@ -1,4 +1,4 @@
-"""A database's password is repeated by nobody, however it was given and whatever goes wrong."""
+"""A database's password is repeated nowhere, however it was given and whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC = {
     "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
 }
 NAMED = ("show", "resume", "agent", "logs", "export", "pause", "stop", "gc", "delete --yes")
-COMMANDS = ["list", "gc", "storage upgrade", *(f"{each} pairs" for each in NAMED)]
+COMMANDS = ["list", "gc", "storage upgrade", *(f"{command} pairs" for command in NAMED)]
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +35,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield int(taken.getsockname()[1])
+    """A port at which nothing listens, and no other process can."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield int(listener.getsockname()[1])
 
 
 def _file(url: str) -> str:
@@ -74,34 +74,34 @@ def test_a_password_is_not_repeated_wherever_it_was_written(
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("way", ["option", "file", "environment"])
+@pytest.mark.parametrize("url_source", ["option", "file", "environment"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_database_that_is_away_is_told_without_the_password_and_so_is_the_traceback(
     command: str,
-    way: str,
+    url_source: str,
     closed_port: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("psycopg", reason="NOT TESTED: psycopg is missing. pip install tempopt[postgresql]")
     monkeypatch.setenv("TEMPOPT_TRACEBACK", "1")
-    for password, said in (
+    for password, fragment in (
         (WRITTEN, f"postgresql://me:***@127.0.0.1:{closed_port}/studies failed: "),
         (SECRET, f"postgresql://me:***@127.0.0.1:{closed_port}/studies has more than one @"),
         (f"zqx {WRITTEN}", f"postgresql://me:***@127.0.0.1:{closed_port}/studies failed: "),
     ):
         url = f"postgresql://me:{password}@127.0.0.1:{closed_port}/studies"
         words = command.split()
-        if way == "option" and " " not in url:
+        if url_source == "option" and " " not in url:
             words += ["--storage", url]
-        elif way == "environment":
+        elif url_source == "environment":
             monkeypatch.setenv("TEMPOPT_STORAGE", url)
         else:
             words += ["--storage-file", _file(url)]
         assert cli.main(words) == 2
         out, err = capsys.readouterr()
         assert "Traceback" in err
-        assert said in err
+        assert fragment in err
         holds_no_password(out + err)
 
 
@@ -126,9 +126,9 @@ def url() -> Iterator[str]:
     if server is None:
         pytest.skip(why_not)
     name = f"tempopt_test_passwords_{os.getpid()}"
-    given = server.create_database(name).replace("postgres@", f"postgres:{WRITTEN}@")
+    secret_url = server.create_database(name).replace("postgres@", f"postgres:{WRITTEN}@")
     try:
-        with Store.open(given) as store:
+        with Store.open(secret_url) as store:
             spec = StudySpec.parse(SPEC, source="the test")
             study = store.create_study("pairs", spec.to_json(), spec.identity())
             store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
@@ -138,10 +138,10 @@ def url() -> Iterator[str]:
             assert ticket is not None
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
             outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
-            text = f"connecting to {given}\nas {SECRET}"
-            ended = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)
-            store.write(study.id, [ended], agent="far:1:2:3", lease=60.0)
-        yield given
+            text = f"connecting to {secret_url}\nas {SECRET}"
+            end_change = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)
+            store.write(study.id, [end_change], agent="far:1:2:3", lease=60.0)
+        yield secret_url
     finally:
         server.drop_database(name)
 
@@ -152,9 +152,9 @@ def test_what_is_shown_of_a_study_holds_no_password(url: str, capsys: pytest.Cap
     commands += ["logs pairs search-0", "gc", "storage upgrade", "stop pairs", "pause pairs"]
     commands += ["delete pairs --yes", "list"]
     file = _file(url)
-    for where in (["--storage-file", file], ["--storage", url]):
-        for command in commands[:-2] if where[1] == file else commands:
-            assert cli.main([*command.split(), *where]) == 0
+    for storage_args in (["--storage-file", file], ["--storage", url]):
+        for command in commands[:-2] if storage_args[1] == file else commands:
+            assert cli.main([*command.split(), *storage_args]) == 0
             out, err = capsys.readouterr()
             holds_no_password(out)
             holds_no_password(err)

@@ -86,15 +86,15 @@ def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
         "4",
     ]
     assert cli.main(["plan", spec, *words]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["by_kind"]["gain"]["search"]["max"] == 6
-    assert (found["power"]["pairs"], found["run_seconds"], found["workers"]) == (5, 7200.0, 4)
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["by_kind"]["gain"]["search"]["max"] == 6
+    assert (plan["power"]["pairs"], plan["run_seconds"], plan["workers"]) == (5, 7200.0, 4)
     for name in ("no_gain", "gain"):
-        assert found["hours"][name]["max"] == pytest.approx(2 * found["runs"][name]["max"] / 4)
+        assert plan["hours"][name]["max"] == pytest.approx(2 * plan["runs"][name]["max"] / 4)
 
 
 @pytest.mark.parametrize(
-    ("cards", "words", "where", "hours"),
+    ("cards", "words", "hardware", "hours"),
     [
         ((), [], "2 workers", False),
         (("0",), [], "one GPU", True),
@@ -104,7 +104,7 @@ def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
 def test_hours_that_are_given_are_on_gpus_only_where_the_machine_or_the_spec_has_some(
     cards: tuple[str, ...],
     words: list[str],
-    where: str,
+    hardware: str,
     hours: bool,
     spec: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,7 +115,7 @@ def test_hours_that_are_given_are_on_gpus_only_where_the_machine_or_the_spec_has
     accelerator = ["--set", "trainer.accelerator=auto"]
     assert cli.main(["plan", spec, "--run-hours", "0.01", *accelerator, *words]) == 0
     out = capsys.readouterr().out
-    assert f"time on {where} " in out
+    assert f"time on {hardware} " in out
     assert ("GPU-hours" in out) == hours
 
 

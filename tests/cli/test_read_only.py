@@ -20,7 +20,7 @@ from tests.toy_study import SMALL, toy_spec
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of a study that has ended."""
     from tests import fake_worker
 
@@ -33,10 +33,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def restricted_folder() -> Iterator[Path]:
     """A folder whose rights are changed."""
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @contextmanager
@@ -48,36 +48,38 @@ def as_somebody() -> Iterator[None]:
     libc = ctypes.CDLL(None, use_errno=True)
     header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, data) == 0
-    before = data[0]
-    data[0] = before & ~0b110
+    capabilities = data[0]
+    data[0] = capabilities & ~0b110
     assert libc.capset(header, data) == 0
     try:
         yield
     finally:
-        data[0] = before
+        data[0] = capabilities
         assert libc.capset(header, data) == 0
 
 
 @pytest.fixture(params=["file", "folder", "both"])
-def url(request: pytest.FixtureRequest, done: Path, place: Path) -> Iterator[str]:
-    path = place / "a % #b.db"
-    shutil.copy(done, path)
+def url(request: pytest.FixtureRequest, finished_database: Path, restricted_folder: Path) -> Iterator[str]:
+    path = restricted_folder / "a % #b.db"
+    shutil.copy(finished_database, path)
     path.chmod(0o666 if request.param == "folder" else 0o444)
-    place.chmod(0o777 if request.param == "file" else 0o555)
+    restricted_folder.chmod(0o777 if request.param == "file" else 0o555)
     with as_somebody():
         yield f"sqlite:///{path}"
-    place.chmod(0o755)
+    restricted_folder.chmod(0o755)
 
 
 def test_it_can_be_looked_at(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with tempfile.TemporaryDirectory() as out:
         page = Path(out) / "page.html"
-        told = {}
+        outputs = {}
         for words in (["list"], ["show", "toy"], ["export", "toy"], ["logs", "toy"]):
             assert cli.main([*words, "--storage", url]) == 0, capsys.readouterr().err
-            told[words[0]] = capsys.readouterr().out
+            outputs[words[0]] = capsys.readouterr().out
         assert cli.main(["report", "toy", "--storage", url, "--output", str(page)]) == 0
-        assert "toy" in told["list"] and "fresh seeds" in told["show"] and "schedule" in told["export"]
+        assert (
+            "toy" in outputs["list"] and "fresh seeds" in outputs["show"] and "schedule" in outputs["export"]
+        )
         assert page.stat().st_size > 10_000
     # nothing was left beside it
     assert len(list(Path(url.removeprefix("sqlite:///")).parent.iterdir())) == 1
@@ -91,30 +93,32 @@ def test_what_would_write_says_why_it_cannot(
     assert "SQLite needs a folder that exists and in which files can be written" in capsys.readouterr().err
 
 
-def test_what_is_in_the_write_ahead_log_is_seen(done: Path, place: Path) -> None:
-    path = place / "a.db"
-    shutil.copy(done, path)
+def test_what_is_in_the_write_ahead_log_is_seen(finished_database: Path, restricted_folder: Path) -> None:
+    path = restricted_folder / "a.db"
+    shutil.copy(finished_database, path)
     with closing(sqlite3.connect(path)) as at_work:
         at_work.execute("UPDATE tempopt_study SET state = 'paused'")
         at_work.commit()
-        for each in place.iterdir():
-            each.chmod(0o444)
-        place.chmod(0o555)
+        for file in restricted_folder.iterdir():
+            file.chmod(0o444)
+        restricted_folder.chmod(0o555)
         try:
             with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
                 assert store.load_study("toy").state == "paused"
         finally:
-            place.chmod(0o755)
+            restricted_folder.chmod(0o755)
 
 
-def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(done: Path, place: Path) -> None:
-    path = place / "a.db"
-    shutil.copy(done, path)
+def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(
+    finished_database: Path, restricted_folder: Path
+) -> None:
+    path = restricted_folder / "a.db"
+    shutil.copy(finished_database, path)
     path.chmod(0o444)
     with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
         assert store.load_study("toy").state == "done"
         path.chmod(0o644)
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("UPDATE tempopt_study SET state = 'paused'")
-            other.commit()
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE tempopt_study SET state = 'paused'")
+            connection.commit()
         assert store.load_study("toy").state == "paused"

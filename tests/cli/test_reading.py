@@ -1,4 +1,4 @@
-"""What a database can make of whoever reads it: nothing is run, fetched or told that its rows name."""
+"""What a database can do to a process that reads it: nothing is run, fetched or told that its rows name."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ REFUSED = {"export own": 1, "delete pairs --yes": 2}
 # Commands in a process of their own, in which everything is written down that leaves it.
 WATCHED = """
 import json, sys, urllib.request
-done, seen = [], []
+exit_codes, events = [], []
 def hook(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec"):
-        seen.append([event, str(arguments[-1] if event == "socket.connect" else arguments)])
+        events.append([event, str(arguments[-1] if event == "socket.connect" else arguments)])
     if event == "import" and arguments[0].startswith("innocent"):
-        seen.append([event, arguments[0]])
+        events.append([event, arguments[0]])
     if event == "open" and "named-by-a-row" in str(arguments[0]):
-        seen.append([event, str(arguments[0])])
+        events.append([event, str(arguments[0])])
 sys.addaudithook(hook)
 from tempopt.cli import main
 for line in sys.argv[1:]:
-    done.append(main(line.split()))
-ours = len(seen)
+    exit_codes.append(main(line.split()))
+num_own = len(events)
 import threading
 from tempopt.report.dashboard import Dashboard
-with Dashboard("sqlite:///tempopt.db", port=0, name="pairs") as served:
-    threading.Thread(target=served.serve, daemon=True).start()
-    root = served.url.rstrip("/")
+with Dashboard("sqlite:///tempopt.db", port=0, name="pairs") as dashboard:
+    threading.Thread(target=dashboard.serve, daemon=True).start()
+    root = dashboard.url.rstrip("/")
     for path in ("/dashboard", "/api/studies"):
         urllib.request.urlopen(root + path).read()
-seen = seen[:ours] + [each for each in seen[ours:] if not {"127.0.0.1", "0.0.0.0"} & set(each[1].split("'"))]
-print(json.dumps([done, seen]), file=sys.stderr)
+local = {"127.0.0.1", "0.0.0.0"}
+events = events[:num_own] + [event for event in events[num_own:] if not local & set(event[1].split("'"))]
+print(json.dumps([exit_codes, events]), file=sys.stderr)
 """
 
 
@@ -61,9 +62,9 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "the-value-of-a-secret")
     Path("innocent.py").write_text("open('imported', 'w').close()\n")
     arguments = {"init_args": {"path": "${A_SECRET}"}}
-    made = make(World(trials=4, layers=1, heads=1))
+    synthetic = make(World(trials=4, layers=1, heads=1))
     spec = {
-        **made.row.spec,
+        **synthetic.row.spec,
         "model": {"class_path": "innocent.Model", **arguments},
         "data": {"class_path": "innocent.Data", **arguments},
         "trainer": {
@@ -75,40 +76,43 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "profiler": {"class_path": "innocent.Profiler"},
         },
     }
-    write(URL, replace(made, row=replace(made.row, spec=StudySpec.parse(spec, source="a row").to_json())))
-    own = World(trials=4, confirmed=False, layers=0).spec().to_json()
-    own["study"] = {**own["study"], "name": "own"}
-    own["search"] = {"temperature_init": {"low": 0.5, "high": 2.0}}
+    write(
+        URL,
+        replace(synthetic, row=replace(synthetic.row, spec=StudySpec.parse(spec, source="a row").to_json())),
+    )
+    plain_spec = World(trials=4, confirmed=False, layers=0).spec().to_json()
+    plain_spec["study"] = {**plain_spec["study"], "name": "own"}
+    plain_spec["search"] = {"temperature_init": {"low": 0.5, "high": 2.0}}
     with Store.open(URL) as store:
-        study = store.create_study("own", StudySpec.parse(own, source="a row").to_json(), "0")
-        own["search"] = {"schedule": ["innocent:Schedule"]}
-        own["study"] |= {"name": "scheduled"}
-        store.create_study("scheduled", own, "0")
+        study = store.create_study("own", StudySpec.parse(plain_spec, source="a row").to_json(), "0")
+        plain_spec["search"] = {"schedule": ["innocent:Schedule"]}
+        plain_spec["study"] |= {"name": "scheduled"}
+        store.create_study("scheduled", plain_spec, "0")
         store.set_checkpoints(store.load_study("pairs").id, "http://127.0.0.1:9/runs")
         store.add_jobs("pairs", "innocent:Launcher", {}, ["1"])
         store.add_jobs("pairs", "ray", {"address": "ray://127.0.0.1:9"}, ["innocent-0:0"])
         store.set_checkpoints(study.id, "reference://x::file:///named-by-a-row")
-        ticket = next(each for each in store.tickets(store.load_study("pairs").id) if each.kind == "search")
+        ticket = next(row for row in store.tickets(store.load_study("pairs").id) if row.kind == "search")
         engine = create_engine(store.url)
     run = run_name(ticket.kind, ticket.number)
     places = [f"http://127.0.0.1:9/pairs/{run}", f"simplecache::http://127.0.0.1:9/pairs/{run}"]
-    kept = [
-        {"step": step, "url": f"{place}/step-{step}-1.ckpt", "digest": "0", "size": 1}
-        for step, place in enumerate(places)
+    checkpoints = [
+        {"step": step, "url": f"{folder}/step-{step}-1.ckpt", "digest": "0", "size": 1}
+        for step, folder in enumerate(places)
     ]
     with engine.begin() as connection:
-        connection.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(checkpoints=kept))
+        connection.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(checkpoints=checkpoints))
     engine.dispose()
 
 
 @pytest.mark.usefixtures("hostile")
 def test_no_command_that_reads_runs_or_fetches_what_a_row_names() -> None:
     runner = [sys.executable, "-c", WATCHED, *READING]
-    done = subprocess.run(runner, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    codes, seen = json.loads(done.stderr.splitlines()[-1])
-    assert dict(zip(READING, codes, strict=True)) == {each: REFUSED.get(each, 0) for each in READING}
-    assert seen == []
+    process = subprocess.run(runner, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    codes, events = json.loads(process.stderr.splitlines()[-1])
+    assert dict(zip(READING, codes, strict=True)) == {command: REFUSED.get(command, 0) for command in READING}
+    assert events == []
     assert not Path("imported").exists()
-    for text in (done.stdout, done.stderr, *(page.read_text() for page in Path().glob("*.html"))):
+    for text in (process.stdout, process.stderr, *(page.read_text() for page in Path().glob("*.html"))):
         assert "the-value-of-a-secret" not in text

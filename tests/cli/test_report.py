@@ -118,17 +118,17 @@ def test_a_report_that_fails_is_told_and_fails_nothing(
 
     monkeypatch.setattr(report, "_page", fail)
     assert at_end(_arguments(URL), "pairs") is None
-    told = capsys.readouterr().err
-    assert "could not be written: ZeroDivisionError" in told
-    assert "Try again: tempopt report pairs" in told
-    holds_no_password(told)
+    stderr = capsys.readouterr().err
+    assert "could not be written: ZeroDivisionError" in stderr
+    assert "Try again: tempopt report pairs" in stderr
+    holds_no_password(stderr)
 
 
 def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tempopt.store.store import Store
 
-    opened = Store.open(URL, create=False)
-    monkeypatch.setattr(Store, "open", lambda *_, **__: opened)
+    store = Store.open(URL, create=False)
+    monkeypatch.setattr(Store, "open", lambda *_, **__: store)
     secret = f"postgresql://me:{WRITTEN}@host/db"
     assert cli.main(["report", "pairs", "--storage", secret]) == 0
     page = (study / "pairs.html").read_text(encoding="utf-8")

@@ -28,8 +28,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 def statements(number: int, unique: str) -> Iterator[str]:
     """Yield the statements of a block of SQL on the page, with names that no other test has."""
     block = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
-    named = re.sub(r"\bteam\b|\bteam(?=_)", unique, block)
-    for line in named.splitlines():
+    renamed_block = re.sub(r"\bteam\b|\bteam(?=_)", unique, block)
+    for line in renamed_block.splitlines():
         yield line.removesuffix(";")
 
 
@@ -75,8 +75,8 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
 ) -> None:
     monkeypatch.chdir(tmp_path)
     agents, readers = urls
-    made = make(World(trials=4, layers=1, heads=1))
-    write(agents, replace(made, row=replace(made.row, state="running")))
+    synthetic = make(World(trials=4, layers=1, heads=1))
+    write(agents, replace(synthetic, row=replace(synthetic.row, state="running")))
     rows = optuna.storages.RDBStorage(agents.replace("postgresql:", "postgresql+psycopg:"))
     optuna.create_study(study_name="pairs", storage=rows)
     rows.engine.dispose()
@@ -100,14 +100,14 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
         creates = connection.scalar(text("SELECT has_schema_privilege('public', 'CREATE')"))
     engine.dispose()
     assert {"tempopt_study", "tempopt_ticket", "trials", "studies"} <= set(tables)
-    assert {each for each, has in rights.items() if has} == {(table, "SELECT") for table in tables}
+    assert {privilege for privilege, has in rights.items() if has} == {(table, "SELECT") for table in tables}
     assert not creates
-    told: queue.Queue[str] = queue.Queue()
-    with Dashboard(readers, port=0, name="pairs", note=told.put) as served:
-        threading.Thread(target=served.serve, daemon=True).start()
-        with urllib.request.urlopen(f"{served.url}/api/studies") as answer:
+    notes: queue.Queue[str] = queue.Queue()
+    with Dashboard(readers, port=0, name="pairs", note=notes.put) as dashboard:
+        threading.Thread(target=dashboard.serve, daemon=True).start()
+        with urllib.request.urlopen(f"{dashboard.url}/api/studies") as answer:
             assert "pairs" in answer.read().decode()
-        assert re.search("could not be written", told.get(timeout=240))
+        assert re.search("could not be written", notes.get(timeout=240))
     with Store.open(agents, create=False) as store:
         assert store.load_study("pairs").state == "running"
 

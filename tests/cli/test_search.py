@@ -37,7 +37,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
         called.update(spec=spec, overrides=overrides)
         return SimpleNamespace(study=SimpleNamespace(name="pairs"), compare=None)
 
-    def run(what: object, **settings: Any) -> SimpleNamespace:
+    def run(spec_source: object, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
         called.update(settings)
         spec = SimpleNamespace(compare=None)
@@ -100,10 +100,10 @@ def test_a_search_whose_report_cannot_be_written_has_not_failed(
     carried_out: Called, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["search", "a.yaml"]) == 0
-    captured = capsys.readouterr()
-    assert "the verdict" in captured.out and "report: " not in captured.out
-    assert "the report could not be written" in captured.err
-    assert "Try again: tempopt report pairs" in captured.err
+    captured_output = capsys.readouterr()
+    assert "the verdict" in captured_output.out and "report: " not in captured_output.out
+    assert "the report could not be written" in captured_output.err
+    assert "Try again: tempopt report pairs" in captured_output.err
 
 
 @pytest.mark.parametrize(("best", "code"), [("the best", 0), (None, 1)])
@@ -120,9 +120,9 @@ def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
     carried_out["best"] = best
     monkeypatch.setattr(report, "at_end", interrupt)
     assert cli.main(["search", "a.yaml"]) == code
-    captured = capsys.readouterr()
-    assert "details: tempopt show pairs\n" in captured.out and "report: " not in captured.out
-    assert "no report was written" in captured.err and "tempopt report pairs" in captured.err
+    captured_output = capsys.readouterr()
+    assert "details: tempopt show pairs\n" in captured_output.out and "report: " not in captured_output.out
+    assert "no report was written" in captured_output.err and "tempopt report pairs" in captured_output.err
 
 
 def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
@@ -146,8 +146,8 @@ def test_an_empty_folder_for_checkpoints_is_refused(
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
-    more = {"more": 0, "pairs": 0, "retry_failed": False}
-    assert carried_out == {**settings, **more, "explain": False}
+    resume_settings = {"more": 0, "pairs": 0, "retry_failed": False}
+    assert carried_out == {**settings, **resume_settings, "explain": False}
     assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
     assert carried_out["retry_failed"] is True
     assert "the verdict" in capsys.readouterr().out
@@ -168,8 +168,8 @@ def test_a_verdict_is_explained_by_a_command_of_its_own(
         "explain": True,
     }
     assert "the verdict" in capsys.readouterr().out
-    for more in (["--trials", "+3"], ["--pairs", "+3"], ["--retry-failed"]):
-        assert cli.main(["explain", "pairs", *more]) == cli.USAGE
+    for options in (["--trials", "+3"], ["--pairs", "+3"], ["--retry-failed"]):
+        assert cli.main(["explain", "pairs", *options]) == cli.USAGE
 
 
 def test_more_trials_can_be_asked_for(carried_out: Called) -> None:
@@ -233,13 +233,13 @@ def test_the_hints_lead_to_the_same_store_without_its_password(
 
 
 @pytest.fixture
-def interrupted(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+def interrupt_search(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Make the search end by Ctrl-C, after it has written its study or before."""
 
-    def arrange(begun: bool) -> None:
-        def interrupt(what: object, *, storage: str, **settings: Any) -> None:
+    def arrange(is_begun: bool) -> None:
+        def interrupt(spec_source: object, *, storage: str, **settings: Any) -> None:
             with Store.open(storage, create=True) as store:
-                if begun:
+                if is_begun:
                     store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
             raise KeyboardInterrupt
 
@@ -249,9 +249,9 @@ def interrupted(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def test_an_interrupted_search_says_how_to_go_on(
-    interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+    interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupted(True)
+    interrupt_search(True)
     words = [
         "search",
         "a.yaml",
@@ -270,8 +270,8 @@ def test_an_interrupted_search_says_how_to_go_on(
 
 
 def test_a_search_that_was_interrupted_before_it_began_does_not_offer_to_resume(
-    interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+    interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupted(False)
+    interrupt_search(False)
     assert cli.main(["search", "a.yaml"]) == 130
     assert "nothing was written" in capsys.readouterr().out

@@ -28,9 +28,9 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store import Store, urls
 from tempopt.study import watch
 from tests.report.made_study import World, make, write
-from tests.server.conftest import Served
-from tests.server.conftest import served as served
-from tests.store.scenes import HOUR, complete, ended, taken
+from tests.server.conftest import RunningServer
+from tests.server.conftest import running_server as running_server
+from tests.store.scenes import HOUR, complete, make_end, take_next
 from tests.toy_study import SMALL, toy_spec
 
 pytestmark = pytest.mark.server
@@ -51,7 +51,7 @@ while True:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -60,35 +60,37 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def both(served: Served, here: Path) -> tuple[str, str]:
+def both_urls(running_server: RunningServer, work_folder: Path) -> tuple[str, str]:
     """URLs of a database and of a server, with the same finished study, and a begun one with logs."""
-    database = f"sqlite:///{here.parent / 'own.db'}"
-    made = make(World(trials=4, layers=2, heads=2, reports=3))
-    for url in (database, served.storage):
-        write(url, made)
+    database = f"sqlite:///{work_folder.parent / 'own.db'}"
+    synthetic = make(World(trials=4, layers=2, heads=2, reports=3))
+    for url in (database, running_server.storage):
+        write(url, synthetic)
         with Store.open(url) as store:
-            spec = StudySpec.stored(made.row).with_overrides(["study.name=begun"])
+            spec = StudySpec.stored(synthetic.row).with_overrides(["study.name=begun"])
             study = store.create_study("begun", spec.to_json(), "1")
-            store.set_checkpoints(study.id, (here.parent / "kept").as_uri())
+            store.set_checkpoints(study.id, (work_folder.parent / "kept").as_uri())
             store.add_tickets(study.id, first_tickets(spec))
-            ticket = taken(store, study, "far:7")
+            ticket = take_next(store, study, "far:7")
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {}, None)
-            store.write(study.id, [ended(ticket, complete(), log="first\nlast")], agent="far:7", lease=HOUR)
+            store.write(
+                study.id, [make_end(ticket, complete(), log="first\nlast")], agent="far:7", lease=HOUR
+            )
             store.add_jobs("begun", "slurm", {}, ["17"])
-    return database, served.url
+    return database, running_server.url
 
 
-def said(
+def run_command(
     words: list[str], url: str, capsys: pytest.CaptureFixture[str], *, code: int | None = None
 ) -> tuple[int, str, str]:
     """Return exit code and output of a command, with nothing in it of the moment or of the store's URL."""
-    found = cli.main([*words, "--storage", url])
+    exit_code = cli.main([*words, "--storage", url])
     out, err = capsys.readouterr()
     text = (out + err).replace(urls.shown(url), "STORE")
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d[.\d]*)?(\+00:00| UTC)?", "MOMENT", text)
     if code is not None:
-        assert found == code, text
-    return found, text, out
+        assert exit_code == code, text
+    return exit_code, text, out
 
 
 @pytest.mark.parametrize(
@@ -118,9 +120,9 @@ def said(
     ids=" ".join,
 )
 def test_what_is_printed_is_the_same(
-    words: list[str], both: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    words: list[str], both_urls: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database, server = (said(words, url, capsys)[:2] for url in both)
+    database, server = (run_command(words, url, capsys)[:2] for url in both_urls)
     assert server == database
 
 
@@ -128,9 +130,9 @@ def test_what_is_printed_is_the_same(
     "words", [["show", "nobody"], ["export", "nobody"], ["pause", "nobody"], ["logs", "a b"]]
 )
 def test_a_study_that_is_not_there_ends_in_the_same_way(
-    words: list[str], both: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    words: list[str], both_urls: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database, server = (said(words, url, capsys) for url in both)
+    database, server = (run_command(words, url, capsys) for url in both_urls)
     assert server[0] == database[0] == 2
     assert words[1] in server[1]
 
@@ -149,18 +151,21 @@ def test_a_study_that_is_not_there_ends_in_the_same_way(
     ids=" ".join,
 )
 def test_what_is_done_is_the_same(
-    words: list[str], both: tuple[str, str], served: Served, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    both_urls: tuple[str, str],
+    running_server: RunningServer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    database, server = (said(words, url, capsys)[:2] for url in both)
+    database, server = (run_command(words, url, capsys)[:2] for url in both_urls)
     assert server == database
-    states = [_states(url) for url in (both[0], served.storage)]
+    states = [_states(url) for url in (both_urls[0], running_server.storage)]
     assert states[0] == states[1]
 
 
 def _states(url: str) -> list[Any]:
     with Store.open(url) as store:
         rows = store.list_studies()
-        return [(each.study.name, each.study.state, each.tickets) for each in rows]
+        return [(study.study.name, study.study.state, study.tickets) for study in rows]
 
 
 @contextmanager
@@ -191,93 +196,105 @@ def _spec(folder: Path, **study: Any) -> str:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
 
 
-@pytest.mark.usefixtures("fake_workers", "quick")
+@pytest.mark.usefixtures("fake_workers", "speed_up")
 @pytest.mark.long
 def test_a_search_is_looked_at_to_its_verdict_which_is_that_of_the_database(
-    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer,
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(here)
-    spec, database = _spec(here), f"sqlite:///{here / 'own.db'}"
-    expected = said(["search", spec, "--no-report", "--workers", "1"], database, capsys)
-    with _agent(served.storage, here.parent):
-        found = said(["search", spec], served.url, capsys)
-    assert found[0] == expected[0]
-    assert (here / "toy.html").is_file()
-    shown = [json.loads(said(["show", "toy", "--json"], url, capsys)[2]) for url in (database, served.url)]
-    for each in shown:
-        del each["cost"]
-        assert each["state"] == "done"
-    assert shown[0] == shown[1]
+    monkeypatch.chdir(work_folder)
+    spec, database = _spec(work_folder), f"sqlite:///{work_folder / 'own.db'}"
+    expected = run_command(["search", spec, "--no-report", "--workers", "1"], database, capsys)
+    with _agent(running_server.storage, work_folder.parent):
+        outcome = run_command(["search", spec], running_server.url, capsys)
+    assert outcome[0] == expected[0]
+    assert (work_folder / "toy.html").is_file()
+    reports = [
+        json.loads(run_command(["show", "toy", "--json"], url, capsys)[2])
+        for url in (database, running_server.url)
+    ]
+    for report in reports:
+        del report["cost"]
+        assert report["state"] == "done"
+    assert reports[0] == reports[1]
     # the same command again prints the result
-    assert said(["search", spec, "--no-report"], served.url, capsys)[0] == expected[0]
+    assert run_command(["search", spec, "--no-report"], running_server.url, capsys)[0] == expected[0]
 
 
-@pytest.mark.usefixtures("fake_workers", "quick")
+@pytest.mark.usefixtures("fake_workers", "speed_up")
 def test_ctrl_c_leaves_the_study_running_and_says_how_to_look_again(
-    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer,
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(work_folder)
 
-    def interrupted(seconds: float) -> None:
+    def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
-    spec = _spec(here)
-    _, text, _ = said(["search", spec], served.url, capsys, code=130)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+    spec = _spec(work_folder)
+    _, text, _ = run_command(["search", spec], running_server.url, capsys, code=130)
     assert "The study continues without this command." in text
     assert "tempopt show toy --storage STORE" in text
     assert "No agent works on toy yet" in text
-    study = served.store.load_study("toy")
+    study = running_server.store.load_study("toy")
     assert study.state == "running"
-    assert len(served.store.tickets(study.id)) == 4
-    # what is added and enqueued comes to the server's study
-    said(["search", spec, "--trials", "+2"], served.url, capsys, code=130)
-    (here / "sets.yaml").write_text("[{temperature_init: 2.0}]")
-    said(["search", spec, "--enqueue", "sets.yaml"], served.url, capsys, code=130)
-    assert len(served.store.tickets(study.id, ["search"])) == 5
-    said(["resume", "toy", "--trials", "+1"], served.url, capsys, code=130)
-    assert len(served.store.tickets(study.id, ["search"])) == 6
+    assert len(running_server.store.tickets(study.id)) == 4
+    # what is added and enqueued reaches the server's study
+    run_command(["search", spec, "--trials", "+2"], running_server.url, capsys, code=130)
+    (work_folder / "sets.yaml").write_text("[{temperature_init: 2.0}]")
+    run_command(["search", spec, "--enqueue", "sets.yaml"], running_server.url, capsys, code=130)
+    assert len(running_server.store.tickets(study.id, ["search"])) == 5
+    run_command(["resume", "toy", "--trials", "+1"], running_server.url, capsys, code=130)
+    assert len(running_server.store.tickets(study.id, ["search"])) == 6
     data = small()
     data["search"]["temperature_init"] = {"low": 0.25, "high": 8.0}
-    (here / "wider.yaml").write_text(yaml.safe_dump(data))
-    code, text, _ = said(["search", "wider.yaml"], served.url, capsys)
+    (work_folder / "wider.yaml").write_text(yaml.safe_dump(data))
+    code, text, _ = run_command(["search", "wider.yaml"], running_server.url, capsys)
     assert code == 2
     assert "study.warm_start: [toy]" in text
-    said(["pause", "toy"], served.url, capsys, code=0)
-    said(["show", "toy"], served.url, capsys, code=0)
+    run_command(["pause", "toy"], running_server.url, capsys, code=0)
+    run_command(["show", "toy"], running_server.url, capsys, code=0)
 
 
-@pytest.mark.usefixtures("fake_workers", "quick")
+@pytest.mark.usefixtures("fake_workers", "speed_up")
 def test_a_comparison_is_carried_out_behind_a_server(
-    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer,
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(here)
-    words = ["compare", _spec(here), "{}", "{temperature_init: 0.5}", "--name", "toy", "--no-report"]
-    database = f"sqlite:///{here / 'own.db'}"
-    expected = said([*words, "--workers", "1"], database, capsys)
-    with _agent(served.storage, here.parent):
-        found = said(words, served.url, capsys)
-    assert found[0] == expected[0]
+    monkeypatch.chdir(work_folder)
+    words = ["compare", _spec(work_folder), "{}", "{temperature_init: 0.5}", "--name", "toy", "--no-report"]
+    database = f"sqlite:///{work_folder / 'own.db'}"
+    expected = run_command([*words, "--workers", "1"], database, capsys)
+    with _agent(running_server.storage, work_folder.parent):
+        outcome = run_command(words, running_server.url, capsys)
+    assert outcome[0] == expected[0]
 
 
 def test_what_needs_the_database_is_refused_in_one_sentence(
-    served: Served, here: Path, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer, work_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = _spec(here)
+    spec = _spec(work_folder)
     for words in (
         ["dashboard", "--port", "0"],
         ["storage", "upgrade"],
         ["search", spec, "--launcher", "local"],
         ["search", spec, "--checkpoints", "runs"],
     ):
-        _, text, _ = said(words, served.url, capsys, code=2)
+        _, text, _ = run_command(words, running_server.url, capsys, code=2)
         assert "is a tempopt server" in text
         assert len(text.splitlines()) == 1
-    assert served.store.list_studies() == []
+    assert running_server.store.list_studies() == []
 
 
 # ---- tokens and logins
@@ -292,54 +309,57 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_login_makes_a_server_the_default_until_logout(
-    served: Served, here: Path, settings: Path, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer, work_folder: Path, settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token = here / "token"
-    token.write_text(served.token + "\n")
+    token = work_folder / "token"
+    token.write_text(running_server.token + "\n")
     token.chmod(0o600)
-    assert cli.main(["login", served.url + "/", "--token-file", str(token)]) == 0
+    assert cli.main(["login", running_server.url + "/", "--token-file", str(token)]) == 0
     out, err = capsys.readouterr()
     assert "admin" in out
-    assert served.token not in out + err
+    assert running_server.token not in out + err
     assert stat.S_IMODE(settings.stat().st_mode) == 0o600
-    assert urls.storage_url(None) == served.url
+    assert urls.storage_url(None) == running_server.url
     assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out == f"No study in {served.url} yet.\n"
+    assert capsys.readouterr().out == f"No study in {running_server.url} yet.\n"
     # what is given comes first
-    assert cli.main(["list", "--storage", served.storage]) == 0
+    assert cli.main(["list", "--storage", running_server.storage]) == 0
     assert "server.db" in capsys.readouterr().out
     assert cli.main(["logout"]) == 0
     assert urls.storage_url(None) == urls.DEFAULT_STORAGE
-    assert served.token not in settings.read_text()
-    assert cli.main(["list", "--storage", served.url]) == 2
+    assert running_server.token not in settings.read_text()
+    assert cli.main(["list", "--storage", running_server.url]) == 2
     assert "tempopt login" in capsys.readouterr().err
 
 
 def test_a_token_that_the_server_does_not_know_is_not_kept(
-    served: Served, here: Path, settings: Path, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer, work_folder: Path, settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token = here / "token"
+    token = work_folder / "token"
     token.write_text("tempopt_000000000000_" + "x" * 43)
     token.chmod(0o600)
-    assert cli.main(["login", served.url, "--token-file", str(token)]) == 2
+    assert cli.main(["login", running_server.url, "--token-file", str(token)]) == 2
     assert "does not know the token" in capsys.readouterr().err
     assert not settings.exists()
 
 
 def test_a_login_asks_without_echo_and_says_where_there_is_no_terminal(
-    served: Served, settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer,
+    settings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["login", served.url]) == 2
+    assert cli.main(["login", running_server.url]) == 2
     assert "--token-file" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("getpass.getpass", lambda question: served.token)
-    assert cli.main(["login", served.url]) == 0
+    monkeypatch.setattr("getpass.getpass", lambda question: running_server.token)
+    assert cli.main(["login", running_server.url]) == 0
 
 
 def test_files_that_others_can_read_are_told_of(
-    here: Path, settings: Path, capsys: pytest.CaptureFixture[str]
+    work_folder: Path, settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token = here / "token"
+    token = work_folder / "token"
     token.write_text("a-token")
     token.chmod(0o644)
     assert credentials.token_in(token) == "a-token"
@@ -351,33 +371,33 @@ def test_files_that_others_can_read_are_told_of(
 
 
 def test_a_file_that_is_given_comes_before_the_environment_and_that_before_logins(
-    here: Path, settings: Path, monkeypatch: pytest.MonkeyPatch
+    work_folder: Path, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, named, given = "https://one.example", here / "named", here / "given"
+    url, env_file, explicit_file = "https://one.example", work_folder / "named", work_folder / "given"
     assert credentials.token_for(url) is None
     credentials.remember(url, "kept")
     credentials.remember("https://two.example", "other")
-    for path in (named, given):
+    for path in (env_file, explicit_file):
         path.write_text(path.name)
         path.chmod(0o600)
     assert credentials.token_for(url + "/") == "kept"
-    assert credentials.token_for(url, given) == "given"
-    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(named))
+    assert credentials.token_for(url, explicit_file) == "given"
+    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(env_file))
     assert credentials.token_for(url) == "named"
     monkeypatch.setenv("TEMPOPT_TOKEN", "first")
     assert credentials.token_for(url) == "first"
-    assert credentials.token_for(url, given) == "given"
+    assert credentials.token_for(url, explicit_file) == "given"
     assert "kept" not in repr(credentials.servers())
     assert credentials.forget("https://two.example") == "https://two.example"
     assert credentials.forget("https://two.example") is None
 
 
 @pytest.mark.parametrize("text", ["", "two words", "a\nb", "ü" * 3])
-def test_what_is_no_token_is_refused(text: str, here: Path) -> None:
-    (here / "token").write_text(text)
-    (here / "token").chmod(0o600)
+def test_what_is_no_token_is_refused(text: str, work_folder: Path) -> None:
+    (work_folder / "token").write_text(text)
+    (work_folder / "token").chmod(0o600)
     with pytest.raises(UsageError, match="holds no token"):
-        credentials.token_in(here / "token")
+        credentials.token_in(work_folder / "token")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"a": 1}}'])
@@ -391,21 +411,21 @@ def test_a_file_of_servers_that_is_none_is_said_to_be(text: str, settings: Path)
 # ---- Python
 
 
-@pytest.mark.usefixtures("fake_workers", "quick")
+@pytest.mark.usefixtures("fake_workers", "speed_up")
 def test_python_reaches_the_studies_of_a_server(
-    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, work_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(work_folder)
     monkeypatch.delenv("TEMPOPT_TOKEN")
     spec = small()
-    with tempopt.connect(served.url, served.token) as server:
+    with tempopt.connect(running_server.url, running_server.token) as server:
         assert server.studies() == []
-        begun = server.search(spec, progress=False, wait=False)
-        assert begun.name == "toy"
-        assert [each["study"] for each in server.studies()] == ["toy"]
+        study = server.search(spec, progress=False, wait=False)
+        assert study.name == "toy"
+        assert [entry["study"] for entry in server.studies()] == ["toy"]
         server.pause("toy")
         assert server.resume("toy", more=1, progress=False, wait=False).tickets["search"].requested == 3
-        with _agent(served.storage, here.parent):
+        with _agent(running_server.storage, work_folder.parent):
             result = server.search(spec, progress=False)
         assert result.state == "done"
         assert server.load("toy").verdict == result.verdict
@@ -413,11 +433,11 @@ def test_python_reaches_the_studies_of_a_server(
         server.delete("toy")
         with pytest.raises(StudyNotFound):
             server.load("toy")
-        assert served.token not in repr(server)
-    with tempopt.connect(served.url) as server, pytest.raises(AccessDenied):
+        assert running_server.token not in repr(server)
+    with tempopt.connect(running_server.url) as server, pytest.raises(AccessDenied):
         server.studies()
     with pytest.raises(UsageError, match="tempopt.connect"):
-        tempopt.search(spec, storage=served.url, wait=False)
+        tempopt.search(spec, storage=running_server.url, wait=False)
 
 
 class _Notes(Unobserved):
@@ -431,37 +451,45 @@ class _Notes(Unobserved):
 @pytest.mark.usefixtures("toy_folder")
 @pytest.mark.long
 def test_a_program_that_was_given_a_token_trains_as_an_agent_and_keeps_its_checkpoints(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TEMPOPT_TOKEN")
-    told = _Notes()
-    with tempopt.connect(served.url, served.new_token("submit", "agent")) as server:
-        result = server.search(small(), workers=1, observer=told)
+    notes = _Notes()
+    with tempopt.connect(running_server.url, running_server.new_token("submit", "agent")) as server:
+        result = server.search(small(), workers=1, observer=notes)
     assert result.state == "done"
     assert result.cost.checkpoint_seconds > 0
-    assert not [note for note in told.notes if "checkpoint" in note.lower()]
+    assert not [note for note in notes.notes if "checkpoint" in note.lower()]
     assert "TEMPOPT_TOKEN" not in os.environ
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_who_may_not_work_is_told_so_before_anything_is_asked(
-    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    running_server: RunningServer,
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(here)
-    monkeypatch.setenv("TEMPOPT_TOKEN", served.new_token("submit"))
-    _, text, _ = said(["search", _spec(here), "--workers", "1"], served.url, capsys, code=2)
+    monkeypatch.chdir(work_folder)
+    monkeypatch.setenv("TEMPOPT_TOKEN", running_server.new_token("submit"))
+    _, text, _ = run_command(
+        ["search", _spec(work_folder), "--workers", "1"], running_server.url, capsys, code=2
+    )
     assert "scope agent" in text
-    assert served.store.list_studies() == []
+    assert running_server.store.list_studies() == []
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_plan_reads_the_noise_of_a_study_behind_a_server(
-    both: tuple[str, str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    both_urls: tuple[str, str],
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(here)
-    with Store.open(both[0]) as store:
+    monkeypatch.chdir(work_folder)
+    with Store.open(both_urls[0]) as store:
         metric = store.load_study("pairs").spec["study"]["metric"]
-    words = ["plan", _spec(here, metric=metric, direction="maximize"), "--earlier", "pairs", "--json"]
-    power = [json.loads(said(words, url, capsys, code=0)[2])["power"] for url in both]
+    words = ["plan", _spec(work_folder, metric=metric, direction="maximize"), "--earlier", "pairs", "--json"]
+    power = [json.loads(run_command(words, url, capsys, code=0)[2])["power"] for url in both_urls]
     assert power[0]["from"]["study"] == "pairs"
     assert power[0] == power[1]

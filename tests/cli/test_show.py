@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def begun() -> Iterator[None]:
+def begun_studies() -> Iterator[None]:
     """Write a study with two runs of τ = 1 and one of three search tickets done."""
     spec = StudySpec.parse(SPEC, source="the test")
     with Store.open(URL, create=True) as store:
@@ -58,8 +58,8 @@ def begun() -> Iterator[None]:
             ticket = _take(store, study.id, kind)
             store.begin(ticket.id, ticket.attempt, parameters, parameters, None)
             outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
-            ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-            store.write(study.id, [ended], agent="far:1:2:3", lease=60.0)
+            end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+            store.write(study.id, [end_change], agent="far:1:2:3", lease=60.0)
     yield
 
 
@@ -76,7 +76,7 @@ def _begin(*agents: str, lease: float = 60.0) -> None:
             _take(store, store.load_study("pairs").id, "search", agent, lease)
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     head, line = capsys.readouterr().out.splitlines()
@@ -84,7 +84,7 @@ def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> N
     assert line.split()[:6] == ["pairs", "waiting", "0", "val_accuracy", "maximize", "3/5"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     name = "a-study-of-" + "a-very-long-name-" * 5
     with Store.open(URL) as store:
@@ -93,7 +93,7 @@ def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]) == 1
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture[str]) -> None:
     _begin("far:1:2:3", lease=-1.0)
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
@@ -107,10 +107,10 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
     assert out.splitlines()[1].split()[:4] == ["pairs", "running", "2", "val_accuracy"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    dead = f"near:{os.getpid()}:{machine()}:no such start"
-    _begin(dead)
+    dead_agent = f"near:{os.getpid()}:{machine()}:no such start"
+    _begin(dead_agent)
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "waiting", "0"]
     _begin("far:1:2:3")
@@ -118,7 +118,7 @@ def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.Captur
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "running", "1"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_what_was_withdrawn_is_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stop", "pairs"]) == cli.main(["show", "pairs"]) == 0
     rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
@@ -126,12 +126,12 @@ def test_what_was_withdrawn_is_counted_apart(capsys: pytest.CaptureFixture[str])
     assert rows["search"] == ["search", "3", "1", "0", "0", "0", "2"]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told.pop("created").count(":") >= 2
-    assert told == {
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry.pop("created").count(":") >= 2
+    assert entry == {
         "study": "pairs",
         "metric": "val_accuracy",
         "direction": "maximize",
@@ -153,7 +153,9 @@ ASKING = ("show", "export", "resume", "agent", "logs", "pause", "stop", "gc", "d
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["gc"], ["storage", "upgrade"], *([each, "pairs"] for each in ASKING)], ids=" ".join
+    "words",
+    [["list"], ["gc"], ["storage", "upgrade"], *([command, "pairs"] for command in ASKING)],
+    ids=" ".join,
 )
 def test_a_store_that_is_not_there_is_told_and_not_made(
     words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
@@ -163,7 +165,7 @@ def test_a_store_that_is_not_there_is_told_and_not_made(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_show_tells_how_far_a_study_is_and_claims_nothing_yet(capsys: pytest.CaptureFixture[str]) -> None:
     outs = []
     for words in ([], ["--full"]):
@@ -181,24 +183,24 @@ def test_show_tells_how_far_a_study_is_and_claims_nothing_yet(capsys: pytest.Cap
 def test_show_has_the_decision_and_in_full_all_findings_and_the_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = make(World(trials=8, layers=0))
-    write(URL, made)
+    synthetic = make(World(trials=8, layers=0))
+    write(URL, synthetic)
     outs = []
     for words in ([], ["--full"]):
         assert cli.main(["show", "pairs", *words]) == 0
         outs.append(capsys.readouterr().out)
     short, full = outs
-    result = made.result()
+    result = synthetic.result()
     assert short.endswith("\n\n" + "\n".join(screen_lines(result)) + "\n") and len(short.splitlines()) <= 9
     assert full.endswith("\n" + "\n".join(full_lines(result)) + "\n")
     assert "baseline during the search: " in full and "baseline during" not in short
     assert "tickets" in full and "tickets" not in short
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "pairs", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     keys = [
         "study",
         "metric",
@@ -220,10 +222,10 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         *("ledger", "earlier_verdicts"),
         *("jobs", "agents_at_work"),
     ]
-    assert list(told) == keys
-    assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
-    assert told["verdict"] is told["decision"] is None
-    assert [finding["kind"] for finding in told["findings"]] == ["decision", "best", "cost"]
+    assert list(report) == keys
+    assert report["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
+    assert report["verdict"] is report["decision"] is None
+    assert [finding["kind"] for finding in report["findings"]] == ["decision", "best", "cost"]
 
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -231,21 +233,25 @@ DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(enco
 
 def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture[str]) -> None:
     search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
-    made = make(World(trials=44, search=search, study={"failure": 0.6}, layers=0))
-    write(URL, made)
+    synthetic = make(World(trials=44, search=search, study={"failure": 0.6}, layers=0))
+    write(URL, synthetic)
     assert cli.main(["show", "pairs", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told["tickets"]) == set(KINDS)
-    verdict, found = told["verdict"], made.result().verdict
-    assert found is not None and found.over_twin is not None and found.simplest is not None
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["tickets"]) == set(KINDS)
+    verdict, expected_verdict = report["verdict"], synthetic.result().verdict
+    assert (
+        expected_verdict is not None
+        and expected_verdict.over_twin is not None
+        and expected_verdict.simplest is not None
+    )
     (table,) = re.findall(r"### The verdict as JSON\n(.*?)\n###? ", DOCUMENTED, flags=re.DOTALL)
     rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(verdict)
     comparison = {"gain", "ci_low", "ci_high", "p_value", "significant"}
     for key, answer in {
-        "over_baseline": found.over_baseline,
-        "over_twin": found.over_twin,
-        "against_constant": found.against_constant,
+        "over_baseline": expected_verdict.over_baseline,
+        "over_twin": expected_verdict.over_twin,
+        "against_constant": expected_verdict.against_constant,
     }.items():
         assert set(verdict[key]) == comparison
         assert answer is not None and verdict[key]["gain"] == answer.paired.gain
@@ -256,14 +262,14 @@ def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture
     assert set(inference["share"]) == {"ratio", "low", "high"}
     assert set(inference["winner"]) == comparison | {"plan", "curve"}
     assert "as trained" in inference["curve"]
-    assert [part["name"] for part in verdict["parts"]] == [part.name for part in found.parts]
+    assert [part["name"] for part in verdict["parts"]] == [part.name for part in expected_verdict.parts]
     assert all(set(part) == comparison | {"name", "params"} for part in verdict["parts"])
     assert set(verdict["simplest"]) == {"parts", "params", "holds", "over_baseline", "lost", "kept"}
     assert set(verdict["failures"]) == {"arm", "reference", "p_value"}
     assert set(verdict["failures"]["arm"]) == {"failed", "runs", "low", "high"}
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 @pytest.mark.parametrize("command", ASKING)
 def test_a_name_that_is_not_in_the_store_is_told_the_nearest(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -272,13 +278,13 @@ def test_a_name_that_is_not_in_the_store_is_told_the_nearest(
     assert 'Unknown study "pears". Did you mean "pairs"?' in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_export_writes_a_file_or_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", "pairs"]) == 0
-    printed = capsys.readouterr().out
-    assert "temperature_init: 2.5" in printed
+    output = capsys.readouterr().out
+    assert "temperature_init: 2.5" in output
     assert cli.main(["export", "pairs", "-o", "best.yaml"]) == 0
-    assert (folder / "best.yaml").read_text(encoding="utf-8") == printed
+    assert (folder / "best.yaml").read_text(encoding="utf-8") == output
     assert cli.main(["export", "pairs", "--format", "python", "--output", "best.py"]) == 0
     compile((folder / "best.py").read_text(encoding="utf-8"), "best.py", "exec")
 
@@ -302,13 +308,13 @@ LIGHT = [
 ]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
     runner = [sys.executable, "-c", _RUN_AND_LIST, *LIGHT]
-    done = subprocess.run(runner, capture_output=True, text=True, check=True)
-    codes, loaded = json.loads(done.stderr.splitlines()[-1])
+    process = subprocess.run(runner, capture_output=True, text=True, check=True)
+    codes, imported_modules = json.loads(process.stderr.splitlines()[-1])
     assert codes == [0] * len(LIGHT)
-    assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(loaded)
+    assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(imported_modules)
 
 
 STANDING = """\
@@ -328,7 +334,7 @@ class Mine(Launcher):
 
 
 @pytest.fixture
-def submitted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def submitted_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the jobs of a study, of a launcher that is there and of one that is not."""
     (folder / "launchers_of_mine.py").write_text(STANDING)
     with Store.open(URL, create=True) as store:
@@ -344,7 +350,7 @@ jobs: no_such_launcher:Mine 1 whose state is not known here (3)
 OWN = ["--launcher", "launchers_of_mine:Mine"]
 
 
-@pytest.mark.usefixtures("begun", "submitted")
+@pytest.mark.usefixtures("begun_studies", "submitted_jobs")
 def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "pairs", *OWN]) == 0
     assert JOBS in capsys.readouterr().out
@@ -359,29 +365,29 @@ def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[
     assert (jobs[3]["state"], "only if you name it" in jobs[3]["message"]) == ("unknown", True)
 
 
-@pytest.mark.usefixtures("submitted")
+@pytest.mark.usefixtures("submitted_jobs")
 def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["show", "pairs", *OWN]) == 0
     assert capsys.readouterr().out.startswith(f"pairs: not begun yet\n{JOBS}")
     assert cli.main(["show", "pairs", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert (shown["study"], shown["state"], len(shown["jobs"])) == ("pairs", None, 4)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["study"], report["state"], len(report["jobs"])) == ("pairs", None, 4)
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "pairs", "--json"]) == 0
-    begun = json.loads(capsys.readouterr().out)
-    assert begun["jobs"] == []
+    report = json.loads(capsys.readouterr().out)
+    assert report["jobs"] == []
     with Store.open(URL) as store:
         store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
     assert cli.main(["show", "later", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == begun.keys()
+    assert json.loads(capsys.readouterr().out).keys() == report.keys()
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -393,12 +399,12 @@ def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
             Began(ticket_id=ticket.id, attempt=1, total_steps=10, code="c", machine="far", device="cuda:0"),
             Reported(ticket_id=ticket.id, attempt=1, step=4, value=0.5),
         ]
-        moved = {"renew": {ticket.id: 1}, "steps": {ticket.id: 6}}
-        store.write(study, changes, agent="far:1:2:3", lease=60.0, **moved)  # type: ignore[arg-type]
+        progress = {"renew": {ticket.id: 1}, "steps": {ticket.id: 6}}
+        store.write(study, changes, agent="far:1:2:3", lease=60.0, **progress)  # type: ignore[arg-type]
     assert cli.main(["show", "pairs", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["agents"] == 1
-    assert told["agents_at_work"] == [
+    report = json.loads(capsys.readouterr().out)
+    assert report["agents"] == 1
+    assert report["agents_at_work"] == [
         {
             "agent": "far:1",
             "machine": "far",
@@ -411,7 +417,7 @@ def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     ]
 
 
-def _finish(done: threading.Event) -> None:
+def _finish(finish_event: threading.Event) -> None:
     """Carry out what is left of the study, one ticket after another, and close it."""
     with Store.open(URL) as store:
         study = store.load_study("pairs").id
@@ -419,34 +425,34 @@ def _finish(done: threading.Event) -> None:
             ticket = _take(store, study, "search")
             store.begin(ticket.id, ticket.attempt, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
             outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
-            ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-            store.write(study, [ended], agent="far:1:2:3", lease=60.0)
+            end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+            store.write(study, [end_change], agent="far:1:2:3", lease=60.0)
         store.set_state(study, "done")
-    done.set()
+    finish_event.set()
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = threading.Event()
+    finish_event = threading.Event()
     looks = []
 
     def sleep(seconds: float) -> None:
         looks.append(seconds)
-        _finish(done)
+        _finish(finish_event)
 
     monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
     assert cli.main(["show", "pairs", "--watch", "3"]) == 0
-    assert (looks, done.is_set()) == ([3.0], True)
+    assert (looks, finish_event.is_set()) == ([3.0], True)
     line, *lines = capsys.readouterr().out.splitlines()
-    over = "search: 3 trainings over; best val_accuracy so far 0.7124 with τ = 2.5"
-    assert line.partition("] ")[2] == over
+    last_message = "search: 3 trainings over; best val_accuracy so far 0.7124 with τ = 2.5"
+    assert line.partition("] ")[2] == last_message
     assert cli.main(["show", "pairs"]) == 0
     assert lines == ["", *capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,23 +466,23 @@ def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_a
         if step == "pause":
             with Store.open(URL) as store:
                 store.set_state(store.load_study("pairs").id, "paused")
-        monkeypatch.setattr(Store, "news", _away if step == "away" else news)
+        monkeypatch.setattr(Store, "news", _raise_unreachable if step == "away" else news)
 
     monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
     assert cli.main(["show", "pairs", "--watch"]) == 130
-    told = capsys.readouterr()
-    assert told.err == ""
-    assert told.out.splitlines() == [
+    captured_output = capsys.readouterr()
+    assert captured_output.err == ""
+    assert captured_output.out.splitlines() == [
         "pairs was paused. To go on: tempopt resume pairs",
         "The database failed: refused. Looking again until it answers.",
     ]
 
 
-def _away(*arguments: object) -> None:
+def _raise_unreachable(*arguments: object) -> None:
     raise StoreUnreachable("The database failed: refused.")
 
 
-@pytest.mark.usefixtures("submitted")
+@pytest.mark.usefixtures("submitted_jobs")
 def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,7 +496,7 @@ def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_
     assert 'Unknown study "pears"' in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("begun")
+@pytest.mark.usefixtures("begun_studies")
 @pytest.mark.parametrize(
     ("words", "message"),
     [

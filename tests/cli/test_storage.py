@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _given(storage: str | None = None, file: str | None = None) -> argparse.Namespace:
+def _storage_arguments(storage: str | None = None, file: str | None = None) -> argparse.Namespace:
     return argparse.Namespace(storage=storage, storage_file=file)
 
 
@@ -35,59 +35,61 @@ def _file(text: str, mode: int = 0o600) -> str:
 def test_storage_is_what_was_given_then_the_environment_then_the_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert storage_url(_given()) == "sqlite:///tempopt.db"
+    assert storage_url(_storage_arguments()) == "sqlite:///tempopt.db"
     monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
-    assert storage_url(_given()) == "sqlite:///other.db"
-    assert storage_url(_given("sqlite:///given.db")) == "sqlite:///given.db"
-    assert storage_url(_given(file=_file("sqlite:///named.db\n"))) == "sqlite:///named.db"
+    assert storage_url(_storage_arguments()) == "sqlite:///other.db"
+    assert storage_url(_storage_arguments("sqlite:///given.db")) == "sqlite:///given.db"
+    assert storage_url(_storage_arguments(file=_file("sqlite:///named.db\n"))) == "sqlite:///named.db"
 
 
-@pytest.mark.parametrize("given", [_given(""), _given(file="")])
-def test_an_empty_storage_is_not_the_default(given: argparse.Namespace) -> None:
+@pytest.mark.parametrize("namespace", [_storage_arguments(""), _storage_arguments(file="")])
+def test_an_empty_storage_is_not_the_default(namespace: argparse.Namespace) -> None:
     with pytest.raises((StorageError, UsageError)):
-        urls.parse(storage_url(given))
+        urls.parse(storage_url(namespace))
 
 
 def test_the_option_that_leads_back_names_the_default_where_the_environment_names_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert storage_option(_given("sqlite:///tempopt.db")) == ""
+    assert storage_option(_storage_arguments("sqlite:///tempopt.db")) == ""
     monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
-    assert storage_option(_given()) == storage_option(_given("sqlite:///other.db")) == ""
-    assert storage_option(_given("sqlite:///tempopt.db")) == " --storage sqlite:///tempopt.db"
+    assert (
+        storage_option(_storage_arguments()) == storage_option(_storage_arguments("sqlite:///other.db")) == ""
+    )
+    assert storage_option(_storage_arguments("sqlite:///tempopt.db")) == " --storage sqlite:///tempopt.db"
 
 
 @pytest.mark.parametrize("text", [WRITTEN, f"{WRITTEN}\n", f"\ufeff  {WRITTEN} \r\n\n"])
 def test_a_file_names_the_store(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert storage_url(_given(file=_file(text))) == WRITTEN
+    assert storage_url(_storage_arguments(file=_file(text))) == WRITTEN
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
         ("", "studies.url holds nothing. Give a file that holds one line, the URL."),
         (" \n\n", "studies.url holds nothing."),
         (f"{RAW}\n{RAW}\n", "studies.url holds 2 lines. Give a file that holds one line, the URL."),
     ],
 )
-def test_a_file_that_holds_no_url_is_refused_and_not_repeated(text: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        storage_url(_given(file=_file(text)))
-    assert said in str(caught.value)
-    assert "zqx" not in str(caught.value)
+def test_a_file_that_holds_no_url_is_refused_and_not_repeated(text: str, fragment: str) -> None:
+    with pytest.raises(UsageError) as error:
+        storage_url(_storage_arguments(file=_file(text)))
+    assert fragment in str(error.value)
+    assert "zqx" not in str(error.value)
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"^nowhere cannot be read: No such file or directory\. Give a file"):
-        storage_url(_given(file="nowhere"))
+        storage_url(_storage_arguments(file="nowhere"))
     (folder / "bytes").write_bytes(b"\x80\xff")
     with pytest.raises(UsageError, match=r"^bytes is not a text file in UTF-8\."):
-        storage_url(_given(file="bytes"))
+        storage_url(_storage_arguments(file="bytes"))
 
 
 @pytest.mark.parametrize(
-    ("url", "mode", "warned"),
+    ("url", "mode", "is_warned"),
     [
         (WRITTEN, 0o600, False),
         (WRITTEN, 0o640, True),
@@ -97,12 +99,12 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     ],
 )
 def test_a_password_that_others_can_read_is_warned_of(
-    url: str, mode: int, warned: bool, capsys: pytest.CaptureFixture[str]
+    url: str, mode: int, is_warned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert storage_url(_given(file=_file(url, mode))) == url
+    assert storage_url(_storage_arguments(file=_file(url, mode))) == url
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == warned * (
+    assert err == is_warned * (
         "tempopt: warning: studies.url holds a password that others on this machine can read. "
         "Run: chmod 600 studies.url\n"
     )
@@ -110,12 +112,12 @@ def test_a_password_that_others_can_read_is_warned_of(
 
 def test_both_at_once_are_refused() -> None:
     with pytest.raises(UsageError, match=r"both given\. Give one of them\."):
-        storage_url(_given(storage="a.db", file="b"))
+        storage_url(_storage_arguments(storage="a.db", file="b"))
 
 
 def test_hints_lead_to_the_same_store_without_its_password() -> None:
-    assert storage_option(_given()) == ""
-    assert storage_option(_given("sqlite:///tempopt.db")) == ""
-    assert storage_option(_given("sqlite:///a b.db")) == " --storage 'sqlite:///a b.db'"
-    assert storage_option(_given(WRITTEN)) == " --storage 'postgresql://me:***@host/studies'"
-    assert storage_option(_given(file="my url")) == " --storage-file 'my url'"
+    assert storage_option(_storage_arguments()) == ""
+    assert storage_option(_storage_arguments("sqlite:///tempopt.db")) == ""
+    assert storage_option(_storage_arguments("sqlite:///a b.db")) == " --storage 'sqlite:///a b.db'"
+    assert storage_option(_storage_arguments(WRITTEN)) == " --storage 'postgresql://me:***@host/studies'"
+    assert storage_option(_storage_arguments(file="my url")) == " --storage-file 'my url'"

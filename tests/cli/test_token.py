@@ -11,51 +11,51 @@ import pytest
 from tempopt import cli
 from tempopt.server.tokens import TOKEN, is_of, made
 from tempopt.store import Store
-from tests.server.conftest import Served
-from tests.server.conftest import served as served
+from tests.server.conftest import RunningServer
+from tests.server.conftest import running_server as running_server
 
 
 @pytest.fixture(params=["database", "server"])
-def storage(request: pytest.FixtureRequest, served: Served) -> str:
+def storage(request: pytest.FixtureRequest, running_server: RunningServer) -> str:
     """What the command is given; both are one place."""
-    return served.storage if request.param == "database" else served.url
+    return running_server.storage if request.param == "database" else running_server.url
 
 
-def _said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
+def _run_token(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
     assert cli.main(["token", *words]) == code
     out, err = capsys.readouterr()
     return out, err
 
 
-def _listed(capsys: pytest.CaptureFixture[str], storage: str) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = json.loads(_said(capsys, "list", "--json", "--storage", storage)[0])
+def _list_tokens(capsys: pytest.CaptureFixture[str], storage: str) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = json.loads(_run_token(capsys, "list", "--json", "--storage", storage)[0])
     return rows
 
 
 def test_a_new_token_is_all_that_standard_output_gets(
-    storage: str, served: Served, capsys: pytest.CaptureFixture[str]
+    storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--name", "cluster", "--scope", "agent", "--scope", "view", "--studies", "vision-"]
-    out, err = _said(capsys, "create", *words, "--expires", "30d", "--storage", storage)
+    out, err = _run_token(capsys, "create", *words, "--expires", "30d", "--storage", storage)
     token = out.removesuffix("\n")
     parts = TOKEN.fullmatch(token)
     assert parts is not None and parts[1] in err and token not in err
-    row = served.store.token(parts[1])
+    row = running_server.store.token(parts[1])
     assert row is not None and is_of(token, row)
     assert (row.name, row.scopes, row.studies) == ("cluster", ("view", "agent"), "vision-")
     assert row.expires is not None and row.expires - row.created == timedelta(days=30)
-    out, err = _said(capsys, "list", "--storage", storage)
+    out, err = _run_token(capsys, "list", "--storage", storage)
     assert parts[1] in out and row.digest not in out + err and token.split("_", 2)[2] not in out + err
 
 
 def test_a_token_is_listed_with_its_state(
-    storage: str, served: Served, capsys: pytest.CaptureFixture[str]
+    storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, life in (("late", timedelta(seconds=-1)), ("gone", None), ("good", timedelta(days=1))):
-        _, row = made(served.store, name=name, scopes=["view"], life=life)
+        _, row = made(running_server.store, name=name, scopes=["view"], life=life)
         if name == "gone":
-            served.store.revoke_token(row.id)
-    rows = {row["name"]: row for row in _listed(capsys, storage)}
+            running_server.store.revoke_token(row.id)
+    rows = {row["name"]: row for row in _list_tokens(capsys, storage)}
     states = {name: row["state"] for name, row in rows.items()}
     assert states == {"admin": "valid", "late": "expired", "gone": "revoked", "good": "valid"}
     assert rows["good"]["scopes"] == "view" and rows["good"]["studies"] == "all"
@@ -63,30 +63,30 @@ def test_a_token_is_listed_with_its_state(
 
 
 def test_a_token_is_revoked_by_its_id(
-    storage: str, served: Served, capsys: pytest.CaptureFixture[str]
+    storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, row = made(served.store, name="gone", scopes=["view"])
+    _, row = made(running_server.store, name="gone", scopes=["view"])
     for _ in range(2):
-        out, _ = _said(capsys, "revoke", row.id, "--storage", storage)
+        out, _ = _run_token(capsys, "revoke", row.id, "--storage", storage)
         assert row.id in out and "gone" in out
-    found = served.store.token(row.id)
-    assert found is not None and found.revoked is not None
-    for unknown in ("000000000000", "../studies/toy"):
-        _, err = _said(capsys, "revoke", unknown, "--storage", storage, code=2)
+    token_row = running_server.store.token(row.id)
+    assert token_row is not None and token_row.revoked is not None
+    for unknown_id in ("000000000000", "../studies/toy"):
+        _, err = _run_token(capsys, "revoke", unknown_id, "--storage", storage, code=2)
         assert len(err.splitlines()) == 1
 
 
 def test_a_token_that_was_given_in_place_of_its_id_is_not_shown(
-    storage: str, served: Served, capsys: pytest.CaptureFixture[str]
+    storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token, _ = made(served.store, name="pasted", scopes=["view"])
-    out, err = _said(capsys, "revoke", token, "--storage", storage, code=2)
+    token, _ = made(running_server.store, name="pasted", scopes=["view"])
+    out, err = _run_token(capsys, "revoke", token, "--storage", storage, code=2)
     assert token.split("_", 2)[2] not in out + err
-    assert token.split("_", 2)[2] not in str(served.store.audited())
+    assert token.split("_", 2)[2] not in str(running_server.store.audited())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "fragment"),
     [
         (["create", "--name", "a"], "a name and a scope"),
         (["create", "--scope", "view"], "a name and a scope"),
@@ -102,28 +102,37 @@ def test_a_token_that_was_given_in_place_of_its_id_is_not_shown(
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_sentence(
-    words: list[str], said: str, storage: str, served: Served, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    fragment: str,
+    storage: str,
+    running_server: RunningServer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out, err = _said(capsys, *words, "--storage", storage, code=2)
-    assert out == "" and said in err
-    assert [row.name for row in served.store.tokens()] == ["admin"]
+    out, err = _run_token(capsys, *words, "--storage", storage, code=2)
+    assert out == "" and fragment in err
+    assert [row.name for row in running_server.store.tokens()] == ["admin"]
 
 
 @pytest.mark.parametrize("scope", ["view", "submit", "agent"])
 def test_a_server_gives_tokens_to_none_but_admins(
-    scope: str, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scope: str,
+    running_server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("TEMPOPT_TOKEN", served.new_token(scope))
-    _, err = _said(capsys, "create", "--name", "a", "--scope", "admin", "--storage", served.url, code=2)
-    assert "admin" in err and len(served.store.tokens()) == 2
+    monkeypatch.setenv("TEMPOPT_TOKEN", running_server.new_token(scope))
+    _, err = _run_token(
+        capsys, "create", "--name", "a", "--scope", "admin", "--storage", running_server.url, code=2
+    )
+    assert "admin" in err and len(running_server.store.tokens()) == 2
 
 
 def test_the_first_token_may_be_made_before_there_is_a_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
-    _said(capsys, "list", "--storage", url, code=2)
-    out, _ = _said(capsys, "create", "--name", "admin", "--scope", "admin", "--storage", url)
+    _run_token(capsys, "list", "--storage", url, code=2)
+    out, _ = _run_token(capsys, "create", "--name", "admin", "--scope", "admin", "--storage", url)
     with Store.open(url, create=False) as store:
         [row] = store.tokens()
     assert is_of(out.strip(), row)

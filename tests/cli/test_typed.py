@@ -34,7 +34,7 @@ import tempopt.server.serving  # noqa: F401
 from tempopt import cli
 from tests.cli.test_bad_input import SPEC
 from tests.report.made_study import World, make, write
-from tests.spec.test_spec_fuzz import anything, fuzzed
+from tests.spec.test_spec_fuzz import anything, fuzz_spec
 
 # A driver leaves a socket open where it cannot connect.
 pytestmark = [
@@ -64,7 +64,7 @@ class HangError(BaseException):
 
 
 @dataclass
-class Tried:
+class Tally:
     """What came of all inputs together."""
 
     inputs: int = 0
@@ -77,11 +77,11 @@ def _hang(number: int, frame: object) -> None:
     raise HangError
 
 
-def _answered(words: list[str], tried: Tried) -> None:
+def _check_answer(words: list[str], tally: Tally) -> None:
     """Carry out a command in this process, and note what is wrong with how it answered."""
     out, err = io.StringIO(), io.StringIO()
     code: object = None
-    begun = time.process_time()
+    start_time = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
@@ -98,63 +98,65 @@ def _answered(words: list[str], tried: Tried) -> None:
         code = repr(error)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    said = err.getvalue()
-    tried.inputs += 1
-    tried.longest = max(tried.longest, len(said))
-    tried.slowest = max(tried.slowest, time.process_time() - begun)
-    if code not in CODES or "Traceback" in said or len(said) > 2000:
-        tried.faults.append(f"{shlex.join(words)[:300]!r} -> {code}, {len(said)} characters: {said[-300:]!r}")
+    stderr = err.getvalue()
+    tally.inputs += 1
+    tally.longest = max(tally.longest, len(stderr))
+    tally.slowest = max(tally.slowest, time.process_time() - start_time)
+    if code not in CODES or "Traceback" in stderr or len(stderr) > 2000:
+        tally.faults.append(
+            f"{shlex.join(words)[:300]!r} -> {code}, {len(stderr)} characters: {stderr[-300:]!r}"
+        )
 
 
 def _written_out(line: str) -> list[str]:
-    line = re.sub(r"@(\d+)@", lambda found: "x" * int(found[1]), line)
-    return shlex.split(re.sub(r"#(\d+)#", lambda found: "9" * int(found[1]), line))
+    line = re.sub(r"@(\d+)@", lambda match: "x" * int(match[1]), line)
+    return shlex.split(re.sub(r"#(\d+)#", lambda match: "9" * int(match[1]), line))
 
 
 @pytest.fixture
-def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
+def command_tally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
     """A folder with a finished study, a spec and a pipe; yield where answers are noted.
 
     Trainings, servers and imports do not begin.
     """
     monkeypatch.chdir(tmp_path)
-    for place in LATER:
-        monkeypatch.setattr(f"tempopt.{place}", _interrupted)
-    monkeypatch.setattr("tempopt.report.dashboard.Dashboard.__enter__", _closed)
+    for target in LATER:
+        monkeypatch.setattr(f"tempopt.{target}", _interrupt)
+    monkeypatch.setattr("tempopt.report.dashboard.Dashboard.__enter__", _close_dashboard)
     # a study that was paused by what was typed before is watched for good
-    monkeypatch.setattr("tempopt.cli.watch.time", SimpleNamespace(sleep=_interrupted))
+    monkeypatch.setattr("tempopt.cli.watch.time", SimpleNamespace(sleep=_interrupt))
     write("sqlite:///tempopt.db", make(World(trials=4, layers=1, heads=1, reports=2)))
     Path("toy.yaml").write_text(SPEC, encoding="utf-8")
     Path("folder").mkdir()
     os.mkfifo("pipe")
-    before = signal.signal(signal.SIGPROF, _hang)
-    yield Tried()
-    signal.signal(signal.SIGPROF, before)
+    previous_handler = signal.signal(signal.SIGPROF, _hang)
+    yield Tally()
+    signal.signal(signal.SIGPROF, previous_handler)
 
 
-def _interrupted(*words: Any, **more: Any) -> Any:
+def _interrupt(*words: Any, **kwargs: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def _closed(dashboard: Any) -> Any:
+def _close_dashboard(dashboard: Any) -> Any:
     dashboard._server.server_close()
     dashboard._store.close()
     raise KeyboardInterrupt
 
 
-def test_odd_input_that_was_found_once_is_answered_in_words(tried: Tried) -> None:
+def test_odd_input_that_was_found_once_is_answered_in_words(command_tally: Tally) -> None:
     for line in CORPUS:
         if line and not line.startswith("# "):
-            _answered(_written_out(line), tried)
-    assert tried.inputs > 200
-    assert not tried.faults, "\n".join(tried.faults)
+            _check_answer(_written_out(line), command_tally)
+    assert command_tally.inputs > 200
+    assert not command_tally.faults, "\n".join(command_tally.faults)
 
 
 NAMES = ["", "-", "--", ".", "..", "/", "~", "~nobody-of-that-name/x", "pipe", "folder", "toy.yaml", "toy"]
 NUMBERS = ["pairs", "search-0", "nan", "-1", "0", "1", "2", "+1", "+2", "1e400", "*", "${HOME}"]
 BROKEN = ["[" * 200, "{a: " * 60, "&a [*a]", "!!int abc", "!!timestamp x", "a: b: c", "\0", "\udcff"]
 ODD = st.one_of(
-    *(st.sampled_from(each) for each in (NAMES, NUMBERS, BROKEN)),
+    *(st.sampled_from(words) for words in (NAMES, NUMBERS, BROKEN)),
     st.integers().map(str),
     st.builds(
         lambda part, power: part * 10**power, st.sampled_from("9 x é [b] a: ? @".split()), st.integers(1, 5)
@@ -175,7 +177,7 @@ VALUES = st.one_of(
 )
 OPTIONS = "bogus ssl_ca charset port host connect_timeout row_factory".split()
 SCHEMES = "sqlite postgresql mysql mariadb postgres mysql+pymysql oracle".split()
-# No name is looked up, and nobody listens at port 1.
+# No name is looked up, and nothing listens at port 1.
 HOSTS = ["", "127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:x", "[::1]:1", "[::1", "..a", "x" * 300]
 URLS = ODD | st.builds(
     lambda scheme, user, host, base, query: f"{scheme}://{user}{host}/{base}{query}",
@@ -187,9 +189,9 @@ URLS = ODD | st.builds(
 )
 SPECS = st.one_of(
     ODD,
-    fuzzed().map(lambda data: yaml.safe_dump(data, allow_unicode=True)),
+    fuzz_spec().map(lambda data: yaml.safe_dump(data, allow_unicode=True)),
     st.tuples(st.integers(0, len(SPEC)), st.integers(0, 30), ODD).map(
-        lambda cut: SPEC[: cut[0]] + cut[2] + SPEC[cut[0] + cut[1] :]
+        lambda edit: SPEC[: edit[0]] + edit[2] + SPEC[edit[0] + edit[1] :]
     ),
 )
 # Both would leave nothing for later inputs, or import what is installed.
@@ -248,18 +250,21 @@ def commands(draw: st.DrawFn) -> tuple[list[str], str | None]:
     return words, spec
 
 
-def test_whatever_is_typed_is_answered_in_words(tried: Tried) -> None:
+def test_whatever_is_typed_is_answered_in_words(command_tally: Tally) -> None:
     @settings(max_examples=FUZZED, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(commands())
-    def any_command(typed: tuple[list[str], str | None]) -> None:
-        words, spec = typed
+    def any_command(command_line: tuple[list[str], str | None]) -> None:
+        words, spec = command_line
         if spec is not None:
             Path("odd.yaml").write_bytes(
                 spec.encode("utf-8", "surrogateescape" if "\udcff" in spec else "replace")
             )
-        _answered(words, tried)
+        _check_answer(words, command_tally)
 
     any_command()
-    assert tried.inputs >= FUZZED
-    assert not tried.faults, "\n".join(tried.faults)
-    print(f"{tried.inputs} inputs, longest message {tried.longest}, slowest {tried.slowest:.1f} s of CPU")
+    assert command_tally.inputs >= FUZZED
+    assert not command_tally.faults, "\n".join(command_tally.faults)
+    print(
+        f"{command_tally.inputs} inputs, longest message {command_tally.longest}, "
+        f"slowest {command_tally.slowest:.1f} s of CPU"
+    )

@@ -101,16 +101,16 @@ class Attacker:
 
     def attack(self) -> None:
         """Strike until the time is over and every kind of blow was struck."""
-        begun = time.monotonic()
-        give_up = begun + self.size.seconds + PATIENCE
+        start_time = time.monotonic()
+        give_up = start_time + self.size.seconds + PATIENCE
         pending = self._random.sample(self.kinds, k=len(self.kinds))
-        next_blow = begun
+        next_blow = start_time
         try:
-            while time.monotonic() < begun + self.size.seconds or pending:
+            while time.monotonic() < start_time + self.size.seconds or pending:
                 assert time.monotonic() < give_up, f"nothing to strike at for {', '.join(pending)}"
                 self._undo_what_is_due()
-                self.crew.tend(away=self.is_away)
-                if self._set_pace(time.monotonic() - begun):
+                self.crew.tend(is_away=self.is_away)
+                if self._set_pace(time.monotonic() - start_time):
                     return
                 if time.monotonic() >= next_blow and self._strike(pending):
                     next_blow = time.monotonic() + self.size.every * self._random.uniform(0.5, 1.5)
@@ -118,8 +118,8 @@ class Attacker:
         finally:
             # what is undone may have something undone after it
             while self._later:
-                later, self._later = self._later, []
-                for _, undo in later:
+                pending_undos, self._later = self._later, []
+                for _, undo in pending_undos:
                     undo()
 
     def is_away(self, machine: Machine | None) -> bool:
@@ -134,31 +134,31 @@ class Attacker:
             self.say(f"{kind}: {victim}")
             pending[:1] = []
             return True
-        # nobody is there to be struck like that just now
+        # no agent can be struck like that now
         pending.append(pending.pop(0)) if pending else None
         return False
 
     def _set_pace(self, elapsed: float) -> bool:
         """Hold the study back if it would be over before the attack is; return whether it is over."""
         rows = [row for row in self.crew.look() if row.kind == "search"]
-        over = sum(row.state in ("done", "failed") for row in rows)
-        early = over / self.size.tickets > 0.8 * elapsed / self.size.seconds
+        num_over = sum(row.state in ("done", "failed") for row in rows)
+        is_early = num_over / self.size.tickets > 0.8 * elapsed / self.size.seconds
         at_leisure = 2 * self.size.agents * self.size.seconds / (self.size.tickets * studies.STEPS)
-        (self.crew.folder / "pace.new").write_text(str(min(at_leisure, 1.0) if early else 0.02))
+        (self.crew.folder / "pace.new").write_text(str(min(at_leisure, 1.0) if is_early else 0.02))
         (self.crew.folder / "pace.new").replace(self.crew.folder / "pace")
-        return over == self.size.tickets
+        return num_over == self.size.tickets
 
     def _victim(self) -> Agent:
         able = [a for a in self.crew.agents if a.alive and a.worked and not (a.paused or a.ended)]
         return self._random.choice(able)
 
-    def _after(self, seconds: float, undo: Callable[[], object]) -> None:
+    def _schedule_undo(self, seconds: float, undo: Callable[[], object]) -> None:
         self._later.append((time.monotonic() + seconds, undo))
 
     def _undo_what_is_due(self) -> None:
-        now = time.monotonic()
-        due = [undo for when, undo in self._later if when <= now]
-        self._later = [(when, undo) for when, undo in self._later if when > now]
+        now_seconds = time.monotonic()
+        due = [undo for due_time, undo in self._later if due_time <= now_seconds]
+        self._later = [(due_time, undo) for due_time, undo in self._later if due_time > now_seconds]
         for undo in due:
             undo()
 
@@ -196,7 +196,7 @@ class Attacker:
                 strike(pid, signal.SIGCONT)
 
         seconds = self._past_lease()
-        self._after(seconds, wake)
+        self._schedule_undo(seconds, wake)
         return f"agent {agent.number} for {seconds:.1f} s"
 
     def _server_away(self, end: Callable[[PrivateServer], None]) -> str:
@@ -211,7 +211,7 @@ class Attacker:
             self._down = False
 
         seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._after(seconds, bring_back)
+        self._schedule_undo(seconds, bring_back)
         return f"for {seconds:.1f} s"
 
     def _http_away(self, end: Callable[[HttpServers, int], None]) -> str:
@@ -225,13 +225,13 @@ class Attacker:
         def bring_back() -> None:
             if self._down:
                 # a server begins with a look at its database
-                self._after(1.0, bring_back)
+                self._schedule_undo(1.0, bring_back)
                 return
             http.start(number)
             self._closed = False
 
         seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._after(seconds, bring_back)
+        self._schedule_undo(seconds, bring_back)
         return f"{number} for {seconds:.1f} s"
 
     def _replace_token(self) -> str:
@@ -251,75 +251,79 @@ class Attacker:
             self._cut.discard(machine.name)
 
         seconds = self._past_lease()
-        self._after(seconds, join)
+        self._schedule_undo(seconds, join)
         return f"{machine.name} for {seconds:.1f} s"
 
     def _victim_abroad(self) -> Machine:
         at_work = {a.machine.name for a in self.crew.agents if a.machine and a.alive and a.worked}
-        names = {place.name: place for place in self.crew.places if place is not None}
+        names = {site.name: site for site in self.crew.places if site is not None}
         return names[self._random.choice(sorted(at_work - self._cut))]
 
 
 @contextlib.contextmanager
 def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, PrivateServer | None, list[Any]]]:
     """Yield a database URL, its server and the agents' machines: none but this one where none can be made."""
-    here: list[Machine | None] = [None] * size.agents
+    agent_machines: list[Machine | None] = [None] * size.agents
     if backend == "sqlite" and (not size.servers or network.why_not()):
-        yield f"sqlite:///{folder / 'tempopt.db'}", None, here
+        yield f"sqlite:///{folder / 'tempopt.db'}", None, agent_machines
         return
     with contextlib.ExitStack() as stack:
         host = {}
         if not network.why_not():
-            net = stack.enter_context(network.networked())
+            net = stack.enter_context(network.make_network())
             host = {"host": net.address}
             # not the first: it begins the study
-            here[1::_ABROAD] = [net.machine() for _ in here[1::_ABROAD]]
+            agent_machines[1::_ABROAD] = [net.machine() for _ in agent_machines[1::_ABROAD]]
         if backend == "sqlite":
-            yield f"sqlite:///{folder / 'tempopt.db'}", None, here
+            yield f"sqlite:///{folder / 'tempopt.db'}", None, agent_machines
             return
         server = start_private(backend, **host)
         stack.callback(server.remove)
-        yield server.create_database("chaos"), server, here
+        yield server.create_database("chaos"), server, agent_machines
 
 
 def _http_servers(folder: Path, url: str, size: Size, places: list[Any]) -> HttpServers | None:
     """Return the servers that agents work for, over a line that is not reliable; None: there are none."""
     if not size.servers:
         return None
-    abroad = next((place for place in places if place is not None), None)
+    abroad = next((site for site in places if site is not None), None)
     return HttpServers(folder, url, size.servers, host="127.0.0.1" if abroad is None else abroad.server)
 
 
 def _finish(crew: Crew) -> None:
     """Leave the agents in peace until the study is over and all of them have left."""
     (crew.folder / "pace").unlink()
-    moved, before = time.monotonic(), -1
+    last_progress, num_before = time.monotonic(), -1
     while crew.agents:
-        over = sum(row.state == "done" for row in crew.look())
-        if over != before:
-            moved, before = time.monotonic(), over
-        assert time.monotonic() < moved + PATIENCE, f"nothing goes on any more: {over} tickets are done"
-        crew.tend(away=lambda machine: False)
+        num_over = sum(row.state == "done" for row in crew.look())
+        if num_over != num_before:
+            last_progress, num_before = time.monotonic(), num_over
+        assert time.monotonic() < last_progress + PATIENCE, (
+            f"nothing goes on any more: {num_over} tickets are done"
+        )
+        crew.tend(is_away=lambda machine: False)
         assert not crew.unexplained, "\n".join(crew.unexplained)
         time.sleep(0.5)
 
 
-def attack(backend: str, folder: Path, size: Size, undisturbed: Record, say: Callable[[str], None]) -> None:
+def attack(
+    backend: str, folder: Path, size: Size, undisturbed: Record, print_line: Callable[[str], None]
+) -> None:
     """Attack a study on a backend and see that nothing was lost.
 
     Args:
         folder: An empty folder for its database, checkpoints and logs.
-        undisturbed: What the study comes to in peace.
-        say: Told of every blow, and of their sum.
+        undisturbed: The record of the undisturbed study.
+        print_line: Told of every blow, and of their sum.
 
     Raises:
-        AssertionError: Something was lost, done twice or not done, or an agent died that nobody struck.
+        AssertionError: Something was lost, done twice or not done, or an agent died that was not struck.
     """
-    begun = time.monotonic()
+    start_time = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
 
     def log(text: str) -> None:
-        say(f"[{time.monotonic() - begun:5.1f} s] {text}")
+        print_line(f"[{time.monotonic() - start_time:5.1f} s] {text}")
 
     with _arena(backend, folder, size) as (url, server, places), contextlib.ExitStack() as stack:
         http = _http_servers(folder, url, size, places)
@@ -334,19 +338,19 @@ def attack(backend: str, folder: Path, size: Size, undisturbed: Record, say: Cal
         attacker.attack()
         log("peace")
         _finish(crew)
-        found = studies.read(url, size.tickets)
+        actual_record = studies.read(url, size.tickets)
         rows = studies.tickets(url)
-    struck = ", ".join(f"{count} x {kind}" for kind, count in sorted(attacker.counts.items()))
+    blow_counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(attacker.counts.items()))
     attempts = sum(row.attempt for row in rows)
     log(
-        f"{backend}: {struck}; {crew.started} agents, {crew.turned_away} of them turned away; "
+        f"{backend}: {blow_counts}; {crew.started} agents, {crew.turned_away} of them turned away; "
         f"{len(rows)} tickets in {attempts} attempts, {sum(row.failures for row in rows)} of them lost"
     )
     if http is not None:
         line = http.line
         log(f"of {line.requests} requests {line.said_twice} were doubled, the replies to {line.lost} lost")
         assert line.lost and line.said_twice
-    differences = found.differences(undisturbed)
+    differences = actual_record.differences(undisturbed)
     assert not differences, "\n".join(differences)
     # what was not attacked was not tested
     assert set(attacker.counts) == set(attacker.kinds), "the study was over before every blow was struck"
@@ -364,18 +368,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the violence")
     parser.add_argument("--servers", type=int, default=0, help="servers that agents work for (default: none)")
     parser.add_argument("--folder", type=Path, help="where to keep all logs (default: nowhere)")
-    asked = parser.parse_args()
-    size = Size(asked.tickets, asked.agents, 60 * asked.minutes, asked.every, asked.seed, asked.servers)
-    backends = BACKENDS if asked.backend == "all" else (asked.backend,)
+    args = parser.parse_args()
+    size = Size(args.tickets, args.agents, 60 * args.minutes, args.every, args.seed, args.servers)
+    backends = BACKENDS if args.backend == "all" else (args.backend,)
     for reason in filter(None, (why_not(backend) for backend in backends if backend != "sqlite")):
         sys.exit(reason)
     if reason := network.why_not():
         print(reason)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (asked.folder or Path(temporary)).absolute()
+        folder = (args.folder or Path(temporary)).absolute()
         print("The study in peace ...", flush=True)
         (folder / "undisturbed").mkdir(parents=True)
-        undisturbed = studies.undisturbed(folder / "undisturbed", size.spec())
+        undisturbed = studies.run_undisturbed(folder / "undisturbed", size.spec())
         for backend in backends:
             print(f"\n{backend}", flush=True)
             attack(backend, folder / backend, size, undisturbed, lambda text: print(text, flush=True))

@@ -1,4 +1,4 @@
-"""What the studies of these tests come to in peace, found out once for all processes that run tests."""
+"""The records of the undisturbed studies of these tests, made once for all processes that run tests."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from tests.servers import PrivateServer, start_private, why_not
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
-    """Return what gives the record of a study of so many search tickets that nobody disturbs."""
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+def undisturbed_record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
+    """Return what gives the record of a study of so many search tickets that is not disturbed."""
+    shared_folder = tmp_path_factory.getbasetemp()
+    shared_folder = shared_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else shared_folder
 
     def record(tickets: int) -> Record:
-        kept = shared / f"undisturbed-{tickets}.json"
-        with kept.with_suffix(".lock").open("w") as lock:
+        record_file = shared_folder / f"undisturbed-{tickets}.json"
+        with record_file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not kept.exists():
-                found = studies.undisturbed(tmp_path_factory.mktemp("undisturbed"), studies.spec(tickets))
-                kept.write_text(json.dumps(dataclasses.asdict(found)))
-            return Record(**json.loads(kept.read_text()))
+            if not record_file.exists():
+                undisturbed_record = studies.run_undisturbed(
+                    tmp_path_factory.mktemp("undisturbed"), studies.spec(tickets)
+                )
+                record_file.write_text(json.dumps(dataclasses.asdict(undisturbed_record)))
+            return Record(**json.loads(record_file.read_text()))
 
     return record
 
@@ -44,8 +46,8 @@ def machines(machines_can_be_made: str) -> Iterator[network.Network]:
     """A network of machines of the test's own."""
     if machines_can_be_made:
         pytest.skip(machines_can_be_made)
-    with network.networked() as made:
-        yield made
+    with network.make_network() as machine_network:
+        yield machine_network
 
 
 @pytest.fixture(params=["postgresql", pytest.param("mariadb", marks=pytest.mark.nightly)])
@@ -53,6 +55,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[PrivateServer]:
     """A server of the test's own, which it may kill."""
     if reason := why_not(request.param):
         pytest.skip(reason)
-    started = start_private(request.param)
-    yield started
-    started.remove()
+    server = start_private(request.param)
+    yield server
+    server.remove()

@@ -14,7 +14,7 @@ from tempopt.errors import StorageError
 from tempopt.records.rows import TicketRow
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.network import Machine
-from tests.cluster.studies import NAME, environment, seen, state, tempopt, written
+from tests.cluster.studies import NAME, environment, read_tickets, state, tempopt, write_spec
 from tests.servers import strike, worker_pids
 
 # Only against hanging for ever: nothing is done for so long on no machine, however slow and busy.
@@ -22,11 +22,11 @@ PATIENCE = 400.0
 INTERRUPTED = 130
 
 
-def wait_until(done: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], bool], description: str, patience: float = PATIENCE) -> None:
     """Wait until something is so; AssertionError with what was waited for if it never is."""
     give_up = time.monotonic() + patience
-    while not done():
-        assert time.monotonic() < give_up, f"waited {patience:g} s in vain: {what}"
+    while not condition():
+        assert time.monotonic() < give_up, f"waited {patience:g} s in vain: {description}"
         time.sleep(0.1)
 
 
@@ -56,7 +56,7 @@ class Agent:
         """Return the process ids of its workers."""
         return worker_pids(self.process.pid)
 
-    def told(self) -> str:
+    def ending_text(self) -> str:
         """Return how it ended and the last that it said."""
         last = self.log.read_text(errors="replace")[-2500:]
         return f"agent {self.number} ended with exit code {self.process.returncode}:\n{last}"
@@ -91,16 +91,16 @@ class Crew:
             for machine in self.places:
                 self._start(machine)
             return
-        self._start(self.places[0], tempopt("search", written(self.folder, spec)))
+        self._start(self.places[0], tempopt("search", write_spec(self.folder, spec)))
         first = self.agents[0]
-        wait_until(lambda: not first.alive or bool(seen(self.url)), "the study's tickets")
-        assert first.alive, first.told()
+        wait_until(lambda: not first.alive or bool(read_tickets(self.url)), "the study's tickets")
+        assert first.alive, first.ending_text()
         for machine in self.places[1:]:
             self._start(machine)
 
     def _submit(self, http: HttpServers, spec: dict[str, object]) -> None:
         """Have a person begin the study over HTTP, who then leaves it to the agents."""
-        command = tempopt("search", written(self.folder, spec), "--storage", http.url, "--no-report")
+        command = tempopt("search", write_spec(self.folder, spec), "--storage", http.url, "--no-report")
         person = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -109,18 +109,18 @@ class Crew:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        wait_until(lambda: person.poll() is not None or bool(seen(self.url)), "the study's tickets")
+        wait_until(lambda: person.poll() is not None or bool(read_tickets(self.url)), "the study's tickets")
         person.send_signal(signal.SIGINT)
-        told = person.communicate()[0].decode()
-        assert person.returncode == INTERRUPTED, told
+        output = person.communicate()[0].decode()
+        assert person.returncode == INTERRUPTED, output
 
     def _start(self, machine: Machine | None, command: list[str] | None = None) -> None:
         number, self.started = self.started, self.started + 1
         log = self.folder / f"agent-{number:03d}.log"
-        where = ["--storage", self.url]
+        store_args = ["--storage", self.url]
         if self.http is not None and not (self.mixed and number % 2):
-            where = ["--server", self.http.url, "--token-file", str(self.http.token_file)]
-        words = [*(command or tempopt("agent", NAME)), *where, "--workers", "1"]
+            store_args = ["--server", self.http.url, "--token-file", str(self.http.token_file)]
+        words = [*(command or tempopt("agent", NAME)), *store_args, "--workers", "1"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*(machine.prefix if machine else ()), *words],
@@ -135,26 +135,26 @@ class Crew:
 
     def look(self) -> list[TicketRow]:
         """Return the tickets, none if the database is away; the agents seen to hold one are marked."""
-        rows = seen(self.url)
+        rows = read_tickets(self.url)
         holders = {int(row.agent.split(":")[1]) for row in rows if row.state == "running" and row.agent}
         for agent in self.agents:
             agent.worked = agent.worked or agent.process.pid in holders
         return rows
 
-    def tend(self, *, away: Callable[[Machine | None], bool], over: bool = False) -> None:
+    def tend(self, *, is_away: Callable[[Machine | None], bool], is_over: bool = False) -> None:
         """Note who is gone, and start another in the place of each.
 
         Args:
-            away: Whether the database cannot be reached from a machine just now.
-            over: Whether the study is: nobody is replaced.
+            is_away: Whether the database cannot be reached from a machine just now.
+            is_over: Whether the study is: no agent is replaced.
         """
         for agent in [agent for agent in self.agents if not agent.alive]:
-            if not over and away(agent.machine):
+            if not is_over and is_away(agent.machine):
                 continue
             self.agents.remove(agent)
-            over = over or self._is_over()
-            self._judge(agent, over)
-            if not over:
+            is_over = is_over or self._is_over()
+            self._judge(agent, is_over)
+            if not is_over:
                 self._start(agent.machine)
 
     def _is_over(self) -> bool:
@@ -162,16 +162,16 @@ class Crew:
             return state(self.url) == "done"
         return False
 
-    def _judge(self, agent: Agent, over: bool) -> None:
+    def _judge(self, agent: Agent, is_over: bool) -> None:
         code = agent.process.returncode
-        if agent.ended or (code == 0 and over):
+        if agent.ended or (code == 0 and is_over):
             return
-        away = ("database", "cannot be reached", "token")
-        if code == 2 and not agent.worked and any(each in agent.told() for each in away):
+        outage_words = ("database", "cannot be reached", "token")
+        if code == 2 and not agent.worked and any(word in agent.ending_text() for word in outage_words):
             # it was started while the database was away, and said so
             self.turned_away += 1
             return
-        self.unexplained.append(agent.told())
+        self.unexplained.append(agent.ending_text())
 
     def end(self) -> None:
         """Kill everybody."""

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or closed under each thing that a search writes, and given back meanwhile.
+"""A disk that is full, read-only or closed under each thing that a search writes, and freed meanwhile.
 
 ``python -m tests.cluster.full_disk [DATABASE ...] [TROUBLE ...]`` prints as a table what each of them did to
 a study, beside the same study undisturbed. As root on Linux: the disks are small mounted file systems.
@@ -26,7 +26,7 @@ from tests import servers
 from tests.cluster import small_disk, studies
 from tests.cluster.chaos import BACKENDS
 from tests.cluster.crew import wait_until
-from tests.cluster.one import Place
+from tests.cluster.one import Site
 from tests.cluster.small_disk import Disk, run
 from tests.cluster.studies import NAME, Record
 from tests.servers import PrivateServer, start_private
@@ -78,8 +78,8 @@ class Scene:
 
     def server_disk(self) -> Disk:
         """Return a disk for a server, where its account can go."""
-        where = Path(tempfile.mkdtemp(prefix="tempopt-disk-", dir="/tmp"))
-        self.disks["server-disk"] = Disk(where, megabytes=_SERVER_MEGABYTES)
+        mount_point = Path(tempfile.mkdtemp(prefix="tempopt-disk-", dir="/tmp"))
+        self.disks["server-disk"] = Disk(mount_point, megabytes=_SERVER_MEGABYTES)
         return self.disks["server-disk"]
 
     def start(self) -> None:
@@ -100,7 +100,7 @@ class Scene:
                 disk.folder.rmdir()
 
 
-Trouble = Callable[[Scene, Place], contextlib.AbstractContextManager[None]]
+Trouble = Callable[[Scene, Site], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -115,31 +115,31 @@ class Case:
         backends: The databases that it can happen with.
     """
 
-    lay_out: Callable[[Scene, Place], None]
+    lay_out: Callable[[Scene, Site], None]
     trouble: Trouble
     told: str
     prefix: tuple[str, ...] = ()
     backends: tuple[str, ...] = BACKENDS
 
 
-def _done(place: Place) -> int:
-    return sum(row.state == "done" for row in studies.seen(place.url))
+def _count_done(site: Site) -> int:
+    return sum(row.state == "done" for row in studies.read_tickets(site.url))
 
 
-def _goes_on(place: Place, told: str) -> None:
+def _goes_on(site: Site, message: str) -> None:
     """Wait until a trouble was told and felt by more than one run."""
-    already = _done(place)
-    place.set_pace(0.03)
-    wait_until(lambda: _is_over(place) or _done(place) >= already + 2, "two more runs")
-    wait_until(lambda: _is_over(place) or told in place.said(), f"the words {told!r}")
+    num_done = _count_done(site)
+    site.set_pace(0.03)
+    wait_until(lambda: _is_over(site) or _count_done(site) >= num_done + 2, "two more runs")
+    wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
 
 
-def _is_over(place: Place) -> bool:
-    return all(process.poll() is not None for process in place.processes)
+def _is_over(site: Site) -> bool:
+    return all(process.poll() is not None for process in site.processes)
 
 
 @contextlib.contextmanager
-def _filled(scene: Scene, *names: str) -> Iterator[None]:
+def _fill_disks(scene: Scene, *names: str) -> Iterator[None]:
     for name in names:
         scene.disks[name].fill()
     try:
@@ -149,63 +149,63 @@ def _filled(scene: Scene, *names: str) -> Iterator[None]:
             scene.disks[name].free()
 
 
-def _checkpoints_on_a_disk(scene: Scene, place: Place) -> None:
+def _checkpoints_on_a_disk(scene: Scene, site: Site) -> None:
     scene.runs = scene.disk("runs-disk").folder / "runs"
 
 
 @contextlib.contextmanager
-def _runs_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, "runs-disk"):
-        _goes_on(place, CASES["checkpoints"].told)
+def _runs_full(scene: Scene, site: Site) -> Iterator[None]:
+    with _fill_disks(scene, "runs-disk"):
+        _goes_on(site, CASES["checkpoints"].told)
         yield
 
 
-def _nothing(scene: Scene, place: Place) -> None:
+def _do_nothing(scene: Scene, site: Site) -> None:
     pass
 
 
-def _logs_on_a_disk(scene: Scene, place: Place) -> None:
+def _logs_on_a_disk(scene: Scene, site: Site) -> None:
     # a log lies beside the checkpoints of its run, which are to have room
     disk = scene.disk("log-disk").folder
-    for each in (run_name(kind, number) for kind in KINDS for number in range(TICKETS)):
-        (scene.runs / NAME / each).mkdir(parents=True)
-        (scene.runs / NAME / each / LOG).symlink_to(disk / each)
+    for run_folder in (run_name(kind, number) for kind in KINDS for number in range(TICKETS)):
+        (scene.runs / NAME / run_folder).mkdir(parents=True)
+        (scene.runs / NAME / run_folder / LOG).symlink_to(disk / run_folder)
 
 
 @contextlib.contextmanager
-def _logs_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, "log-disk"):
-        _goes_on(place, CASES["logs"].told)
+def _logs_full(scene: Scene, site: Site) -> Iterator[None]:
+    with _fill_disks(scene, "log-disk"):
+        _goes_on(site, CASES["logs"].told)
         yield
 
 
-def _database_on_a_disk(scene: Scene, place: Place) -> None:
+def _database_on_a_disk(scene: Scene, site: Site) -> None:
     scene.database = scene.disk("db-disk").folder / "tempopt.db"
 
 
-def _is_told(place: Place, told: str) -> None:
+def _is_told(site: Site, message: str) -> None:
     """Wait until a trouble was told, and lasts for some tries more."""
-    wait_until(lambda: _is_over(place) or told in place.said(), f"the words {told!r}")
+    wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
     time.sleep(_LASTS)
 
 
 @contextlib.contextmanager
-def _database_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, "db-disk"):
-        _is_told(place, CASES["database"].told)
+def _database_full(scene: Scene, site: Site) -> Iterator[None]:
+    with _fill_disks(scene, "db-disk"):
+        _is_told(site, CASES["database"].told)
         yield
 
 
-def _both_on_disks(scene: Scene, place: Place) -> None:
-    _checkpoints_on_a_disk(scene, place)
+def _both_on_disks(scene: Scene, site: Site) -> None:
+    _checkpoints_on_a_disk(scene, site)
     if scene.backend == "sqlite":
-        _database_on_a_disk(scene, place)
+        _database_on_a_disk(scene, site)
 
 
 @contextlib.contextmanager
 def _store_away(scene: Scene) -> Iterator[None]:
     if scene.server is None:
-        with _filled(scene, "db-disk"):
+        with _fill_disks(scene, "db-disk"):
             yield
         return
     scene.server.kill()
@@ -214,19 +214,19 @@ def _store_away(scene: Scene) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _outbox_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, "runs-disk"), _store_away(scene):
-        _is_told(place, CASES["outbox"].told)
+def _outbox_full(scene: Scene, site: Site) -> Iterator[None]:
+    with _fill_disks(scene, "runs-disk"), _store_away(scene):
+        _is_told(site, CASES["outbox"].told)
         # the half of a line that was written before must not spoil those that are written now
         scene.disks["runs-disk"].free()
         wait_until(
-            lambda: _is_over(place) or any(each.stat().st_size for each in scene.runs.rglob("undelivered-*")),
+            lambda: _is_over(site) or any(path.stat().st_size for path in scene.runs.rglob("undelivered-*")),
             "what could not be told, on disk",
         )
         yield
 
 
-def _tables_on_a_disk(scene: Scene, place: Place) -> None:
+def _tables_on_a_disk(scene: Scene, site: Site) -> None:
     # what is written ahead has room: a server refuses what needs more, and lives
     disk, scene.server = scene.server_disk().folder, start_private(scene.backend)
     shutil.chown(disk, scene.server.folder.owner(), scene.server.folder.group())
@@ -234,77 +234,77 @@ def _tables_on_a_disk(scene: Scene, place: Place) -> None:
     scene.url = scene.server.create_database("disk", "TABLESPACE small")
 
 
-def _server_on_a_disk(scene: Scene, place: Place) -> None:
+def _server_on_a_disk(scene: Scene, site: Site) -> None:
     scene.server = start_private(scene.backend, disk=scene.server_disk().folder)
 
 
 @contextlib.contextmanager
-def _server_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, "server-disk"):
-        _is_told(place, _SERVER_FULL)
+def _server_full(scene: Scene, site: Site) -> Iterator[None]:
+    with _fill_disks(scene, "server-disk"):
+        _is_told(site, _SERVER_FULL)
         yield
 
 
 @contextlib.contextmanager
-def _server_log_full(scene: Scene, place: Place) -> Iterator[None]:
+def _server_log_full(scene: Scene, site: Site) -> Iterator[None]:
     assert scene.server is not None
-    with _filled(scene, "server-disk"):
+    with _fill_disks(scene, "server-disk"):
         # a segment of the write-ahead log that cannot be made ends every process of the server
-        while _STORE_AWAY not in place.said() and not _is_over(place):
+        while _STORE_AWAY not in site.log_text() and not _is_over(site):
             with contextlib.suppress(OperationalError):
                 scene.server.execute("SELECT pg_create_restore_point('full')")
                 scene.server.execute("SELECT pg_switch_wal()")
-        _is_told(place, _STORE_AWAY)
-    if scene.server.ended:
+        _is_told(site, _STORE_AWAY)
+    if scene.server.has_ended:
         scene.server.restart()
     yield
 
 
-def _all_on_a_disk(scene: Scene, place: Place) -> None:
+def _all_on_a_disk(scene: Scene, site: Site) -> None:
     disk = scene.disk("disk").folder
     scene.database, scene.runs = disk / "tempopt.db", disk / "runs"
 
 
 @contextlib.contextmanager
-def _all_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, "disk"):
-        _is_told(place, CASES["all in one folder"].told)
+def _all_full(scene: Scene, site: Site) -> Iterator[None]:
+    with _fill_disks(scene, "disk"):
+        _is_told(site, CASES["all in one folder"].told)
         yield
 
 
-def _scratch_on_a_disk(scene: Scene, place: Place) -> None:
-    (place.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
+def _scratch_on_a_disk(scene: Scene, site: Site) -> None:
+    (site.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
 
 
 @contextlib.contextmanager
-def _scratch_full(scene: Scene, place: Place) -> Iterator[None]:
+def _scratch_full(scene: Scene, site: Site) -> Iterator[None]:
     # the last block of the module's own file has room for some lines more
-    with _filled(scene, "scratch"):
-        with (place.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
+    with _fill_disks(scene, "scratch"):
+        with (site.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
             while trace.write(b"\n" * 512):
                 pass
-        _is_told(place, CASES["the module's own files"].told)
+        _is_told(site, CASES["the module's own files"].told)
         yield
 
 
 @contextlib.contextmanager
-def _read_only(scene: Scene, place: Place) -> Iterator[None]:
+def _read_only(scene: Scene, site: Site) -> Iterator[None]:
     # files that are open now stay open to writing, or it would be refused
-    where = str(scene.runs)
-    run("mount", "--bind", where, where)
-    run("mount", "-o", "remount,bind,ro", where)
+    runs_folder = str(scene.runs)
+    run("mount", "--bind", runs_folder, runs_folder)
+    run("mount", "-o", "remount,bind,ro", runs_folder)
     try:
-        _goes_on(place, CASES["checkpoints read-only"].told)
+        _goes_on(site, CASES["checkpoints read-only"].told)
         yield
     finally:
-        run("umount", "--lazy", where)
+        run("umount", "--lazy", runs_folder)
 
 
 @contextlib.contextmanager
-def _closed(scene: Scene, place: Place) -> Iterator[None]:
+def _close_folder(scene: Scene, site: Site) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
-        _goes_on(place, CASES["checkpoints without permission"].told)
+        _goes_on(site, CASES["checkpoints without permission"].told)
         yield
     finally:
         scene.runs.chmod(0o755)
@@ -322,13 +322,13 @@ CASES = {
         _server_on_a_disk, _server_log_full, _STORE_AWAY, backends=("postgresql",)
     ),
     "the module's own files": Case(_scratch_on_a_disk, _scratch_full, "No space left on device"),
-    "checkpoints read-only": Case(_nothing, _read_only, "Read-only file system"),
-    "checkpoints without permission": Case(_nothing, _closed, "Permission denied", _CLOSED_TO_ROOT),
+    "checkpoints read-only": Case(_do_nothing, _read_only, "Read-only file system"),
+    "checkpoints without permission": Case(_do_nothing, _close_folder, "Permission denied", _CLOSED_TO_ROOT),
 }
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """What became of a study.
 
     Args:
@@ -349,78 +349,78 @@ class Found:
 
 
 # Which disk is full before a search begins, and with which databases.
-BEGINNINGS: dict[str, tuple[Callable[[Scene, Place], None], str, tuple[str, ...]]] = {
+BEGINNINGS: dict[str, tuple[Callable[[Scene, Site], None], str, tuple[str, ...]]] = {
     "checkpoints": (_checkpoints_on_a_disk, "runs-disk", BACKENDS),
     "database": (_database_on_a_disk, "db-disk", ("sqlite",)),
     "the server's disk": (_server_on_a_disk, "server-disk", _SERVERS),
 }
 
 
-def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
+def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Begin a search on a full disk and again once there is space; return how that ended, and what was left.
 
     The exit code and what was said are those of the first search.
     """
     lay_out, disk, _ = BEGINNINGS[name]
     scene = Scene(folder, backend)
-    place = Place(folder / "here", "")
+    site = Site(folder / "here", "")
     try:
-        lay_out(scene, place)
+        lay_out(scene, site)
         scene.start()
-        place.url = scene.url
-        with _filled(scene, disk):
-            code = place.end(_search(place, scene))
-            said = place.said()
+        site.url = scene.url
+        with _fill_disks(scene, disk):
+            code = site.end(_search(site, scene))
+            output = site.log_text()
         if scene.server is not None:
             # one that a full disk ended does not come back of itself
             scene.server.restart()
-        place.end(_search(place, scene))
-        return _found(place, undisturbed, code=code, said=said)
+        site.end(_search(site, scene))
+        return _outcome(site, undisturbed, code=code, output=output)
     finally:
-        place.close()
+        site.close()
         scene.close()
 
 
-def _search(place: Place, scene: Scene) -> subprocess.Popen[bytes]:
+def _search(site: Site, scene: Scene) -> subprocess.Popen[bytes]:
     spec = studies.spec(TICKETS, lease=60, max_attempts=3)
-    return place.start("search", studies.written(scene.folder, spec), "--checkpoints", str(scene.runs))
+    return site.start("search", studies.write_spec(scene.folder, spec), "--checkpoints", str(scene.runs))
 
 
-def _found(place: Place, undisturbed: Record, *, code: int, said: str, resumed: bool = False) -> Found:
-    rows = studies.tickets(place.url)
+def _outcome(site: Site, undisturbed: Record, *, code: int, output: str, is_resumed: bool = False) -> Outcome:
+    rows = studies.tickets(site.url)
     try:
-        differences = studies.read(place.url, TICKETS).differences(undisturbed)
+        differences = studies.read(site.url, TICKETS).differences(undisturbed)
     except AssertionError as error:
         differences = [str(error).partition("\n")[0]]
-    return Found(
+    return Outcome(
         code=code,
-        resumed=resumed,
+        resumed=is_resumed,
         done=f"{sum(row.state == 'done' for row in rows)}/{len(rows)}",
         failures=sum(row.failures for row in rows),
         differences=differences,
-        said=said,
+        said=output,
     )
 
 
-def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
+def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
     case, scene = CASES[name], Scene(folder, backend)
-    place = Place(folder / "here", "", case.prefix)
+    site = Site(folder / "here", "", case.prefix)
     try:
-        case.lay_out(scene, place)
+        case.lay_out(scene, site)
         scene.start()
-        place.url = scene.url
-        place.set_pace(0.03)
-        agent = _search(place, scene)
-        place.catch(0.1)
-        with case.trouble(scene, place):
-            place.set_pace(0.03)
-        code = place.end(agent)
-        if resumed := code != 0:
-            place.end(place.start("resume", NAME, "--checkpoints", str(scene.runs)))
-        return _found(place, undisturbed, code=code, said=place.said(), resumed=resumed)
+        site.url = scene.url
+        site.set_pace(0.03)
+        agent = _search(site, scene)
+        site.catch(0.1)
+        with case.trouble(scene, site):
+            site.set_pace(0.03)
+        code = site.end(agent)
+        if is_resumed := code != 0:
+            site.end(site.start("resume", NAME, "--checkpoints", str(scene.runs)))
+        return _outcome(site, undisturbed, code=code, output=site.log_text(), is_resumed=is_resumed)
     finally:
-        place.close()
+        site.close()
         scene.close()
 
 
@@ -428,32 +428,32 @@ def main(words: list[str]) -> None:
     """Print a line for each case, and what the terminal said of it."""
     if reason := small_disk.why_not():
         raise SystemExit(reason)
-    backends = [each for each in BACKENDS if each in words] or BACKENDS
-    names = [each for each in (*CASES, *BEGINNINGS) if each in words] or CASES
+    backends = [word for word in BACKENDS if word in words] or BACKENDS
+    names = [word for word in (*CASES, *BEGINNINGS) if word in words] or CASES
     with tempfile.TemporaryDirectory() as folder:
         peace = Path(folder, "peace")
         peace.mkdir()
-        undisturbed = studies.undisturbed(peace, studies.spec(TICKETS), workers=1)
+        undisturbed = studies.run_undisturbed(peace, studies.spec(TICKETS), workers=1)
         print("| database | trouble | exit code | tickets done | failures | equal to undisturbed |")
         print("|---|---|---|---|---|---|")
         for backend in backends:
             if reason := why_not(backend):
                 print(reason)
                 continue
-            for name in (each for each in CASES if each in names and backend in CASES[each].backends):
-                found = carry_out(backend, name, Path(folder, backend, name), undisturbed)
-                _print(backend, name, found)
-            for name in (each for each in BEGINNINGS if each in names and backend in BEGINNINGS[each][2]):
-                found = begin(backend, name, Path(folder, backend, name, "begin"), undisturbed)
-                _print(backend, f"{name}, from the beginning", found)
+            for name in (word for word in CASES if word in names and backend in CASES[word].backends):
+                outcome = carry_out(backend, name, Path(folder, backend, name), undisturbed)
+                _print(backend, name, outcome)
+            for name in (word for word in BEGINNINGS if word in names and backend in BEGINNINGS[word][2]):
+                outcome = begin(backend, name, Path(folder, backend, name, "begin"), undisturbed)
+                _print(backend, f"{name}, from the beginning", outcome)
 
 
-def _print(backend: str, name: str, found: Found) -> None:
-    code = f"{found.code}, resumed" if found.resumed else str(found.code)
-    equal = "no" if found.differences else "yes"
-    print(f"| {backend} | {name} | {code} | {found.done} | {found.failures} | {equal} |", flush=True)
-    if kept := os.environ.get("SAID"):
-        Path(kept, f"{backend} {name}.txt").write_text(found.said)
+def _print(backend: str, name: str, outcome: Outcome) -> None:
+    code = f"{outcome.code}, resumed" if outcome.resumed else str(outcome.code)
+    equal = "no" if outcome.differences else "yes"
+    print(f"| {backend} | {name} | {code} | {outcome.done} | {outcome.failures} | {equal} |", flush=True)
+    if output_folder := os.environ.get("SAID"):
+        Path(output_folder, f"{backend} {name}.txt").write_text(outcome.said)
 
 
 if __name__ == "__main__":

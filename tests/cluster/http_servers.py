@@ -87,14 +87,14 @@ class Line:
             key = "/api/checkpoints/…" if path.startswith("/api/checkpoints/") else path
             self.by_path[key] = self.by_path.get(key, 0) + 1
             lose = self._random.random() < self.dropped
-            twice = self._random.random() < self.doubled
+            is_doubled = self._random.random() < self.doubled
             self.lost += lose
-            self.said_twice += twice
+            self.said_twice += is_doubled
         answer = None
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if twice:
-                self._asked(handler, body)
-            answer = self._asked(handler, body)
+            if is_doubled:
+                self._forward(handler, body)
+            answer = self._forward(handler, body)
         if answer is None or lose:
             # the connection breaks, whatever became of the request
             handler.close_connection = True
@@ -113,7 +113,7 @@ class Line:
         handler.end_headers()
         handler.wfile.write(content)
 
-    def _asked(
+    def _forward(
         self, handler: BaseHTTPRequestHandler, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         with self._lock:
@@ -226,10 +226,10 @@ class HttpServers:
 
 
 def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(text)
-    new.replace(path)
+    new_path = path.with_suffix(".new")
+    new_path.touch(mode=0o600)
+    new_path.write_text(text)
+    new_path.replace(path)
 
 
 def _free_port() -> int:

@@ -57,18 +57,18 @@ class Machine:
 
     def reach_only(self, *ports: int) -> None:
         """Have it reach nothing but these TCP ports of this machine's address, as behind a firewall."""
-        inside = ["-n", self.name]
+        namespace_args = ["-n", self.name]
         # the way back is looked up without a port
         _ip("netns", "exec", self.name, "sh", "-c", f"echo 0 > {_REVERSE.format('all')}")
         _ip("netns", "exec", self.name, "sh", "-c", f"echo 0 > {_REVERSE.format(self._inside)}")
-        _ip(*inside, "route", "add", self.server, "dev", self._inside, "table", _OPEN_TABLE)
+        _ip(*namespace_args, "route", "add", self.server, "dev", self._inside, "table", _OPEN_TABLE)
         for port in ports:
             rule = ["to", self.server, "ipproto", "tcp", "dport", str(port)]
-            _ip(*inside, "rule", "add", *rule, "lookup", _OPEN_TABLE)
-        _ip(*inside, "route", "replace", "unreachable", self.server)
+            _ip(*namespace_args, "rule", "add", *rule, "lookup", _OPEN_TABLE)
+        _ip(*namespace_args, "route", "replace", "unreachable", self.server)
 
     def cut(self) -> None:
-        """Pull the cable: packets vanish, and nobody is told."""
+        """Pull the cable: packets vanish, without notice."""
         _ip("link", "set", self._outside, "down")
 
     def join(self) -> None:
@@ -110,16 +110,16 @@ class Network:
 
 def why_not() -> str:
     """Return why no machines can be made here, and how to get them; empty if they can."""
-    needed = ("ip", "unshare", "sh")
+    programs = ("ip", "unshare", "sh")
     if not sys.platform.startswith("linux"):
         reason = "this is not Linux"
     elif os.geteuid() != 0:
         reason = "network namespaces need root"
-    elif missing := [program for program in needed if shutil.which(program) is None]:
+    elif missing := [program for program in programs if shutil.which(program) is None]:
         reason = f"{', '.join(missing)} is not installed (on Debian: apt-get install iproute2 util-linux)"
     else:
         try:
-            with networked() as network:
+            with make_network() as network:
                 network.machine()
             return ""
         except subprocess.CalledProcessError as error:
@@ -128,7 +128,7 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def networked() -> Iterator[Network]:
+def make_network() -> Iterator[Network]:
     """Make a network and take it away again."""
     network = Network()
     atexit.register(network.remove)

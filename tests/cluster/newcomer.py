@@ -26,12 +26,12 @@ for port in sys.argv[2:]:
         continue
     print(port)
 """
-# What is mounted in a command's place is seen by nobody else.
+# What is mounted in a command's place is seen by no other process.
 _HIDDEN = 'mount -t tmpfs none "$0" && exec "$@"'
 
 
 def free_port(host: str) -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -71,11 +71,11 @@ class Seat:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of its commands, with no credentials of this machine."""
-        inherited = environment(HOME=str(self.folder / "home"))
-        for name in list(inherited):
+        env_vars = environment(HOME=str(self.folder / "home"))
+        for name in list(env_vars):
             if name.startswith(("AWS_", "XDG_")):
-                del inherited[name]
-        return inherited | dict(self.more)
+                del env_vars[name]
+        return env_vars | dict(self.more)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a tempopt command, which adds to the log."""
@@ -95,7 +95,7 @@ class Seat:
     def output(self, command: list[str]) -> str:
         """Return what a command prints, which ends well; its messages go to the log."""
         with self.log.open("ab") as messages:
-            done = subprocess.run(
+            process = subprocess.run(
                 self.words(command),
                 cwd=self.folder,
                 env=self.environment(),
@@ -104,13 +104,13 @@ class Seat:
                 stderr=messages,
                 timeout=PATIENCE,
             )
-        assert done.returncode == 0, self.said()
-        return done.stdout.decode()
+        assert process.returncode == 0, self.log_text()
+        return process.stdout.decode()
 
-    def reached(self, address: str, ports: list[int]) -> list[int]:
+    def reachable_ports(self, address: str, ports: list[int]) -> list[int]:
         """Return which of these ports of an address can be reached from here."""
-        told = self.output([sys.executable, "-c", _KNOCK, address, *map(str, ports)])
-        return [int(port) for port in told.split()]
+        reached_ports = self.output([sys.executable, "-c", _KNOCK, address, *map(str, ports)])
+        return [int(port) for port in reached_ports.split()]
 
     def end(self, process: subprocess.Popen[bytes]) -> int:
         """Return the exit code of a command, once it has ended."""
@@ -118,7 +118,7 @@ class Seat:
         code: int = process.returncode
         return code
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the commands printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
@@ -144,7 +144,7 @@ class ProcessList:
     def __init__(self, needles: list[str]) -> None:
         self.found: set[str] = set()
         self.looks = 0
-        self._needles = [each.encode() for each in needles]
+        self._needles = [needle.encode() for needle in needles]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -162,7 +162,7 @@ class ProcessList:
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):
                     words = path.read_bytes()
-                    if any(each in words for each in self._needles):
+                    if any(needle in words for needle in self._needles):
                         self.found.add(words.replace(b"\0", b" ").decode(errors="replace"))
 
 
@@ -171,11 +171,11 @@ def holders(folder: Path, needles: list[str], *, but: set[Path]) -> Iterator[tup
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and path not in but:
             data = path.read_bytes()
-            yield from ((path, each) for each in needles if each.encode() in data)
+            yield from ((path, needle) for needle in needles if needle.encode() in data)
 
 
 def answers(host: str, port: int) -> bool:
-    """Return whether somebody listens there."""
+    """Return whether a process listens there."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5):
         return True
     return False
@@ -191,17 +191,17 @@ def listener(host: str) -> Iterator[int]:
         yield port
 
 
-def wait_for(host: str, port: int, process: subprocess.Popen[bytes], said: Path) -> None:
+def wait_for(host: str, port: int, process: subprocess.Popen[bytes], log_path: Path) -> None:
     """Wait until a server that was started listens."""
-    until = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not answers(host, port):
-        assert process.poll() is None, said.read_text(errors="replace")
-        assert time.monotonic() < until, f"nobody listens: {said.read_text(errors='replace')}"
+        assert process.poll() is None, log_path.read_text(errors="replace")
+        assert time.monotonic() < deadline, f"nobody listens: {log_path.read_text(errors='replace')}"
         time.sleep(0.05)
 
 
 def private(path: Path, text: str) -> Path:
-    """Write a file that nobody else may read."""
+    """Write a file that no other user may read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write(text)
     return path

@@ -15,7 +15,7 @@ from tests.cluster.crew import PATIENCE, wait_until
 
 
 @dataclass
-class Place:
+class Site:
     """A folder in which commands are given, on this machine or on another.
 
     Args:
@@ -52,14 +52,14 @@ class Place:
     def search(self, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Begin a study, at a pace that leaves time to look at it."""
         self.set_pace(0.03)
-        return self.start("search", studies.written(self.folder, spec))
+        return self.start("search", studies.write_spec(self.folder, spec))
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer than it does."""
         (self.folder / "pace.new").write_text(str(seconds))
         (self.folder / "pace.new").replace(self.folder / "pace")
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the commands printed."""
         return (self.folder / "output.txt").read_text(errors="replace")
 
@@ -77,25 +77,25 @@ class Place:
         """
         wait_until(lambda: any(row.state == "done" for row in self._search()), "the first search ticket")
         self.set_pace(pace)
-        found: list[TicketRow] = []
+        running_rows: list[TicketRow] = []
 
         def is_there() -> bool:
-            found[:] = [row for row in self._search() if row.state == "running" and row.checkpoints]
-            return bool(found)
+            running_rows[:] = [row for row in self._search() if row.state == "running" and row.checkpoints]
+            return bool(running_rows)
 
         wait_until(is_there, "a search ticket at work with a checkpoint")
-        return found[0]
+        return running_rows[0]
 
     def _search(self) -> list[TicketRow]:
-        assert any(process.poll() is None for process in self.processes), self.said()
-        return [row for row in studies.seen(self.url) if row.kind == "search"]
+        assert any(process.poll() is None for process in self.processes), self.log_text()
+        return [row for row in studies.read_tickets(self.url) if row.kind == "search"]
 
     def steps(self, ticket: TicketRow) -> list[int]:
         """Return the steps that were trained here for a ticket, in their order."""
         assert ticket.parameters is not None
         trace = (self.folder / "trace").read_text() if (self.folder / "trace").exists() else ""
         first = repr(ticket.parameters["temperature_init"])
-        return [int(step) for who, step in map(str.split, trace.splitlines()) if who == first]
+        return [int(step) for ticket_name, step in map(str.split, trace.splitlines()) if ticket_name == first]
 
     def close(self) -> None:
         """Kill what is left; workers end with their agents."""

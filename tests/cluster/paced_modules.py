@@ -13,7 +13,7 @@ from typing import Any
 from toy_modules import Toy
 
 
-class Paced(Toy):
+class PacedModule(Toy):
     """Sleeps before each training step as many seconds as the file that PACE names holds, if it is there.
 
     Each step adds a line to the file that TRACE names, if one is named: first temperature and step; and one

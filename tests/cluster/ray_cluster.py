@@ -85,31 +85,31 @@ class RayCluster:
     def address(self) -> str:
         return str(self.cluster.address)
 
-    def add(self, **more: Any) -> Any:
+    def add(self, **options: Any) -> Any:
         """Add a node and return it once it is there; ``more`` is what Ray is told of it, besides."""
         with _sigterm_kept(), _patiently(), warnings.catch_warnings():
             # Ray leaves the log of its server for clients open
             warnings.simplefilter("ignore", ResourceWarning)
-            added = self.cluster.add_node(
+            node = self.cluster.add_node(
                 wait=False,
                 num_cpus=CPUS,
                 num_gpus=GPUS,
                 object_store_memory=_STORE,
                 include_dashboard=False,
-                # what nobody asks here takes as long to start as what is asked
+                # what no test asks here takes as long to start as what is asked
                 include_log_monitor=False,
                 no_monitor=True,
-                **more,
+                **options,
             )
             # what waits by default gives up after half a minute
-            self.cluster._wait_for_node(added, timeout=_PATIENCE)
-            return added
+            self.cluster._wait_for_node(node, timeout=_PATIENCE)
+            return node
 
     def remove(self, node: Any) -> list[int]:
         """End a node as a power cut would, and return the processes that its workers had started."""
-        found = descendants(raylet(node))
+        pids = descendants(raylet(node))
         self.cluster.remove_node(node, allow_graceful=False)
-        return found
+        return pids
 
 
 def raylet(node: Any) -> int:
@@ -131,11 +131,11 @@ def variable(pid: int, name: str) -> str | None:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    kept = signal.getsignal(signal.SIGTERM)
+    previous_handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, kept)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @contextlib.contextmanager
@@ -143,19 +143,19 @@ def _asking_for(token_file: Path | None) -> Iterator[None]:
     """Have nodes that are started ask for the token of a file; None: have them ask for none."""
     from tempopt.launch.ray_token import Shown
 
-    shown = Shown()
+    token_display = Shown()
     try:
         if token_file is None:
-            shown.show_none()
+            token_display.show_none()
         else:
-            shown.show(token_file)
+            token_display.show(token_file)
         yield
     finally:
-        shown.take_back()
+        token_display.take_back()
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on, and that the system gives to nobody who asks for any."""
+    """Return a port that nothing listens on, and that the system does not give out as a free one."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.SystemRandom().sample(range(24_100, low), 100):
         with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
@@ -176,12 +176,12 @@ def _wait_for(port: int) -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
+    values_before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in values_before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -216,41 +216,41 @@ def _patiently() -> Iterator[None]:
     """Have Ray wait for a node that it starts: by itself it gives up after half a minute."""
     from ray._private import services
 
-    once = services.get_node
+    original_get_node = services.get_node
 
-    def get_node(*given: Any) -> Any:
+    def get_node(*args: Any) -> Any:
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:
-                return once(*given)
+                return original_get_node(*args)
             except RuntimeError:
                 if time.monotonic() > give_up:
                     raise
                 time.sleep(0.1)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(services, "get_node", get_node)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", get_node)
         yield
 
 
-def _made(*, with_clients: bool) -> RayCluster:
+def _start_cluster(*, with_clients: bool) -> RayCluster:
     """Start a cluster, again if a node does not come up."""
-    before = descendants(os.getpid())
-    for left in reversed(range(_TRIES)):
+    pids_before = descendants(os.getpid())
+    for num_left in reversed(range(_TRIES)):
         try:
             return RayCluster(with_clients=with_clients)
         except Exception:
             # Ray gives no hold of a node that has started by half
             for pid in descendants(os.getpid()):
-                if pid not in before:
+                if pid not in pids_before:
                     strike(pid, signal.SIGKILL)
-            if not left:
+            if not num_left:
                 raise
     raise AssertionError("unreachable")
 
 
 @contextlib.contextmanager
-def running(*, token_file: Path | None = None, with_clients: bool = False) -> Iterator[RayCluster]:
+def run_cluster(*, token_file: Path | None = None, with_clients: bool = False) -> Iterator[RayCluster]:
     """Run a cluster, the only one of this machine's tests at a time.
 
     Args:
@@ -261,12 +261,12 @@ def running(*, token_file: Path | None = None, with_clients: bool = False) -> It
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     # where Ray notes which cluster of this machine is the last one, too
     with no_other(), _environment({**_PATIENT, "RAY_TMPDIR": folder}):
-        made = None
+        ray_cluster = None
         try:
             with _asking_for(token_file):
-                made = _made(with_clients=with_clients)
-            yield made
+                ray_cluster = _start_cluster(with_clients=with_clients)
+            yield ray_cluster
         finally:
-            if made is not None:
-                made.cluster.shutdown()
+            if ray_cluster is not None:
+                ray_cluster.cluster.shutdown()
             shutil.rmtree(folder, ignore_errors=True)

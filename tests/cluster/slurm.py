@@ -112,7 +112,7 @@ class Slurm:
         try:
             self._configure()
             self._start("munged", "--foreground", "--force", *self._munge_files())
-            self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
+            self._wait_until(lambda: (self.folder / "munge.socket").exists(), "munged")
             self._start("slurmctld", "-D")
             self.start_node()
         except BaseException:
@@ -120,7 +120,7 @@ class Slurm:
             raise
 
     def _configure(self) -> None:
-        # munge insists that everybody may reach its socket and nobody its key
+        # munge requires that every user may reach its socket and no user its key
         self.folder.chmod(0o755)
         for name in ("state", "spool"):
             (self.folder / name).mkdir()
@@ -174,11 +174,11 @@ class Slurm:
     def start_node(self) -> None:
         """Start the node's daemon, and wait until work can be given to it."""
         self._start("slurmd", "-D", "-N", NODE)
-        self._until(self._is_idle, "slurmd")
+        self._wait_until(self._is_idle, "slurmd")
 
     def _is_idle(self) -> bool:
-        seen = self.command("sinfo", "-h", f"--partition={PARTITION}", "--format=%t", check=False)
-        return seen.strip() == "idle"
+        states = self.command("sinfo", "-h", f"--partition={PARTITION}", "--format=%t", check=False)
+        return states.strip() == "idle"
 
     def forget(self) -> None:
         """Start the controller again with no memory of any job."""
@@ -187,30 +187,32 @@ class Slurm:
         controller.kill()
         controller.wait()
         self._start("slurmctld", "-D", "-c")
-        self._until(self._is_idle, "slurmctld")
+        self._wait_until(self._is_idle, "slurmctld")
 
     def kill_node(self) -> None:
         """End the node's daemon and all that runs on it at once, as a power cut would."""
         node = self._daemons.pop("slurmd")
-        spared = {daemon.pid for daemon in self._daemons.values()}
-        # all are frozen before the first is ended: nobody may live to report another's death
+        daemon_pids = {daemon.pid for daemon in self._daemons.values()}
+        # all are frozen before the first is ended: none may live to report another's death
         frozen: set[int] = set()
-        while running := set(self.processes()) - spared - frozen:
-            for pid in running:
+        while running_pids := set(self.processes()) - daemon_pids - frozen:
+            for pid in running_pids:
                 strike(pid, signal.SIGSTOP)
-            frozen |= running
+            frozen |= running_pids
         for pid in frozen:
             strike(pid, signal.SIGKILL)
         node.wait()
 
-    def _until(self, done: Callable[[], bool], what: str) -> None:
+    def _wait_until(self, condition: Callable[[], bool], description: str) -> None:
         give_up = time.monotonic() + PATIENCE
-        while not done():
-            if time.monotonic() > give_up or any(each.poll() is not None for each in self._daemons.values()):
-                raise RuntimeError(f"{what} does not come up.\n{self.said()}")
+        while not condition():
+            if time.monotonic() > give_up or any(
+                daemon.poll() is not None for daemon in self._daemons.values()
+            ):
+                raise RuntimeError(f"{description} does not come up.\n{self.log_text()}")
             time.sleep(0.1)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return the end of what the daemons wrote."""
         logs = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
@@ -221,29 +223,29 @@ class Slurm:
         Raises:
             RuntimeError: It failed and ``check`` is given.
         """
-        done = subprocess.run(
+        process = subprocess.run(
             words, env={**os.environ, **self.environment}, capture_output=True, text=True, cwd=self.folder
         )
-        if check and done.returncode != 0:
-            raise RuntimeError(f"{' '.join(words)} failed: {done.stdout}{done.stderr}")
-        return done.stdout
+        if check and process.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)} failed: {process.stdout}{process.stderr}")
+        return process.stdout
 
     def processes(self) -> list[int]:
         """Return the processes that use this Slurm: its daemons and all that its jobs started."""
         mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
-        found = []
+        pids = []
         for environ in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 if mark in environ.read_bytes().split(b"\0"):
-                    found.append(int(environ.parent.name))
-        return [pid for pid in found if pid != os.getpid()]
+                    pids.append(int(environ.parent.name))
+        return [pid for pid in pids if pid != os.getpid()]
 
     def clear(self) -> None:
         """Cancel every job, wait until nothing runs, and give back a node that was lost."""
         for partition in (PARTITION, LOW, HIGH):
             self.command("scancel", "--full", "--signal=KILL", f"--partition={partition}", check=False)
             self.command("scancel", f"--partition={partition}", check=False)
-        self._until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
+        self._wait_until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
         if "slurmd" not in self._daemons:
             self.start_node()
 

@@ -18,7 +18,7 @@ _BLOCK = bytes(16 * 1024)
 
 def why_not() -> str:
     """Return why no file system can be mounted here, the empty text if one can."""
-    lacking = [each for each in ("mount", "umount", "setpriv") if shutil.which(each) is None]
+    lacking = [program for program in ("mount", "umount", "setpriv") if shutil.which(program) is None]
     if sys.platform != "linux" or os.geteuid() != 0 or lacking:
         return "NOT TESTED: full disks. This needs root on Linux with mount and setpriv (util-linux)."
     with tempfile.TemporaryDirectory() as folder:

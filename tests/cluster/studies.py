@@ -56,7 +56,7 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
             "schedule": ["constant", "linear", "cosine"],
             "lr": {"low": 0.0001, "high": 0.1, "log": True},
         },
-        "model": {"class_path": "paced_modules.Paced"},
+        "model": {"class_path": "paced_modules.PacedModule"},
         "data": {"class_path": "toy_modules.ToyData"},
         "trainer": {
             "max_steps": steps,
@@ -68,16 +68,16 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
     }
 
 
-def stored(study: dict[str, Any]) -> dict[str, Any]:
+def stored_spec(study: dict[str, Any]) -> dict[str, Any]:
     """Return a spec as the store holds it and a launcher's task is given it, with every default."""
     return StudySpec.parse(study, source="the tests of a study").to_json()
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**extra_vars: str) -> dict[str, str]:
     """Return the environment of an agent that finds the package and the toys."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPOPT_")}
+    env_vars = {name: value for name, value in os.environ.items() if not name.startswith("TEMPOPT_")}
     path = os.pathsep.join(map(str, _MODULES))
-    return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+    return {**env_vars, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **extra_vars}
 
 
 def tempopt(*words: str) -> list[str]:
@@ -85,7 +85,7 @@ def tempopt(*words: str) -> list[str]:
     return [sys.executable, "-m", "tempopt", *words]
 
 
-def written(folder: Path, study: dict[str, Any]) -> str:
+def write_spec(folder: Path, study: dict[str, Any]) -> str:
     """Write a spec to a file in a folder and return its path (JSON is YAML)."""
     path = folder / "spec.yaml"
     path.write_text(json.dumps(study))
@@ -112,13 +112,15 @@ class Record:
 
     def differences(self, undisturbed: Record) -> list[str]:
         """Return in words where this is another study than the undisturbed one; empty if nowhere."""
-        found = []
-        for each in fields(self):
-            ours, theirs = getattr(self, each.name), getattr(undisturbed, each.name)
-            for key in sorted(ours.keys() | theirs.keys()):
-                if ours.get(key) != theirs.get(key):
-                    found.append(f"{each.name}, {key}: {ours.get(key)} instead of {theirs.get(key)}")
-        return found
+        differences = []
+        for field in fields(self):
+            own_values, other_values = getattr(self, field.name), getattr(undisturbed, field.name)
+            for key in sorted(own_values.keys() | other_values.keys()):
+                if own_values.get(key) != other_values.get(key):
+                    differences.append(
+                        f"{field.name}, {key}: {own_values.get(key)} instead of {other_values.get(key)}"
+                    )
+        return differences
 
 
 def tickets(url: str, name: str = NAME) -> list[TicketRow]:
@@ -127,7 +129,7 @@ def tickets(url: str, name: str = NAME) -> list[TicketRow]:
         return store.tickets(store.load_study(name).id)
 
 
-def seen(url: str, name: str = NAME) -> list[TicketRow]:
+def read_tickets(url: str, name: str = NAME) -> list[TicketRow]:
     """Return a study's tickets, none if it has not begun or the database is away."""
     with contextlib.suppress(StorageError):
         return tickets(url, name)
@@ -150,7 +152,7 @@ def _trials(url: str, name: str) -> list[optuna.trial.FrozenTrial]:
         storage.engine.dispose()
 
 
-def _joined(rows: list[TicketRow], trials: list[optuna.trial.FrozenTrial]) -> dict[int, TicketRow]:
+def _join_trials(rows: list[TicketRow], trials: list[optuna.trial.FrozenTrial]) -> dict[int, TicketRow]:
     """Return the search ticket of each trial; each has exactly one, as each ticket has."""
     search = {row.id: row for row in rows if row.kind == "search"}
     assert [trial.number for trial in trials] == list(range(len(search)))
@@ -172,24 +174,24 @@ def read(url: str, count: int, name: str = NAME) -> Record:
     with Store.open(url, create=False) as store:
         study = store.load_study(name)
         rows = store.tickets(study.id)
-        measured = store.measurements(study.id)
+        measurements = store.measurements(study.id)
     assert study.state == "done"
     assert {row.state for row in rows} == {"done"}, [row for row in rows if row.state != "done"]
     assert [row.number for row in rows if row.kind == "search"] == list(range(count))
     result = load_study(url, name)
     trials = _trials(url, name)
-    owners = _joined(rows, trials)
+    owners = _join_trials(rows, trials)
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}
     key = {row.id: f"{row.kind} {row.number:04d}" for row in rows}
     numbers: dict[str, list[tuple[str, int, float]]] = {name: [] for name in key.values()}
-    for one in measured:
-        numbers[key[one.ticket_id]].append((one.name, one.step, one.value))
+    for measurement in measurements:
+        numbers[key[measurement.ticket_id]].append((measurement.name, measurement.step, measurement.value))
     return Record(
         tickets={
             key[row.id]: repr((row.arm, row.seed, row.parameters, row.outcome, row.value, row.diverged_at))
             for row in rows
         },
-        measurements={name: repr(sorted(found)) for name, found in numbers.items()},
+        measurements={name: repr(sorted(values)) for name, values in numbers.items()},
         trials={
             key[owners[trial.number].id]: repr(
                 (trial.state.name, trial.values, trial.params, sorted(trial.intermediate_values.items()))
@@ -200,12 +202,12 @@ def read(url: str, count: int, name: str = NAME) -> Record:
     )
 
 
-def undisturbed(folder: Path, study: dict[str, Any], workers: int = 2) -> Record:
+def run_undisturbed(folder: Path, study: dict[str, Any], workers: int = 2) -> Record:
     """Carry out a study with one agent in peace, in an empty folder, and return its record."""
     url = f"sqlite:///{folder / 'tempopt.db'}"
-    command = tempopt("search", written(folder, study), "--storage", url, "--workers", str(workers))
-    done = subprocess.run(
+    command = tempopt("search", write_spec(folder, study), "--storage", url, "--workers", str(workers))
+    process = subprocess.run(
         command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     return read(url, study["study"]["trials"], study["study"]["name"])

@@ -20,25 +20,34 @@ HTTP = [
     pytest.param("postgresql", 2, False, marks=pytest.mark.nightly),
     ("postgresql", 1, True),
 ]
-AGAIN = [each if each == "sqlite" else pytest.param(each, marks=pytest.mark.nightly) for each in BACKENDS]
+AGAIN = [
+    backend if backend == "sqlite" else pytest.param(backend, marks=pytest.mark.nightly)
+    for backend in BACKENDS
+]
 SIZE = Size(tickets=24, agents=3, seconds=40.0, every=3.5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", AGAIN)
 def test_whatever_is_done_to_agents_and_database_every_ticket_is_done_once_and_as_in_peace(
-    backend: str, tmp_path: Path, undisturbed: Callable[[int], Record]
+    backend: str, tmp_path: Path, undisturbed_record: Callable[[int], Record]
 ) -> None:
     if backend != "sqlite" and (reason := why_not(backend)):
         pytest.skip(reason)
-    attack(backend, tmp_path, SIZE, undisturbed(SIZE.tickets), print)
+    attack(backend, tmp_path, SIZE, undisturbed_record(SIZE.tickets), print)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("backend", "servers", "mixed"), HTTP)
+@pytest.mark.parametrize(("backend", "servers", "is_mixed"), HTTP)
 def test_nothing_is_lost_over_http_whatever_is_done_to_servers_requests_and_tokens_besides(
-    backend: str, servers: int, mixed: bool, tmp_path: Path, undisturbed: Callable[[int], Record]
+    backend: str, servers: int, is_mixed: bool, tmp_path: Path, undisturbed_record: Callable[[int], Record]
 ) -> None:
     if backend != "sqlite" and (reason := why_not(backend)):
         pytest.skip(reason)
-    attack(backend, tmp_path, replace(SIZE, servers=servers, mixed=mixed), undisturbed(SIZE.tickets), print)
+    attack(
+        backend,
+        tmp_path,
+        replace(SIZE, servers=servers, mixed=is_mixed),
+        undisturbed_record(SIZE.tickets),
+        print,
+    )

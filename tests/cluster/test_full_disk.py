@@ -18,53 +18,53 @@ _OF_A_STORE = ("outbox", "the server's tables", "the server's disk", "the server
 _FIRST = (("sqlite", "database"), ("postgresql", "the server's disk"))
 
 
-def _again(backend: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
+def _marks(backend: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
     return () if (backend, name) in _FIRST else (pytest.mark.nightly,)
 
 
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        pytest.param(backend, name, marks=_again(backend, name))
+        pytest.param(backend, name, marks=_marks(backend, name))
         for name, case in CASES.items()
         for backend in case.backends
         if backend == "sqlite" or name in _OF_A_STORE
     ],
 )
 def test_a_search_whose_disk_refuses_for_a_while_ends_as_an_undisturbed_one(
-    backend: str, name: str, undisturbed: Callable[[int], Record]
+    backend: str, name: str, undisturbed_record: Callable[[int], Record]
 ) -> None:
     if reason := why_not(backend):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
-        found = carry_out(backend, name, Path(folder), undisturbed(TICKETS))
-    assert (found.code, found.resumed, found.differences) == (0, False, []), found.said
-    assert found.failures == 0
+        outcome = carry_out(backend, name, Path(folder), undisturbed_record(TICKETS))
+    assert (outcome.code, outcome.resumed, outcome.differences) == (0, False, []), outcome.said
+    assert outcome.failures == 0
     # told of checkpoints and of logs, and not with every run; what other runs delete makes room for a moment
-    assert 1 <= found.said.count(CASES[name].told) <= 6, found.said
+    assert 1 <= outcome.said.count(CASES[name].told) <= 6, outcome.said
     if name in _OF_A_STORE:
-        assert "The store is back after" in found.said
+        assert "The store is back after" in outcome.said
 
 
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        pytest.param(backend, name, marks=_again(backend, name))
+        pytest.param(backend, name, marks=_marks(backend, name))
         for name, (_, _, backends) in BEGINNINGS.items()
         for backend in backends
         if backend == "sqlite" or name in _OF_A_STORE
     ],
 )
 def test_a_search_that_begins_on_a_full_disk_says_so_and_begins_once_there_is_space(
-    backend: str, name: str, undisturbed: Callable[[int], Record]
+    backend: str, name: str, undisturbed_record: Callable[[int], Record]
 ) -> None:
     if reason := why_not(backend):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
-        found = begin(backend, name, Path(folder), undisturbed(TICKETS))
-    assert found.code == 2
-    (line,) = found.said.strip().splitlines()
+        outcome = begin(backend, name, Path(folder), undisturbed_record(TICKETS))
+    assert outcome.code == 2
+    (line,) = outcome.said.strip().splitlines()
     assert line.startswith("tempopt: error: ")
     # a server that the disk has ended can tell no more than that it is not there
     assert "Free some space" in line or "The server has crashed" in line or "refused" in line
-    assert (found.differences, found.failures) == ([], 0)
+    assert (outcome.differences, outcome.failures) == ([], 0)

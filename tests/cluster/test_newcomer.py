@@ -62,50 +62,54 @@ def _first_token(server: Seat) -> str:
     """Return the token that the server shows the first time it is started here, and no time after it."""
     tokens = []
     for _ in range(2):
-        port, before = free_port("127.0.0.1"), len(server.said())
+        port, offset = free_port("127.0.0.1"), len(server.log_text())
         process = server.start("serve", "--port", str(port))
         wait_for("127.0.0.1", port, process, server.log)
-        wait_until(lambda seen=before: "tempopt serves" in server.said()[seen:], "the server's first words")
+        wait_until(
+            lambda start=offset: "tempopt serves" in server.log_text()[start:], "the server's first words"
+        )
         _stop(server, process)
-        tokens.append([word for word in server.said()[before:].split() if word.startswith("tempopt_")])
-    [[first], none] = tokens
-    assert not none
-    # what it was shown in is a terminal, which nobody keeps
+        tokens.append([word for word in server.log_text()[offset:].split() if word.startswith("tempopt_")])
+    [[first], extra_tokens] = tokens
+    assert not extra_tokens
+    # what it was shown in is a terminal, which is not kept
     server.log.unlink()
     return first
 
 
 def _stop(server: Seat, process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    # it ends in good order, and then as whoever was told to
-    assert server.end(process) == 0, server.said()
+    # it ends in good order, and then with the exit code of the signal
+    assert server.end(process) == 0, server.log_text()
 
 
-def _stored(server: Seat) -> set[str]:
+def _checkpoint_roots(server: Seat) -> set[str]:
     """Return the folders and buckets under which the study's checkpoints lie."""
-    rows = studies.seen(f"sqlite:///{server.folder / 'tempopt.db'}")
-    return {each.url.partition(f"/{NAME}/")[0] for row in rows for each in row.checkpoints}
+    rows = studies.read_tickets(f"sqlite:///{server.folder / 'tempopt.db'}")
+    return {checkpoint.url.partition(f"/{NAME}/")[0] for row in rows for checkpoint in row.checkpoints}
 
 
-@pytest.mark.parametrize("kept", [pytest.param("folder", marks=pytest.mark.nightly), "s3"])
+@pytest.mark.parametrize("checkpoint_store", [pytest.param("folder", marks=pytest.mark.nightly), "s3"])
 def test_a_newcomer_gets_from_three_machines_to_a_verdict(
-    machines: Network, tmp_path: Path, undisturbed: Callable[[int], Record], kept: str
+    machines: Network, tmp_path: Path, undisturbed_record: Callable[[int], Record], checkpoint_store: str
 ) -> None:
-    expected = undisturbed(TICKETS)
+    expected = undisturbed_record(TICKETS)
     with contextlib.ExitStack() as stack:
         kept_in, ports, keys = str(tmp_path / "server" / "kept"), [], {}
-        if kept == "s3":
+        if checkpoint_store == "s3":
             kept_in, s3_port, keys = stack.enter_context(_bucket(machines.address))
             ports.append(s3_port)
         server = Seat(tmp_path / "server", more=keys)
         stack.callback(server.close)
-        began = time.monotonic()
+        start_time = time.monotonic()
         admin = _first_token(server)
 
         # on the server's machine
         tokens = {
-            who: server.output(tempopt("token", "create", "--name", who, "--scope", scope)).strip()
-            for who, scope in (("cluster", "agent"), ("ada", "submit"))
+            token_name: server.output(
+                tempopt("token", "create", "--name", token_name, "--scope", scope)
+            ).strip()
+            for token_name, scope in (("cluster", "agent"), ("ada", "submit"))
         }
         port = free_port(machines.address)
         words = ["serve", "--host", machines.address, "--port", str(port), "--checkpoints", kept_in]
@@ -124,43 +128,45 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         _nothing_else_is_reached(cluster, server, machines.address, ports)
 
         secrets = [admin, *tokens.values(), SECRET_KEY, "X-Amz-Signature"]
-        seen = stack.enter_context(ProcessList(secrets))
+        process_list = stack.enter_context(ProcessList(secrets))
         # at the third machine
-        ours = private(person.folder / "token", tokens["ada"])
-        told = person.output(tempopt("login", url, "--token-file", str(ours)))
-        assert "Logged in" in told and tokens["ada"] not in told
-        ours.unlink()
-        searching = person.start("search", studies.written(person.folder, studies.spec(TICKETS)))
+        user_token_file = private(person.folder / "token", tokens["ada"])
+        login_output = person.output(tempopt("login", url, "--token-file", str(user_token_file)))
+        assert "Logged in" in login_output and tokens["ada"] not in login_output
+        user_token_file.unlink()
+        searching = person.start("search", studies.write_spec(person.folder, studies.spec(TICKETS)))
         database = f"sqlite:///{server.folder / 'tempopt.db'}"
-        wait_until(lambda: searching.poll() is not None or bool(studies.seen(database)), "the study")
-        assert searching.poll() is None, person.said()
+        wait_until(lambda: searching.poll() is not None or bool(studies.read_tickets(database)), "the study")
+        assert searching.poll() is None, person.log_text()
         # at the second one
-        theirs = private(cluster.folder / "token", tokens["cluster"])
-        agent = cluster.start("agent", NAME, "--server", url, "--token-file", str(theirs), "--workers", "2")
+        cluster_token_file = private(cluster.folder / "token", tokens["cluster"])
+        agent = cluster.start(
+            "agent", NAME, "--server", url, "--token-file", str(cluster_token_file), "--workers", "2"
+        )
         places: set[str] = set()
         while searching.poll() is None and agent.poll() is None:
-            places |= _stored(server)
+            places |= _checkpoint_roots(server)
             time.sleep(0.2)
-        assert [cluster.end(agent), person.end(searching)] == [0, 0], cluster.said() + person.said()
-        seconds = time.monotonic() - began
-        places |= _stored(server)
+        assert [cluster.end(agent), person.end(searching)] == [0, 0], cluster.log_text() + person.log_text()
+        seconds = time.monotonic() - start_time
+        places |= _checkpoint_roots(server)
 
         assert not studies.read(database, TICKETS).differences(expected)
         assert places == {kept_in}
-        assert seen.found == set() and seen.looks > 20
+        assert process_list.found == set() and process_list.looks > 20
         _stop(server, serving)
         login = person.folder / "home" / ".config" / "tempopt" / "servers.json"
         assert tokens["ada"] in login.read_text() and login.stat().st_mode & 0o77 == 0
-        assert list(holders(tmp_path, secrets, but={login, theirs})) == []
-        print(f"\nFrom the first command to the verdict, checkpoints in {kept}: {seconds:.0f} s")
+        assert list(holders(tmp_path, secrets, but={login, cluster_token_file})) == []
+        print(f"\nFrom the first command to the verdict, checkpoints in {checkpoint_store}: {seconds:.0f} s")
 
 
 def _nothing_else_is_reached(cluster: Seat, server: Seat, address: str, ports: list[int]) -> None:
     """Look from the agent's machine at the server's: at its ports, open ones included, and at its files."""
-    with listener("0.0.0.0") as other, listener("127.0.0.1") as own:
-        assert set(cluster.reached(address, [*ports, other, own])) == set(ports)
-        assert cluster.reached("127.0.0.1", [other, own]) == []
+    with listener("0.0.0.0") as other_port, listener("127.0.0.1") as own_port:
+        assert set(cluster.reachable_ports(address, [*ports, other_port, own_port])) == set(ports)
+        assert cluster.reachable_ports("127.0.0.1", [other_port, own_port]) == []
     assert (server.folder / "tempopt.db").exists()
     assert cluster.output(["ls", "-A", str(server.folder)]) == ""
-    given = cluster.output(["env"])
-    assert "AWS_" not in given and "tempopt.db" not in given
+    cluster_env = cluster.output(["env"])
+    assert "AWS_" not in cluster_env and "tempopt.db" not in cluster_env

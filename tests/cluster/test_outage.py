@@ -1,4 +1,4 @@
-"""The database is away for a while, or somebody wants the machine: nothing is lost, nothing is done again."""
+"""The database is away for a while, or the machine is needed: nothing is lost, nothing is done again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import studies
 from tests.cluster.crew import INTERRUPTED, wait_until
-from tests.cluster.one import Place
+from tests.cluster.one import Site
 from tests.cluster.studies import NAME, Record
 from tests.servers import PrivateServer
 
@@ -22,75 +22,75 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def place_for(tmp_path: Path) -> Iterator[Callable[[str], Place]]:
+def site_for(tmp_path: Path) -> Iterator[Callable[[str], Site]]:
     """Return what gives the folder for the study of a URL; what runs there is ended with the test."""
-    places = []
+    sites = []
 
-    def make(url: str) -> Place:
-        places.append(Place(tmp_path / "here", url))
-        return places[-1]
+    def make(url: str) -> Site:
+        sites.append(Site(tmp_path / "here", url))
+        return sites[-1]
 
     yield make
-    for place in places:
-        place.close()
+    for site in sites:
+        site.close()
 
 
 def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_once(
-    server: PrivateServer, place_for: Callable[[str], Place], undisturbed: Callable[[int], Record]
+    server: PrivateServer, site_for: Callable[[str], Site], undisturbed_record: Callable[[int], Record]
 ) -> None:
-    place = place_for(server.create_database("outage"))
-    agent = place.search(studies.spec(TICKETS, lease=300, store_timeout=3600))
-    caught = place.catch(PACE)
+    site = site_for(server.create_database("outage"))
+    agent = site.search(studies.spec(TICKETS, lease=300, store_timeout=3600))
+    running_ticket = site.catch(PACE)
     server.kill()
-    place.set_pace(0)
+    site.set_pace(0)
     # one of the first, which are never pruned: it is trained to its end
-    assert caught.number < studies.NEVER_PRUNED
-    wait_until(lambda: len(place.steps(caught)) == studies.STEPS, "the end of the training")
-    assert agent.poll() is None, place.said()
+    assert running_ticket.number < studies.NEVER_PRUNED
+    wait_until(lambda: len(site.steps(running_ticket)) == studies.STEPS, "the end of the training")
+    assert agent.poll() is None, site.log_text()
     server.start()
-    assert place.end(agent) == 0, place.said()
-    assert not studies.read(place.url, TICKETS).differences(undisturbed(TICKETS))
-    # nothing was trained twice: not one attempt was thrown away
-    assert {row.attempt for row in studies.tickets(place.url)} == {1}
+    assert site.end(agent) == 0, site.log_text()
+    assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
+    # nothing was trained twice: not one attempt was discarded
+    assert {row.attempt for row in studies.tickets(site.url)} == {1}
 
 
 def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_checkpoint(
-    server: PrivateServer, place_for: Callable[[str], Place], undisturbed: Callable[[int], Record]
+    server: PrivateServer, site_for: Callable[[str], Site], undisturbed_record: Callable[[int], Record]
 ) -> None:
-    place = place_for(server.create_database("outage"))
-    agent = place.search(studies.spec(TICKETS, lease=5, store_timeout=1))
-    caught = place.catch(PACE)
+    site = site_for(server.create_database("outage"))
+    agent = site.search(studies.spec(TICKETS, lease=5, store_timeout=1))
+    running_ticket = site.catch(PACE)
     server.stop()
-    assert place.end(agent) == 1
-    assert "store_timeout" in place.said() or "resume" in place.said(), place.said()
+    assert site.end(agent) == 1
+    assert "store_timeout" in site.log_text() or "resume" in site.log_text(), site.log_text()
     server.start()
-    place.set_pace(0)
-    before = len(place.steps(caught))
-    assert place.end(place.start("resume", NAME)) == 0, place.said()
-    assert not studies.read(place.url, TICKETS).differences(undisturbed(TICKETS))
-    again = place.steps(caught)[before:]
-    assert again and 0 not in again, "the run began again from nothing"
+    site.set_pace(0)
+    num_before = len(site.steps(running_ticket))
+    assert site.end(site.start("resume", NAME)) == 0, site.log_text()
+    assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
+    later_steps = site.steps(running_ticket)[num_before:]
+    assert later_steps and 0 not in later_steps, "the run began again from nothing"
 
 
 @pytest.mark.parametrize("blow", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_checkpoint(
     tmp_path: Path,
-    place_for: Callable[[str], Place],
-    undisturbed: Callable[[int], Record],
+    site_for: Callable[[str], Site],
+    undisturbed_record: Callable[[int], Record],
     blow: signal.Signals,
 ) -> None:
-    place = place_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
-    agent = place.search(studies.spec(TICKETS, lease=300))
-    place.catch(PACE)
+    site = site_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
+    agent = site.search(studies.spec(TICKETS, lease=300))
+    site.catch(PACE)
     agent.send_signal(blow)
-    assert place.end(agent) == INTERRUPTED, place.said()
-    rows = studies.tickets(place.url)
+    assert site.end(agent) == INTERRUPTED, site.log_text()
+    rows = studies.tickets(site.url)
     assert {row.state for row in rows} == {"done", "waiting"}
     assert {row.failures for row in rows} == {0}
     (given_back,) = [row for row in rows if row.state == "waiting" and row.checkpoints]
-    trained = len(place.steps(given_back))
-    place.set_pace(0)
-    assert place.end(place.start("resume", NAME)) == 0, place.said()
-    assert not studies.read(place.url, TICKETS).differences(undisturbed(TICKETS))
-    again = place.steps(given_back)[trained:]
-    assert again and 0 not in again, "the run began again from nothing"
+    num_trained = len(site.steps(given_back))
+    site.set_pace(0)
+    assert site.end(site.start("resume", NAME)) == 0, site.log_text()
+    assert not studies.read(site.url, TICKETS).differences(undisturbed_record(TICKETS))
+    later_steps = site.steps(given_back)[num_trained:]
+    assert later_steps and 0 not in later_steps, "the run began again from nothing"

@@ -39,8 +39,8 @@ def whole_study(
         for number in range(1 if arm == "baseline" else 4)
     ]
     gains = {"baseline": 0.0, "search": 0.1}
-    while new := next_tickets(rows, spec):
-        for ticket in new:
+    while new_tickets := next_tickets(rows, spec):
+        for ticket in new_tickets:
             value = 0.5 + gains[arms_of(ticket)[0]] * (1 + (ticket.pair or 0) / 100)
             if ticket.kind == "choose":
                 value = 0.5 + (ticket.candidate or 0) / 100

@@ -24,14 +24,14 @@ from tempopt.results import comparison_text
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
-from tests.specs import changed
+from tests.specs import change_spec
 
 Worth = Callable[[NewTicket], float | None]
 
 
-def comparing(*sets: Any, pairs: Any = 6, **settings: Any) -> StudySpec:
-    given = sets or ({}, {"lr": 0.1})
-    return comparison_spec(changed(study__seeds={"confirm": pairs}, **settings), given)
+def make_comparison(*sets: Any, pairs: Any = 6, **settings: Any) -> StudySpec:
+    compared_sets = sets or ({}, {"lr": 0.1})
+    return comparison_spec(change_spec(study__seeds={"confirm": pairs}, **settings), compared_sets)
 
 
 @pytest.fixture(scope="session")
@@ -40,26 +40,26 @@ def carry_out(run_ticket: Any) -> Any:
 
     def run(spec: StudySpec, worth: Any, rows: list[TicketRow] | None = None) -> list[TicketRow]:
         rows = [] if rows is None else rows
-        new = next_tickets(rows, spec) if rows else first_tickets(spec)
-        while new:
-            for ticket in new:
+        new_tickets = next_tickets(rows, spec) if rows else first_tickets(spec)
+        while new_tickets:
+            for ticket in new_tickets:
                 value = worth(ticket)
-                lost = {"state": "failed", "outcome": "failed"} if value == "lost" else {}
-                diverged = {"outcome": "diverged"} if value is None else {}
+                failed_fields = {"state": "failed", "outcome": "failed"} if value == "lost" else {}
+                diverged_fields = {"outcome": "diverged"} if value is None else {}
                 number = value if isinstance(value, float) else None
-                rows.append(run_ticket(ticket, number, id=len(rows), **lost, **diverged))
-            new = next_tickets(rows, spec)
+                rows.append(run_ticket(ticket, number, id=len(rows), **failed_fields, **diverged_fields))
+            new_tickets = next_tickets(rows, spec)
         return rows
 
     return run
 
 
-def noisy(**gains: float) -> Worth:
+def noisy_worth(**gains: float) -> Worth:
     """Return values with noise of a seed's and of a run's own, and what each set gains."""
 
     def worth(ticket: NewTicket) -> float:
-        shared, own = random.Random(ticket.seed), random.Random(f"{ticket.seed} {ticket.arm}")
-        return 0.5 + shared.gauss(0, 1) + own.gauss(0, 1) + gains.get(ticket.arm, 0.0)
+        pair_rng, arm_rng = random.Random(ticket.seed), random.Random(f"{ticket.seed} {ticket.arm}")
+        return 0.5 + pair_rng.gauss(0, 1) + arm_rng.gauss(0, 1) + gains.get(ticket.arm, 0.0)
 
     return worth
 
@@ -69,42 +69,42 @@ def values(rows: list[TicketRow], arm: str) -> list[float]:
 
 
 def found_in(rows: list[TicketRow], spec: StudySpec) -> Comparison:
-    found = compared(rows, spec)
-    assert found is not None
-    return found
+    comparison = compared(rows, spec)
+    assert comparison is not None
+    return comparison
 
 
 def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
-    spec = comparing({}, "hot={temperature_init: 2}", {"lr": 0.1}, pairs=3)
+    spec = make_comparison({}, "hot={temperature_init: 2}", {"lr": 0.1}, pairs=3)
     tickets = first_tickets(spec)
     assert [(t.kind, t.arm, t.pair, t.number) for t in tickets] == [
-        ("confirm", arm, pair, 3 * pair + place)
+        ("confirm", arm, pair, 3 * pair + index)
         for pair in range(3)
-        for place, arm in enumerate(["A", "hot", "C"])
+        for index, arm in enumerate(["A", "hot", "C"])
     ]
     assert [t.parameters for t in tickets[:3]] == [{}, {"temperature_init": 2.0}, {"lr": 0.1}]
     assert len({t.seed for t in tickets}) == 3
     assert all(t.seed == tickets[3 * t.pair].seed for t in tickets if t.pair is not None)
     # the runs are measured on what they are compared on, and under no other temperature
-    assert {each.on for each in evaluations("confirm", ("A",), spec, {}, {})} == {"test"}
-    named = comparing("search={}", "baseline={lr: 1}", study__confirm_on="validate")
-    measured = evaluations("confirm", ("baseline",), named, {}, {"lr": 1})
-    assert [each.name for each in measured] == ["validate", "validate_current"]
+    assert {plan.on for plan in evaluations("confirm", ("A",), spec, {}, {})} == {"test"}
+    named_spec = make_comparison("search={}", "baseline={lr: 1}", study__confirm_on="validate")
+    plans = evaluations("confirm", ("baseline",), named_spec, {}, {"lr": 1})
+    assert [plan.name for plan in plans] == ["validate", "validate_current"]
 
 
 def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
-    found = [
+    seed_sets = [
         {t.seed for t in first_tickets(spec)}
         for spec in (
-            comparing(),
-            comparing({}, {"lr": 0.2}),
-            comparing({}, {"lr": 0.1}, {"lr": 0.2}),
-            comparing(study__seed=1),
+            make_comparison(),
+            make_comparison({}, {"lr": 0.2}),
+            make_comparison({}, {"lr": 0.1}, {"lr": 0.2}),
+            make_comparison(study__seed=1),
         )
     ]
-    assert len(set.union(*found)) == sum(map(len, found))
+    assert len(set.union(*seed_sets)) == sum(map(len, seed_sets))
     # what the sets are called changes nothing
-    assert {t.seed for t in first_tickets(comparing("old={}", "new={lr: 0.1}"))} == found[0]
+    assert {t.seed for t in first_tickets(make_comparison("old={}", "new={lr: 0.1}"))} == seed_sets[0]
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
@@ -112,53 +112,57 @@ def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
 def test_the_verdict_is_scipys_paired_t_test_at_five_percent(
     carry_out: Any, direction: str, gain: float
 ) -> None:
-    spec = comparing(pairs=8, study__direction=direction)
-    rows = carry_out(spec, noisy(B=gain))
-    found = found_in(rows, spec)
-    (variant,) = found.variants
+    spec = make_comparison(pairs=8, study__direction=direction)
+    rows = carry_out(spec, noisy_worth(B=gain))
+    comparison = found_in(rows, spec)
+    (variant,) = comparison.variants
     test = stats.ttest_rel(values(rows, "B"), values(rows, "A"))
     low, high = test.confidence_interval(0.95)
     sign = 1 if direction == "maximize" else -1
     assert variant.answer is not None
-    paired = variant.answer.paired
-    assert paired.gain == pytest.approx(sign * (sum(values(rows, "B")) - sum(values(rows, "A"))) / 8)
-    assert (paired.ci_low, paired.ci_high) == pytest.approx((low, high) if sign > 0 else (-high, -low))
-    assert paired.p_value == pytest.approx(test.pvalue)
-    assert paired.n_pairs == 8 and paired.confidence == pytest.approx(0.95)
-    shown = test.pvalue < 0.05
-    assert variant.better == (shown and sign * gain > 0) and variant.worse == (shown and sign * gain < 0)
-    assert found.outcome == ("better" if variant.better else "worse" if variant.worse else "not_shown")
-    assert found.best == (variant if variant.better else None)
-    assert (found.reference, found.looks, found.alpha, found.round) == ("A", 1, 0.05, 0)
+    paired_test = variant.answer.paired
+    assert paired_test.gain == pytest.approx(sign * (sum(values(rows, "B")) - sum(values(rows, "A"))) / 8)
+    assert (paired_test.ci_low, paired_test.ci_high) == pytest.approx(
+        (low, high) if sign > 0 else (-high, -low)
+    )
+    assert paired_test.p_value == pytest.approx(test.pvalue)
+    assert paired_test.n_pairs == 8 and paired_test.confidence == pytest.approx(0.95)
+    is_significant = test.pvalue < 0.05
+    assert variant.better == (is_significant and sign * gain > 0) and variant.worse == (
+        is_significant and sign * gain < 0
+    )
+    assert comparison.outcome == ("better" if variant.better else "worse" if variant.worse else "not_shown")
+    assert comparison.best == (variant if variant.better else None)
+    assert (comparison.reference, comparison.looks, comparison.alpha, comparison.round) == ("A", 1, 0.05, 0)
 
 
 def test_several_variants_share_the_level(carry_out: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, {"lr": 3}, pairs=10)
-    rows = carry_out(spec, noisy(B=2.5, D=-4.0))
-    found = found_in(rows, spec)
-    for variant in found.variants:
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, {"lr": 3}, pairs=10)
+    rows = carry_out(spec, noisy_worth(B=2.5, D=-4.0))
+    comparison = found_in(rows, spec)
+    for variant in comparison.variants:
         test = stats.ttest_rel(values(rows, variant.name), values(rows, "A"))
         low, high = test.confidence_interval(1 - 0.05 / 3)
         assert variant.answer is not None
-        paired = variant.answer.paired
-        assert (paired.ci_low, paired.ci_high) == pytest.approx((low, high))
-        assert paired.p_value == pytest.approx(test.pvalue)
-        assert variant.better == (test.pvalue < 0.05 / 3 and paired.gain > 0)
-    assert [each.better for each in found.variants] == [True, False, False]
-    assert [each.worse for each in found.variants] == [False, False, True]
+        paired_test = variant.answer.paired
+        assert (paired_test.ci_low, paired_test.ci_high) == pytest.approx((low, high))
+        assert paired_test.p_value == pytest.approx(test.pvalue)
+        assert variant.better == (test.pvalue < 0.05 / 3 and paired_test.gain > 0)
+    assert [variant.better for variant in comparison.variants] == [True, False, False]
+    assert [variant.worse for variant in comparison.variants] == [False, False, True]
     # one that is better is what counts, whatever the others are
-    assert found.outcome == "better" and found.best is not None and found.best.name == "B"
+    assert comparison.outcome == "better" and comparison.best is not None and comparison.best.name == "B"
 
 
 def test_the_best_of_several_that_are_better_is_that_with_the_largest_gain(carry_out: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=8)
-    found = found_in(carry_out(spec, noisy(B=5.0, C=9.0)), spec)
-    assert [each.better for each in found.variants] == [True, True]
-    assert found.best is not None and found.best.name == "C"
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=8)
+    comparison = found_in(carry_out(spec, noisy_worth(B=5.0, C=9.0)), spec)
+    assert [variant.better for variant in comparison.variants] == [True, True]
+    assert comparison.best is not None and comparison.best.name == "C"
 
 
 def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -> None:
-    spec = comparing(pairs=4)
+    spec = make_comparison(pairs=4)
     rows = [run_ticket(t, 0.5, id=t.number) for t in first_tickets(spec)[:-1]]
     waiting = run_ticket(first_tickets(spec)[-1], None, id=9, state="waiting")
     assert compared([], spec) is None and compared([*rows, waiting], spec) is None
@@ -167,7 +171,7 @@ def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -
 
 
 def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: Any) -> None:
-    spec = comparing(pairs=6)
+    spec = make_comparison(pairs=6)
 
     def worth(ticket: NewTicket) -> Any:
         if ticket.arm == "B" and ticket.pair in (0, 1):
@@ -179,7 +183,7 @@ def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: A
     assert (variant.answer.dropped, variant.answer.diverged, variant.answer.paired.n_pairs) == (1, 1, 5)
     # a gain does not count where the variant diverges more often
     assert not variant.better
-    spec = comparing(pairs=6)
+    spec = make_comparison(pairs=6)
     rows = carry_out(spec, lambda ticket: "lost" if ticket.arm == "B" else 1.0)
     assert found_in(rows, spec).variants[0].answer is None
     assert found_in(rows, spec).outcome == "not_shown"
@@ -192,57 +196,59 @@ LOOKS = {"min": 4, "max": 16}
 
 
 def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_behind(carry_out: Any) -> None:
-    spec = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
+    spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
 
     def worth(ticket: NewTicket) -> float:
         gains = {"good": 50.0, "bad": -50.0, "same": -0.3}
-        return noisy(**gains)(ticket)
+        return noisy_worth(**gains)(ticket)
 
     rows = carry_out(spec, worth)
-    found = found_in(rows, spec)
+    comparison = found_in(rows, spec)
     pairs = {arm: sum(row.arm == arm for row in rows) for arm in ("A", "good", "bad", "same")}
     assert pairs["good"] == pairs["bad"] == 4
     assert pairs["A"] == pairs["same"] == 16
-    assert [each.better for each in found.variants] == [True, False, False]
-    assert [each.worse for each in found.variants] == [False, True, False]
-    assert [each.answer.paired.n_pairs for each in found.variants if each.answer] == [4, 4, 16]
+    assert [variant.better for variant in comparison.variants] == [True, False, False]
+    assert [variant.worse for variant in comparison.variants] == [False, True, False]
+    assert [variant.answer.paired.n_pairs for variant in comparison.variants if variant.answer] == [4, 4, 16]
     # what was decided early is not judged again by the level of later looks
-    alone = [row for row in rows if row.pair is not None and row.pair < 4]
-    assert to_come(alone, spec) == 2 * 12
-    again = [row for row in rows if row.arm in ("A", "good")]
-    only = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
-    assert set_gains(again, only, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
+    first_rows = [row for row in rows if row.pair is not None and row.pair < 4]
+    assert to_come(first_rows, spec) == 2 * 12
+    good_rows = [row for row in rows if row.arm in ("A", "good")]
+    single_spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
+    assert set_gains(good_rows, single_spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
 
 
 def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
-    spec = comparing(pairs={"min": 2, "max": 8})
-    new = first_tickets(spec)
-    assert len(new) == 4
-    begun = [run_ticket(t, None, id=t.number, state="waiting") for t in new]
-    assert to_come(begun, spec) == 2 * 6
-    rows = carry_out(spec, noisy())
+    spec = make_comparison(pairs={"min": 2, "max": 8})
+    tickets = first_tickets(spec)
+    assert len(tickets) == 4
+    waiting_rows = [run_ticket(t, None, id=t.number, state="waiting") for t in tickets]
+    assert to_come(waiting_rows, spec) == 2 * 6
+    rows = carry_out(spec, noisy_worth())
     assert len(rows) <= 16 and to_come(rows, spec) == 0
 
 
 def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_ticket: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=6)
-    worth = noisy(B=2.0)
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=6)
+    worth = noisy_worth(B=2.0)
     rows = carry_out(spec, worth)
-    more = more_compare_pairs(rows, spec, 4)
-    assert [t.arm for t in more[:3]] == ["A", "B", "C"] and len(more) == 12
-    assert {t.round for t in more} == {1} and {t.seed for t in more}.isdisjoint(row.seed for row in rows)
-    assert [t.number for t in more] == list(range(18, 30))
-    half = [*rows, *(run_ticket(t, worth(t), id=100 + t.number) for t in more[:-1])]
-    waiting = [*half, run_ticket(more[-1], None, id=999, state="waiting")]
+    extra_tickets = more_compare_pairs(rows, spec, 4)
+    assert [t.arm for t in extra_tickets[:3]] == ["A", "B", "C"] and len(extra_tickets) == 12
+    assert {t.round for t in extra_tickets} == {1} and {t.seed for t in extra_tickets}.isdisjoint(
+        row.seed for row in rows
+    )
+    assert [t.number for t in extra_tickets] == list(range(18, 30))
+    half = [*rows, *(run_ticket(t, worth(t), id=100 + t.number) for t in extra_tickets[:-1])]
+    waiting = [*half, run_ticket(extra_tickets[-1], None, id=999, state="waiting")]
     assert found_in(waiting, spec).round == 0 and more_compare_pairs(waiting, spec, 2) == []
-    whole = [*half, run_ticket(more[-1], worth(more[-1]), id=999)]
-    assert next_tickets(whole, spec) == [] and to_come(whole, spec) == 0
-    found = found_in(whole, spec)
-    assert (found.round, found.looks, found.alpha) == (1, 2, level(2))
-    for variant in found.variants:
+    all_rows = [*half, run_ticket(extra_tickets[-1], worth(extra_tickets[-1]), id=999)]
+    assert next_tickets(all_rows, spec) == [] and to_come(all_rows, spec) == 0
+    comparison = found_in(all_rows, spec)
+    assert (comparison.round, comparison.looks, comparison.alpha) == (1, 2, level(2))
+    for variant in comparison.variants:
         assert variant.answer is not None and variant.answer.paired.n_pairs == 10
         assert variant.answer.paired.confidence == pytest.approx(1 - 0.025 / 2)
-        gains = set_gains(whole, spec, 1, variant.name, found.reference)
+        gains = set_gains(all_rows, spec, 1, variant.name, comparison.reference)
         assert [pair for pair, _ in gains] == list(range(10))
         assert variant.answer.paired.gain == pytest.approx(sum(gain for _, gain in gains) / 10)
 
@@ -265,28 +271,30 @@ def test_a_variant_that_trains_the_same_as_the_reference_is_refused(
     sets: list[Any], settings: dict[str, Any]
 ) -> None:
     with pytest.raises(SpecError, match="B trains the same as A, so there is nothing to compare"):
-        check_comparison(comparing(*sets, **settings))
+        check_comparison(make_comparison(*sets, **settings))
 
 
 def test_variants_that_train_the_same_are_refused_and_others_are_not() -> None:
     with pytest.raises(SpecError, match="D trains the same as B"):
-        check_comparison(comparing({}, {"lr": 1}, {"lr": 2}, {"lr": 1.0}))
+        check_comparison(make_comparison({}, {"lr": 1}, {"lr": 2}, {"lr": 1.0}))
     # true is not 1, and text is no number
-    check_comparison(comparing({}, {"x": 1}, {"x": True}, {"x": "1"}, {"x": None}, {"x": [1, 2]}, {"x": [2]}))
-    check_comparison(comparing({}, {"temperature_final": 3.0, "schedule": "linear"}))
+    check_comparison(
+        make_comparison({}, {"x": 1}, {"x": True}, {"x": "1"}, {"x": None}, {"x": [1, 2]}, {"x": [2]})
+    )
+    check_comparison(make_comparison({}, {"temperature_final": 3.0, "schedule": "linear"}))
 
 
 def test_a_hard_limit_on_runs_is_refused_before_anything_with_what_fits() -> None:
-    check_comparison(comparing(pairs=8), max_runs=16)
+    check_comparison(make_comparison(pairs=8), max_runs=16)
     with pytest.raises(UsageError, match=r"takes 2 sets × 8 pairs = 16 runs. 7 pairs fit: --pairs 7."):
-        check_comparison(comparing(pairs=8), max_runs=15)
+        check_comparison(make_comparison(pairs=8), max_runs=15)
     with pytest.raises(UsageError, match="takes up to 2 sets × 16 pairs = 32 runs"):
-        check_comparison(comparing(pairs=LOOKS), max_runs=31)
+        check_comparison(make_comparison(pairs=LOOKS), max_runs=31)
     with pytest.raises(
         UsageError, match="Fewer than 2 pairs can show nothing with test: t: allow at least 4"
     ):
-        check_comparison(comparing(pairs=8), max_runs=3)
-    signs = comparing({}, {"lr": 1}, {"lr": 2}, pairs=9, study__test="sign_flip")
+        check_comparison(make_comparison(pairs=8), max_runs=3)
+    signs = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=9, study__test="sign_flip")
     with pytest.raises(UsageError, match="Fewer than 7 pairs can show nothing with test: sign_flip"):
         check_comparison(signs, max_runs=20)
 
@@ -294,67 +302,67 @@ def test_a_hard_limit_on_runs_is_refused_before_anything_with_what_fits() -> Non
 # ---- sets that fail, and guards
 
 
-def failing(what: Any, pairs: set[int], arm: str) -> Any:
+def failing_worth(outcome: Any, pairs: set[int], arm: str) -> Any:
     """Return values by which B gains 5, and a set fails on some pairs."""
-    worth = noisy(B=5.0)
-    return lambda t: what if t.arm == arm and t.pair in pairs else worth(t)
+    worth = noisy_worth(B=5.0)
+    return lambda t: outcome if t.arm == arm and t.pair in pairs else worth(t)
 
 
 @pytest.mark.parametrize("num_diverged", [1, 5, 6, 8])
 def test_a_variant_that_diverges_more_often_is_not_better_and_worse_only_by_a_test(
     num_diverged: int, carry_out: Any
 ) -> None:
-    spec = comparing(pairs=8)
-    found = found_in(carry_out(spec, failing(None, set(range(num_diverged)), "B")), spec)
-    (variant,) = found.variants
+    spec = make_comparison(pairs=8)
+    comparison = found_in(carry_out(spec, failing_worth(None, set(range(num_diverged)), "B")), spec)
+    (variant,) = comparison.variants
     assert (variant.failed, variant.reference_failed, variant.runs) == (num_diverged, 0, 8)
     assert variant.failures is not None
     # McNemar's exact test: of the pairs on which one of the two fails, each is as likely
     pvalue = stats.binomtest(0, num_diverged).pvalue
     assert variant.failures.p_value == pytest.approx(pvalue)
     assert variant.fails_more == (pvalue < 0.05)
-    assert not variant.better and found.best is None
+    assert not variant.better and comparison.best is None
     assert variant.answer is not None
     assert variant.worse == (variant.answer.worse or variant.fails_more)
-    assert found.outcome == ("worse" if variant.worse else "not_shown")
+    assert comparison.outcome == ("worse" if variant.worse else "not_shown")
 
 
 def test_divergences_of_several_variants_share_the_level(carry_out: Any) -> None:
-    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=8)
+    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=8)
     assert 0.05 / 2 < stats.binomtest(0, 6).pvalue < 0.05
-    found = found_in(carry_out(spec, failing(None, set(range(6)), "B")), spec)
-    assert found.variants[0].failed == 6 and not found.variants[0].fails_more
+    comparison = found_in(carry_out(spec, failing_worth(None, set(range(6)), "B")), spec)
+    assert comparison.variants[0].failed == 6 and not comparison.variants[0].fails_more
 
 
 def test_divergences_are_tested_on_all_pairs_alone(carry_out: Any) -> None:
     # a gain where it does not diverge: behind at the first look, and decided by nothing
-    spec = comparing(pairs={"min": 4, "max": 8})
-    rows = carry_out(spec, failing(None, {0, 1, 2, 3, 4, 5}, "B"))
-    found = found_in(rows, spec)
-    assert found.variants[0].runs == 8 and found.variants[0].fails_more
+    spec = make_comparison(pairs={"min": 4, "max": 8})
+    rows = carry_out(spec, failing_worth(None, {0, 1, 2, 3, 4, 5}, "B"))
+    comparison = found_in(rows, spec)
+    assert comparison.variants[0].runs == 8 and comparison.variants[0].fails_more
     cut_short = [row for row in rows if row.pair is not None and row.pair < 4]
     assert compared(cut_short, spec) is None
 
 
 @pytest.mark.parametrize("pairs", [{0}, {0, 1}, set(range(6))])
 def test_lost_runs_do_not_count_as_failures(pairs: set[int], carry_out: Any) -> None:
-    spec = comparing(pairs=8)
-    found = found_in(carry_out(spec, failing("lost", pairs, "B")), spec)
-    (variant,) = found.variants
+    spec = make_comparison(pairs=8)
+    comparison = found_in(carry_out(spec, failing_worth("lost", pairs, "B")), spec)
+    (variant,) = comparison.variants
     assert (variant.failed, variant.reference_failed, variant.failures) == (0, 0, None)
     assert not variant.fails_more and not variant.worse
     assert variant.answer is not None
     assert (variant.answer.dropped, variant.answer.paired.n_pairs) == (len(pairs), 8 - len(pairs))
 
 
-@pytest.mark.parametrize(("what", "failed"), [(None, 1), ("lost", 0)])
+@pytest.mark.parametrize(("outcome", "num_failed"), [(None, 1), ("lost", 0)])
 def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(
-    what: Any, failed: int, carry_out: Any
+    outcome: Any, num_failed: int, carry_out: Any
 ) -> None:
-    spec = comparing()
-    found = found_in(carry_out(spec, failing(what, {0}, "A")), spec)
-    assert (found.variants[0].failed, found.variants[0].reference_failed) == (0, failed)
-    assert found.outcome == "better"
+    spec = make_comparison()
+    comparison = found_in(carry_out(spec, failing_worth(outcome, {0}, "A")), spec)
+    assert (comparison.variants[0].failed, comparison.variants[0].reference_failed) == (0, num_failed)
+    assert comparison.outcome == "better"
 
 
 @pytest.mark.parametrize(
@@ -364,19 +372,19 @@ def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(
 def test_a_variant_is_tested_on_the_guards_against_the_reference(
     loss: float, outcome: str, state: str, carry_out: Any
 ) -> None:
-    spec = comparing(study__guards={"val_loss": "<= +5%"})
-    rows = carry_out(spec, noisy(B=5.0))
+    spec = make_comparison(study__guards={"val_loss": "<= +5%"})
+    rows = carry_out(spec, noisy_worth(B=5.0))
     noise = [0.01, -0.01, 0.02, 0.0, -0.02, 0.0]
-    told = [
+    measurements = [
         Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=mean + sign * noise[t.pair])
         for t in rows
         for mean, sign in [(loss, 1) if t.arm == "B" else (1.0, -1)]
     ]
-    found = compared(rows, spec, told)
-    assert found is not None and [guard.state for guard in found.variants[0].guards] == [state]
-    assert found.variants[0].better and (found.best is not None) == (state == "kept")
-    assert found.outcome == outcome
-    last = comparison_text._of_guards(found.variants[0], found)[-1]
+    comparison = compared(rows, spec, measurements)
+    assert comparison is not None and [guard.state for guard in comparison.variants[0].guards] == [state]
+    assert comparison.variants[0].better and (comparison.best is not None) == (state == "kept")
+    assert comparison.outcome == outcome
+    last = comparison_text._of_guards(comparison.variants[0], comparison)[-1]
     assert last.endswith("is not to be taken: it breaks the guard on val_loss (+50.0 %, limit +5 %).") == (
         state == "broken"
     )
@@ -386,16 +394,18 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
 
 
 def in_pairs(*sets: Any, pairs: Any = 8, **settings: Any) -> StudySpec:
-    given = sets or [{"lr": 0.1 * number} for number in range(1, 5)]
-    return comparison_spec(changed(study__seeds={"confirm": pairs}, **settings), given, all_pairs=True)
+    compared_sets = sets or [{"lr": 0.1 * number} for number in range(1, 5)]
+    return comparison_spec(
+        change_spec(study__seeds={"confirm": pairs}, **settings), compared_sets, all_pairs=True
+    )
 
 
 def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: Any) -> None:
     spec = in_pairs()
-    rows = carry_out(spec, noisy(B=3.0, D=6.0))
-    found = found_in(rows, spec)
-    assert len(found.pairs) == 6
-    for pair in found.pairs:
+    rows = carry_out(spec, noisy_worth(B=3.0, D=6.0))
+    comparison = found_in(rows, spec)
+    assert len(comparison.pairs) == 6
+    for pair in comparison.pairs:
         test = stats.ttest_rel(values(rows, pair.name), values(rows, pair.reference))
         assert pair.answer is not None
         assert pair.answer.paired.p_value == pytest.approx(test.pvalue)
@@ -404,41 +414,41 @@ def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: An
         low, high = test.confidence_interval(1 - 0.05 / 6)
         assert (pair.answer.paired.ci_low, pair.answer.paired.ci_high) == pytest.approx((low, high))
         assert (pair.winner is not None) == (test.pvalue < 0.05 / 6)
-    assert found.outcome == "better"
-    assert found.taken == "D" and found.unbeaten == ["D"]
-    assert [variant.answer for variant in found.variants] == [
-        pair.answer for pair in found.pairs if pair.reference == "A"
+    assert comparison.outcome == "better"
+    assert comparison.taken == "D" and comparison.unbeaten == ["D"]
+    assert [variant.answer for variant in comparison.variants] == [
+        pair.answer for pair in comparison.pairs if pair.reference == "A"
     ]
-    assert found.means["D"] == pytest.approx(sum(values(rows, "D")) / 8)
+    assert comparison.means["D"] == pytest.approx(sum(values(rows, "D")) / 8)
 
 
 def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_loss(carry_out: Any) -> None:
     spec = in_pairs()
-    found = found_in(carry_out(spec, noisy(A=-9.0)), spec)
-    assert found.unbeaten == ["B", "C", "D"] and found.taken == "B"
-    bounds = [pair.upper_gain_over("B") for pair in found.pairs if "B" in (pair.name, pair.reference)]
-    assert found.max_loss == max(bounds) > 0
+    comparison = found_in(carry_out(spec, noisy_worth(A=-9.0)), spec)
+    assert comparison.unbeaten == ["B", "C", "D"] and comparison.taken == "B"
+    bounds = [pair.upper_gain_over("B") for pair in comparison.pairs if "B" in (pair.name, pair.reference)]
+    assert comparison.max_loss == max(bounds) > 0
     alike = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, study__seed=3)
-    none = found_in(carry_out(alike, noisy()), alike)
-    assert none.outcome == "not_shown" and none.taken == "A"
+    null_comparison = found_in(carry_out(alike, noisy_worth()), alike)
+    assert null_comparison.outcome == "not_shown" and null_comparison.taken == "A"
 
 
 def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
     spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3})
-    worth = noisy()
+    worth = noisy_worth()
     rows = carry_out(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
-    found = found_in(rows, spec)
-    assert "A" in found.unbeaten and found.taken == "B"
+    comparison = found_in(rows, spec)
+    assert "A" in comparison.unbeaten and comparison.taken == "B"
 
 
 def test_all_sets_get_pairs_until_each_comparison_is_decided(carry_out: Any) -> None:
     spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, pairs=LOOKS)
-    clear = carry_out(spec, noisy(B=60.0, C=120.0))
-    assert len(clear) == 3 * 4 and to_come(clear, spec) == 0
-    mixed = carry_out(spec, noisy(C=120.0))
-    assert len(mixed) == 3 * 16
-    more = more_compare_pairs(mixed, spec, 3)
-    assert len(more) == 9
+    decided_rows = carry_out(spec, noisy_worth(B=60.0, C=120.0))
+    assert len(decided_rows) == 3 * 4 and to_come(decided_rows, spec) == 0
+    undecided_rows = carry_out(spec, noisy_worth(C=120.0))
+    assert len(undecided_rows) == 3 * 16
+    extra_tickets = more_compare_pairs(undecided_rows, spec, 3)
+    assert len(extra_tickets) == 9
 
 
 @pytest.mark.parametrize(
@@ -455,4 +465,4 @@ def test_what_pairs_cannot_be_compared_with_is_refused(settings: Any, message: s
 
 def test_all_pairs_without_sets_is_refused() -> None:
     with pytest.raises(SpecError, match="study.all_pairs: given true without parameter sets"):
-        StudySpec.from_json(changed(study__all_pairs=True))
+        StudySpec.from_json(change_spec(study__all_pairs=True))

@@ -28,7 +28,7 @@ WINNER = {"temperature_init": 2.0, "lr": 0.1}
 
 def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
     spec = make_spec()
-    for kind, arm, on in (
+    for kind, arm, loader in (
         ("search", "search", "validate"),
         ("baseline", "baseline", "validate"),
         ("choose", "search", "validate"),
@@ -36,12 +36,12 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
         ("confirm", "constant_twin", "test"),
         ("ablation", "without_level", "test"),
     ):
-        measured = evaluations(kind, (arm,), spec, WINNER, WINNER)  # type: ignore[arg-type]
-        assert [(e.name, e.on, e.at, e.temperature) for e in measured] == [
-            (on, on, "final", None),
-            (f"{on}_current", on, "current", None),
+        plans = evaluations(kind, (arm,), spec, WINNER, WINNER)  # type: ignore[arg-type]
+        assert [(e.name, e.on, e.at, e.temperature) for e in plans] == [
+            (loader, loader, "final", None),
+            (f"{loader}_current", loader, "current", None),
         ]
-        assert counted(kind, spec) == on  # type: ignore[arg-type]
+        assert counted(kind, spec) == loader  # type: ignore[arg-type]
     assert counted("ablation", make_spec(validate_at="current")) == "test_current"
     assert counted("confirm", make_spec(confirm_on="validate")) == "validate"
     assert counted("baseline", make_spec(validate_at="current")) == "validate_current"
@@ -57,30 +57,30 @@ def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
     make_spec: Any, confirm_on: str, loaders: list[str], arms: tuple[str, ...]
 ) -> None:
     spec = make_spec(confirm_on=confirm_on)
-    measured = evaluations("confirm", arms, spec, WINNER, WINNER)
-    found = {e.name: e for e in measured}
-    assert len(found) == len(measured)
-    assert found[f"{confirm_on}:winner"].temperature == {"temperature_init": 2.0}
+    all_plans = evaluations("confirm", arms, spec, WINNER, WINNER)
+    plans_by_name = {e.name: e for e in all_plans}
+    assert len(plans_by_name) == len(all_plans)
+    assert plans_by_name[f"{confirm_on}:winner"].temperature == {"temperature_init": 2.0}
     plans = inference_plans(spec, WINNER)
-    assert set(found) == {
+    assert set(plans_by_name) == {
         *loaders,
         f"{confirm_on}_current",
         *(f"{loader}:{plan}" for loader in loaders for plan in plans),
     }
     for loader in loaders:
-        assert found[loader].temperature is None
+        assert plans_by_name[loader].temperature is None
         for tau in inference_constants(spec):
-            constant = found[f"{loader}:constant={tau:.4g}"]
+            constant = plans_by_name[f"{loader}:constant={tau:.4g}"]
             assert (constant.on, constant.at, constant.temperature) == (
                 loader,
                 "final",
                 {"temperature_init": tau},
             )
-    assert {e.on for e in measured} == set(loaders)
+    assert {e.on for e in all_plans} == set(loaders)
     assert INFERENCE_ARMS == ("search", "baseline", "twin")
     # a model that was trained at 1 is measured there as trained, and not once more
     at_one = evaluations("confirm", arms, spec, WINNER, {"temperature_init": 1.0})
-    assert {e.name for e in at_one} == set(found) - {f"{loader}:constant=1" for loader in loaders}
+    assert {e.name for e in at_one} == set(plans_by_name) - {f"{loader}:constant=1" for loader in loaders}
 
 
 def test_the_default_constants_are_half_octaves_from_a_quarter_of_the_lowest_to_four_times_the_highest(
@@ -106,20 +106,22 @@ def test_the_constants_are_as_wide_as_the_search_and_wider(
     search: dict[str, Any] = {name: {"low": low, "high": low * ratio} for name in names}
     if len(names) > 1:
         search |= {"schedule": ["linear"], "temperature_init": {"low": low, "high": low * 1.05}}
-    found = inference_constants(make_spec({"search": search}))
-    assert found == sorted(set(found)) and 1.0 not in found and 0 < len(found) <= 17
-    assert len({f"{tau:.4g}" for tau in found}) == len(found)
-    assert found[0] >= min(1.0, low / 4) * (1 - 1e-6) and found[-1] <= max(1.0, low * ratio * 4) * (1 + 1e-6)
+    constants = inference_constants(make_spec({"search": search}))
+    assert constants == sorted(set(constants)) and 1.0 not in constants and 0 < len(constants) <= 17
+    assert len({f"{tau:.4g}" for tau in constants}) == len(constants)
+    assert constants[0] >= min(1.0, low / 4) * (1 - 1e-6) and constants[-1] <= max(1.0, low * ratio * 4) * (
+        1 + 1e-6
+    )
     # temperature one is measured anyway, as the models were trained
-    grid = sorted([*found, 1.0])
+    grid = sorted([*constants, 1.0])
     assert grid[0] <= low * (1 + 1e-6) and grid[-1] >= low * ratio * (1 - 1e-6)
     assert grid[0] <= 1 <= grid[-1]
     assert all(b / a <= 2 + 1e-9 for a, b in itertools.pairwise(grid))
 
 
 def test_temperatures_that_are_choices_span_the_constants_too(make_spec: Any) -> None:
-    found = inference_constants(make_spec({"search": {"temperature_init": [8.0, 16.0]}}))
-    assert found[-1] == 64 and found[0] == pytest.approx(2**0.5)
+    constants = inference_constants(make_spec({"search": {"temperature_init": [8.0, 16.0]}}))
+    assert constants[-1] == 64 and constants[0] == pytest.approx(2**0.5)
 
 
 def test_the_winners_length_scaling_is_tried_at_inference_with_every_constant(make_spec: Any) -> None:
@@ -127,12 +129,12 @@ def test_the_winners_length_scaling_is_tried_at_inference_with_every_constant(ma
     winner = {"temperature_init": 2.0, "length_scaling": "yarn", "length_slope": 0.2, "lr": 0.3}
     plans = inference_plans(spec, winner)
     plain = {name for name in plans if "length_scaling" not in name} - {"winner"}
-    scaled = {name for name in plans if name.endswith(",length_scaling=yarn")}
-    assert plans.keys() == {"winner"} | plain | scaled
+    scaled_plans = {name for name in plans if name.endswith(",length_scaling=yarn")}
+    assert plans.keys() == {"winner"} | plain | scaled_plans
     # without the scaling temperature one is what the baseline was trained at, with it it is not
     grid = sorted([1.0, *inference_constants(spec)])
-    tried = [plans[name]["temperature_init"] for name in scaled]
-    assert 1.0 in tried and sorted(tried) in (grid[::2], grid[1::2])
+    temperatures = [plans[name]["temperature_init"] for name in scaled_plans]
+    assert 1.0 in temperatures and sorted(temperatures) in (grid[::2], grid[1::2])
     assert plans["constant=2,length_scaling=yarn"] == {
         "temperature_init": 2.0,
         "length_scaling": "yarn",
@@ -151,31 +153,33 @@ def test_where_the_winner_has_none_a_plain_length_scaling_that_was_searched_is_t
 
 @pytest.mark.parametrize("normaliser", [{}, {"normaliser": "softmax"}, {"normaliser": "top_k", "top_k": 3}])
 def test_the_normaliser_of_a_run_stays_at_inference(make_spec: Any, normaliser: dict[str, Any]) -> None:
-    own = {"temperature_init": 1.0, "lr": 0.1, **normaliser}
+    baseline_params = {"temperature_init": 1.0, "lr": 0.1, **normaliser}
     winner = {"temperature_init": 2.0, "normaliser": "sparsemax"}
-    for each in evaluations("confirm", ("baseline",), make_spec(), winner, own):
-        if each.temperature is not None:
-            kept = {n: v for n, v in each.temperature.items() if n in ("normaliser", "top_k")}
-            assert kept == normaliser
-            assert "lr" not in each.temperature
+    for plan in evaluations("confirm", ("baseline",), make_spec(), winner, baseline_params):
+        if plan.temperature is not None:
+            normaliser_params = {n: v for n, v in plan.temperature.items() if n in ("normaliser", "top_k")}
+            assert normaliser_params == normaliser
+            assert "lr" not in plan.temperature
 
 
 def test_under_every_normaliser_the_plans_of_inference_are_plans(make_spec: Any) -> None:
     # linear attention has no temperature, and refuses one
     spec = make_spec({"search": {**TAU, "normaliser": ["softmax", "linear"]}})
-    for own in ({"normaliser": "linear"}, {"temperature_init": 1.0, "normaliser": "softmax"}):
+    for baseline_params in ({"normaliser": "linear"}, {"temperature_init": 1.0, "normaliser": "softmax"}):
         for winner in ({"normaliser": "linear"}, {"temperature_init": 2.0, "normaliser": "softmax"}):
-            measured = evaluations("confirm", ("search", "baseline"), spec, winner, own)
-            plans = [TemperatureParameters.from_mapping(e.temperature) for e in measured if e.temperature]
-            assert {plan.normaliser for plan in plans} == {own["normaliser"]}
-            assert json.dumps([e.temperature for e in measured])
+            evaluation_plans = evaluations("confirm", ("search", "baseline"), spec, winner, baseline_params)
+            plans = [
+                TemperatureParameters.from_mapping(e.temperature) for e in evaluation_plans if e.temperature
+            ]
+            assert {plan.normaliser for plan in plans} == {baseline_params["normaliser"]}
+            assert json.dumps([e.temperature for e in evaluation_plans])
     assert math.isclose(plans[-1].temperature_init, inference_constants(spec)[-1])
 
 
 def test_a_named_temperature_that_evaluation_reads_is_tried_about_what_was_found() -> None:
-    named = {"value": "gate.tau", "as_found": 0.5}
+    named_temperature = {"value": "gate.tau", "as_found": 0.5}
     space = {"gate.temperature_init": {"low": 0.125, "high": 0.5}, "lr": {"low": 0.1, "high": 1.0}}
-    read = {"temperatures": {"gate": {**named, "evaluated": True}}, "search": space}
+    read = {"temperatures": {"gate": {**named_temperature, "evaluated": True}}, "search": space}
     spec = make(**read)
     assert spec.evaluated == ["gate"]
     constants = inference_constants(spec, "gate")
@@ -194,12 +198,12 @@ def test_a_named_temperature_that_evaluation_reads_is_tried_about_what_was_found
     assert plans == {f"gate.constant={tau:.4g}": {"gate.temperature_init": tau} for tau in constants}
     at_found = {**winner, "gate.schedule": "constant", "gate.temperature_init": 0.5}
     assert inference_plans(spec, at_found)["winner"] == {"gate.temperature_init": 0.5}
-    asked = {each.name for each in evaluations("confirm", ("baseline",), spec, winner, at_found)}
-    assert {f"test:{plan}" for plan in plans} < asked
-    unread = make(**{**read, "temperatures": {"gate": {**named, "evaluated": False}}})
+    plan_names = {plan.name for plan in evaluations("confirm", ("baseline",), spec, winner, at_found)}
+    assert {f"test:{plan}" for plan in plans} < plan_names
+    unread = make(**{**read, "temperatures": {"gate": {**named_temperature, "evaluated": False}}})
     assert unread.evaluated == []
-    asked = {each.name for each in evaluations("confirm", ("baseline",), unread, winner, at_found)}
-    assert asked == {"test", "test_current"}
+    plan_names = {plan.name for plan in evaluations("confirm", ("baseline",), unread, winner, at_found)}
+    assert plan_names == {"test", "test_current"}
 
 
 def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_way_round() -> None:
@@ -216,11 +220,11 @@ def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_w
     assert plans["winner"] == {"temperature_init": 1.5, "gate.temperature_init": 0.7}
     assert plans["constant=0.5"] == {"temperature_init": 0.5}
     assert plans["gate.constant=0.5"] == {"gate.temperature_init": 0.5}
-    asked = evaluations("confirm", ("search",), spec, winner, {**winner, "normaliser": "sparsemax"})
-    found = {each.name: each.temperature for each in asked}
-    assert found["test:constant=0.5"] == {"temperature_init": 0.5, "normaliser": "sparsemax"}
+    all_plans = evaluations("confirm", ("search",), spec, winner, {**winner, "normaliser": "sparsemax"})
+    temperatures = {plan.name: plan.temperature for plan in all_plans}
+    assert temperatures["test:constant=0.5"] == {"temperature_init": 0.5, "normaliser": "sparsemax"}
     # the attention of the run is not touched, its normaliser neither
-    assert found["test:gate.constant=0.5"] == {"gate.temperature_init": 0.5}
+    assert temperatures["test:gate.constant=0.5"] == {"gate.temperature_init": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -235,6 +239,10 @@ def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_w
     ],
 )
 def test_a_plan_of_a_constant_is_read_from_its_name(plan: str, expected: Any) -> None:
-    found = ConstantPlan.of(plan)
-    read = None if found is None else (found.temperature, found.tau, found.length_scaling)
+    constant_plan = ConstantPlan.of(plan)
+    read = (
+        None
+        if constant_plan is None
+        else (constant_plan.temperature, constant_plan.tau, constant_plan.length_scaling)
+    )
     assert read == expected

@@ -12,9 +12,9 @@ from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.results.recommendation_text import recommendation_text
-from tests.confirmation.test_guards import NOISE, losses, measured
-from tests.confirmation.test_recommendation import by_part, noisy, with_gains
-from tests.simulated import SPACE, Simulated
+from tests.confirmation.test_guards import NOISE, guard_measurements, losses
+from tests.confirmation.test_recommendation import by_part, noisy_gains, with_gains
+from tests.simulated import SPACE, SimulatedStudy
 
 LOSS = {"val_loss": "<= +5%"}
 WIDE = {"search": {"temperature_init": {"low": 0.05, "high": 80.0}}}
@@ -23,10 +23,10 @@ GAINS = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
 
 
 def at_half(tickets: list[TicketRow], loss: float) -> list[Measurement]:
-    return measured(tickets, {"baseline": [loss + each for each in NOISE]}, AT_HALF)
+    return guard_measurements(tickets, {"baseline": [loss + noise for noise in NOISE]}, AT_HALF)
 
 
-def concluded(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
+def verdict_of(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
     verdict = conclude(tickets, measurements, spec)
     assert verdict is not None and verdict.recommendation is not None
     return verdict
@@ -36,16 +36,19 @@ def concluded(spec: Any, tickets: list[TicketRow], measurements: list[Measuremen
 def test_inference_is_recommended_where_it_keeps_the_guards_whatever_the_winner_does(
     winner: float, fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
-    told = [*measured(whole_study, losses(winner)), *at_half(whole_study, 1.0)]
-    told += measure_baseline(whole_study, GAINS)
+    measurements = [*guard_measurements(whole_study, losses(winner)), *at_half(whole_study, 1.0)]
+    measurements += measure_baseline(whole_study, GAINS)
     spec = fixed_spec(WIDE, guards=LOSS)
-    verdict = concluded(spec, whole_study, told)
-    found = verdict.recommendation
-    assert found is not None and (found.action, found.plan) == ("inference_only", "constant=0.5")
-    assert found.passed_over == ()
-    text = recommendation_text(result_of(spec, whole_study, told, state="done"))
-    broken = "but is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %)."
-    assert (f"The winner of the search gains 0.1035, {broken}" in text) == (winner > 1.1)
+    verdict = verdict_of(spec, whole_study, measurements)
+    recommendation = verdict.recommendation
+    assert recommendation is not None and (recommendation.action, recommendation.plan) == (
+        "inference_only",
+        "constant=0.5",
+    )
+    assert recommendation.passed_over == ()
+    text = recommendation_text(result_of(spec, whole_study, measurements, state="done"))
+    refusal_text = "but is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %)."
+    assert (f"The winner of the search gains 0.1035, {refusal_text}" in text) == (winner > 1.1)
 
 
 @pytest.mark.parametrize(
@@ -65,27 +68,37 @@ def test_inference_that_is_not_shown_to_keep_a_guard_is_passed_over_and_named(
     measure_baseline: Any,
     result_of: Any,
 ) -> None:
-    told = [*measured(whole_study, losses(1.0)), *measure_baseline(whole_study, GAINS)]
-    told += [] if loss is None else at_half(whole_study, loss)
+    measurements = [*guard_measurements(whole_study, losses(1.0)), *measure_baseline(whole_study, GAINS)]
+    measurements += [] if loss is None else at_half(whole_study, loss)
     spec = fixed_spec(WIDE, guards=LOSS)
-    found = concluded(spec, whole_study, told).recommendation
-    assert found is not None and found.action == "train_at_constant" and found.parameters != {}
-    assert [guard.state for each in found.passed_over for guard in each.guards] == [state]
-    text = recommendation_text(result_of(spec, whole_study, told, state="done"))
+    recommendation = verdict_of(spec, whole_study, measurements).recommendation
+    assert (
+        recommendation is not None
+        and recommendation.action == "train_at_constant"
+        and recommendation.parameters != {}
+    )
+    assert [guard.state for passed_over in recommendation.passed_over for guard in passed_over.guards] == [
+        state
+    ]
+    text = recommendation_text(result_of(spec, whole_study, measurements, state="done"))
     assert f"Training at τ = 1 and evaluating at τ = 0.5 gains as well, but {words}" in text
     # without a gain of the winner's as well
-    none = with_gains(whole_study, noisy(0.0))
-    unsure = concluded(spec, none, told).recommendation
+    null_study = with_gains(whole_study, noisy_gains(0.0))
+    unsure = verdict_of(spec, null_study, measurements).recommendation
     assert unsure is not None and unsure.action == "change_nothing" and len(unsure.passed_over) == 1
 
 
 def test_without_a_gain_of_the_winner_inference_is_recommended_where_it_keeps_the_guards(
     fixed_spec: Any, whole_study: list[TicketRow], measure: Any
 ) -> None:
-    none = with_gains(whole_study, noisy(0.0))
-    told = [*measure(none, baseline=GAINS), *measured(none, losses(1.0)), *at_half(none, 1.0)]
-    found = concluded(fixed_spec(WIDE, guards=LOSS), none, told).recommendation
-    assert found is not None and found.action == "inference_only"
+    null_study = with_gains(whole_study, noisy_gains(0.0))
+    measurements = [
+        *measure(null_study, baseline=GAINS),
+        *guard_measurements(null_study, losses(1.0)),
+        *at_half(null_study, 1.0),
+    ]
+    recommendation = verdict_of(fixed_spec(WIDE, guards=LOSS), null_study, measurements).recommendation
+    assert recommendation is not None and recommendation.action == "inference_only"
 
 
 def in_parts(t: TicketRow) -> float:
@@ -94,22 +107,22 @@ def in_parts(t: TicketRow) -> float:
 
 @pytest.mark.parametrize("simplest", [1.0, 1.5])
 def test_a_simpler_plan_is_tested_on_guards_that_its_runs_measure(simplest: float, fixed_spec: Any) -> None:
-    study = Simulated(fixed_spec({"search": SPACE}, trials=6, guards=LOSS, explain=True), in_parts).run()
+    study = SimulatedStudy(fixed_spec({"search": SPACE}, trials=6, guards=LOSS, explain=True), in_parts).run()
     values = {arm: 1.0 for t in study.rows for arm in arms_of(t)} | {"simplest": simplest}
-    told = [
+    measurements = [
         Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=value)
         for t in study.rows
         if t.kind in ("confirm", "ablation") and t.pair is not None
         # a plan may be taken apart and be the simplest in one run
         for value in [max(values[arm] for arm in arms_of(t)) + NOISE[t.pair % len(NOISE)]]
     ]
-    verdict = concluded(study.spec, study.rows, told)
-    found = verdict.recommendation
-    assert found is not None and verdict.simplest is not None
+    verdict = verdict_of(study.spec, study.rows, measurements)
+    recommendation = verdict.recommendation
+    assert recommendation is not None and verdict.simplest is not None
     # what has one part more and keeps the guards is next
     expected = verdict.simplest.parameters if simplest == 1.0 else verdict.constant_twin_params
-    assert (found.now, found.parameters) == ("train_at_constant", expected)
-    assert [each.parameters for each in found.passed_over] == (
+    assert (recommendation.now, recommendation.parameters) == ("train_at_constant", expected)
+    assert [passed_over.parameters for passed_over in recommendation.passed_over] == (
         [verdict.simplest.parameters] if simplest > 1.0 else []
     )
 
@@ -118,28 +131,30 @@ def test_a_constant_that_keeps_the_guards_is_recommended_in_place_of_a_winner_th
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     # the winner is a constant itself: nothing else was trained
-    alone = concluded(fixed_spec(WIDE, guards=LOSS), whole_study, measured(whole_study, losses(1.2)))
-    assert alone.guards_of == {}
-    assert alone.recommendation is not None and alone.recommendation.action == "change_nothing"
-    study = Simulated(fixed_spec({"search": SPACE}, trials=6, guards=LOSS), in_parts).run()
-    told = [
+    verdict = verdict_of(
+        fixed_spec(WIDE, guards=LOSS), whole_study, guard_measurements(whole_study, losses(1.2))
+    )
+    assert verdict.guards_of == {}
+    assert verdict.recommendation is not None and verdict.recommendation.action == "change_nothing"
+    study = SimulatedStudy(fixed_spec({"search": SPACE}, trials=6, guards=LOSS), in_parts).run()
+    measurements = [
         Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=value + NOISE[t.pair % 8] / 2)
         for t in study.rows
         if t.kind == "confirm" and t.pair is not None
         for value in [1.3 if "search" in arms_of(t) else 1.0]
     ]
-    found = concluded(study.spec, study.rows, told).recommendation
-    assert found is not None and found.now == "train_at_constant"
-    assert found.parameters == concluded(study.spec, study.rows, told).constant_twin_params
+    recommendation = verdict_of(study.spec, study.rows, measurements).recommendation
+    assert recommendation is not None and recommendation.now == "train_at_constant"
+    assert recommendation.parameters == verdict_of(study.spec, study.rows, measurements).constant_twin_params
 
 
 def test_what_is_guarded_is_measured_for_all_that_may_be_recommended(fixed_spec: Any) -> None:
     spec = fixed_spec(guards=LOSS)
 
-    def guarded(kind: Any, *arms: str) -> set[str]:
-        found = evaluations(kind, arms, spec, {"temperature_init": 2.0}, {"temperature_init": 1.0})
-        return {each.name for each in found if each.guards}
+    def guarded_plans(kind: Any, *arms: str) -> set[str]:
+        plans = evaluations(kind, arms, spec, {"temperature_init": 2.0}, {"temperature_init": 1.0})
+        return {plan.name for plan in plans if plan.guards}
 
-    assert {"test", "test:constant=0.5", "test:winner"} <= guarded("confirm", "baseline")
-    assert not any(name.startswith("validate") for name in guarded("confirm", "baseline"))
-    assert guarded("confirm", "search") == guarded("ablation", "simplest") == {"test"}
+    assert {"test", "test:constant=0.5", "test:winner"} <= guarded_plans("confirm", "baseline")
+    assert not any(name.startswith("validate") for name in guarded_plans("confirm", "baseline"))
+    assert guarded_plans("confirm", "search") == guarded_plans("ablation", "simplest") == {"test"}

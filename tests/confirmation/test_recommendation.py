@@ -18,7 +18,7 @@ from tempopt.results.recommendation_text import recommendation_text, widen_comma
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
 from tempopt.temperature import active_groups
-from tests.simulated import SPACE, Simulated
+from tests.simulated import SPACE, SimulatedStudy
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 FINAL = {"temperature_final": [2.0, 3.0]}
@@ -26,9 +26,9 @@ CHOICE = {"temperature_init": [1.0, 2.0]}
 WIDE = {"search": {"temperature_init": {"low": 0.05, "high": 80.0}}}
 
 
-def of(found: Verdict | None) -> Recommendation:
-    assert found is not None and found.recommendation is not None
-    return found.recommendation
+def recommendation_of(verdict: Verdict | None) -> Recommendation:
+    assert verdict is not None and verdict.recommendation is not None
+    return verdict.recommendation
 
 
 def with_gains(tickets: list[TicketRow], gains: list[float]) -> list[TicketRow]:
@@ -41,30 +41,37 @@ def with_gains(tickets: list[TicketRow], gains: list[float]) -> list[TicketRow]:
     ]
 
 
-def noisy(mean: float, spread: float = 0.1) -> list[float]:
+def noisy_gains(mean: float, spread: float = 0.1) -> list[float]:
     """Return eight gains with exactly that mean and standard deviation."""
     draws = np.random.default_rng(0).normal(size=8)
-    return [float(each) for each in mean + spread * (draws - draws.mean()) / draws.std(ddof=1)]
+    return [float(value) for value in mean + spread * (draws - draws.mean()) / draws.std(ddof=1)]
 
 
 def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
     fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
-    found = of(conclude(whole_study, measure_baseline(whole_study), fixed_spec(WIDE)))
-    assert (found.action, found.now) == ("train_at_constant", "train_at_constant")
-    assert found.parameters == {"temperature_init": 4.0} and found.at_inference is None
-    assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.1035)
-    assert found.winner is None and found.pairs is None and found.widen == ()
+    recommendation = recommendation_of(conclude(whole_study, measure_baseline(whole_study), fixed_spec(WIDE)))
+    assert (recommendation.action, recommendation.now) == ("train_at_constant", "train_at_constant")
+    assert recommendation.parameters == {"temperature_init": 4.0} and recommendation.at_inference is None
+    assert recommendation.gain is not None and recommendation.gain.paired.gain == pytest.approx(0.1035)
+    assert recommendation.winner is None and recommendation.pairs is None and recommendation.widen == ()
 
 
 def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
     fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
     at_half = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
-    found = of(conclude(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE)))
-    assert found.action == found.now == "inference_only" and found.plan == "constant=0.5"
-    assert found.at_inference == {"temperature_init": 0.5} and found.parameters == {"temperature_init": 1.0}
-    assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.11)
+    recommendation = recommendation_of(
+        conclude(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE))
+    )
+    assert (
+        recommendation.action == recommendation.now == "inference_only"
+        and recommendation.plan == "constant=0.5"
+    )
+    assert recommendation.at_inference == {"temperature_init": 0.5} and recommendation.parameters == {
+        "temperature_init": 1.0
+    }
+    assert recommendation.gain is not None and recommendation.gain.paired.gain == pytest.approx(0.11)
 
 
 @pytest.mark.parametrize(("min_gain", "action"), [(None, "train_at_constant"), (0.05, "inference_only")])
@@ -77,47 +84,52 @@ def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
 ) -> None:
     at_half = {"validate:constant=0.5": 0.07, "test:constant=0.5": 0.07}
     spec = fixed_spec(WIDE, min_gain=min_gain)
-    found = of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
-    assert found.action == action
+    recommendation = recommendation_of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
+    assert recommendation.action == action
     # what keeps less than half is never enough
     third = {"validate:constant=0.5": 0.04, "test:constant=0.5": 0.04}
-    kept = of(conclude(whole_study, measure_baseline(whole_study, third), fixed_spec(WIDE, min_gain=0.03)))
-    assert kept.action == "train_at_constant"
+    recommendation_kept = recommendation_of(
+        conclude(whole_study, measure_baseline(whole_study, third), fixed_spec(WIDE, min_gain=0.03))
+    )
+    assert recommendation_kept.action == "train_at_constant"
 
 
 def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_doubt(
     fixed_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
 ) -> None:
-    none = with_gains(whole_study, noisy(0.0))
-    sure = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
-    found = conclude(none, measure(none, baseline=sure), fixed_spec(WIDE))
-    assert found is not None and not found.total.significant
-    assert of(found).action == "inference_only" and of(found).excluded is not None
+    null_study = with_gains(whole_study, noisy_gains(0.0))
+    sure_gains = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
+    verdict = conclude(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE))
+    assert verdict is not None and not verdict.total.significant
+    assert (
+        recommendation_of(verdict).action == "inference_only"
+        and recommendation_of(verdict).excluded is not None
+    )
     # too small to be worth it
-    small = conclude(none, measure(none, baseline=sure), fixed_spec(WIDE, min_gain=0.2))
-    assert of(small).action == "change_nothing"
+    small = conclude(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE, min_gain=0.2))
+    assert recommendation_of(small).action == "change_nothing"
 
     last: list[Measurement] = []
 
     def with_p(p_of_spread: float) -> tuple[float, Recommendation]:
-        measured = measure(none, baseline={"validate:constant=0.5": 0.03})
-        draws = iter(noisy(0.03, p_of_spread))
+        measurements = measure(null_study, baseline={"validate:constant=0.5": 0.03})
+        draws = iter(noisy_gains(0.03, p_of_spread))
         uncertain = [
             dataclasses.replace(m, value=0.5 + next(draws))
-            if m.name == "test:constant=0.5" and _is_baseline(none, m.ticket_id)
+            if m.name == "test:constant=0.5" and _is_baseline(null_study, m.ticket_id)
             else m
-            for m in measured
+            for m in measurements
         ]
         last[:] = uncertain
-        verdict = conclude(none, uncertain, fixed_spec(WIDE))
+        verdict = conclude(null_study, uncertain, fixed_spec(WIDE))
         assert verdict is not None and verdict.inference_only is not None
-        return verdict.inference_only.answer.paired.p_value, of(verdict)
+        return verdict.inference_only.answer.paired.p_value, recommendation_of(verdict)
 
     p, found_at_p = with_p(0.029)
     assert 0.0125 < p < 0.05 and found_at_p.action == "change_nothing"
-    text = recommendation_text(result_of(fixed_spec(WIDE), none, last, state="done"))
+    text = recommendation_text(result_of(fixed_spec(WIDE), null_study, last, state="done"))
     assert "Evaluating the same models at τ = 0.5 gains 0.03" in text
-    labels = [f.text for f in find(result_of(fixed_spec(WIDE), none, last)) if f.kind == "inference"]
+    labels = [f.text for f in find(result_of(fixed_spec(WIDE), null_study, last)) if f.kind == "inference"]
     assert all(": shown at its level, 5 %, but not recommended: where no gain" in text for text in labels)
     assert labels
     assert "but not recommended: where no gain of the winner is shown, p has to be below 0.0125" in text
@@ -132,29 +144,36 @@ def _is_baseline(tickets: list[TicketRow], id: int) -> bool:
 def test_without_a_gain_nothing_is_to_be_changed_and_what_is_excluded_is_said(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    none = with_gains(whole_study, noisy(0.0))
-    verdict = conclude(none, [], fixed_spec(WIDE))
-    found = of(verdict)
-    assert (found.action, found.parameters) == ("change_nothing", {"temperature_init": 1.0})
-    assert verdict is not None and found.excluded == verdict.total.paired.ci_high
-    assert found.gain is None and found.min_gain == 0.0
+    null_study = with_gains(whole_study, noisy_gains(0.0))
+    verdict = conclude(null_study, [], fixed_spec(WIDE))
+    recommendation = recommendation_of(verdict)
+    assert (recommendation.action, recommendation.parameters) == ("change_nothing", {"temperature_init": 1.0})
+    assert verdict is not None and recommendation.excluded == verdict.total.paired.ci_high
+    assert recommendation.gain is None and recommendation.min_gain == 0.0
     # all that is worth having is excluded
-    assert of(conclude(none, [], fixed_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+    assert (
+        recommendation_of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+    )
 
 
 def test_a_gain_that_is_not_worth_having_changes_nothing(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     for min_gain in (0.11, "25%"):
-        found = of(conclude(whole_study, [], fixed_spec(WIDE, min_gain=min_gain)))
-        assert found.action == "change_nothing" and found.parameters == {"temperature_init": 1.0}
-    assert found.min_gain == pytest.approx(0.125)
-    assert of(conclude(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action == "train_at_constant"
+        recommendation = recommendation_of(conclude(whole_study, [], fixed_spec(WIDE, min_gain=min_gain)))
+        assert recommendation.action == "change_nothing" and recommendation.parameters == {
+            "temperature_init": 1.0
+        }
+    assert recommendation.min_gain == pytest.approx(0.125)
+    assert (
+        recommendation_of(conclude(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action
+        == "train_at_constant"
+    )
 
 
 def spread_out(tickets: list[TicketRow], spread: float) -> list[TicketRow]:
     """Return the tickets with what seeds do to all arms alike: eight values with that standard deviation."""
-    shifts = noisy(0.0, spread)
+    shifts = noisy_gains(0.0, spread)
     return [
         dataclasses.replace(t, value=t.value + shifts[t.pair])
         if t.kind == "confirm" and t.value is not None and t.pair is not None
@@ -173,8 +192,10 @@ def test_the_smallest_gain_is_a_fifth_of_the_deviation_between_seeds_unless_the_
     tickets = spread_out(whole_study, 0.2)
     verdict = conclude(tickets, [], fixed_spec(WIDE, min_gain=min_gain))
     assert verdict is not None and verdict.total.significant
-    assert of(verdict).min_gain == pytest.approx(expected * 0.2)
-    assert of(verdict).reason == "gain" and of(verdict).now == "train_at_constant"
+    assert recommendation_of(verdict).min_gain == pytest.approx(expected * 0.2)
+    assert (
+        recommendation_of(verdict).reason == "gain" and recommendation_of(verdict).now == "train_at_constant"
+    )
 
 
 def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
@@ -183,22 +204,27 @@ def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
     tickets = spread_out(whole_study, 1.0)
     verdict = conclude(tickets, [], fixed_spec(WIDE))
     assert verdict is not None and verdict.total.significant
-    found = of(verdict)
-    assert (found.now, found.reason, found.min_gain) == ("change_nothing", None, pytest.approx(0.2))
+    recommendation = recommendation_of(verdict)
+    assert (recommendation.now, recommendation.reason, recommendation.min_gain) == (
+        "change_nothing",
+        None,
+        pytest.approx(0.2),
+    )
     # the amount changes the recommendation and no test
-    without = conclude(tickets, [], fixed_spec(WIDE, min_gain=0))
-    assert without is not None and without.total == verdict.total
-    assert of(without).now == "train_at_constant"
+    verdict_without = conclude(tickets, [], fixed_spec(WIDE, min_gain=0))
+    assert verdict_without is not None and verdict_without.total == verdict.total
+    assert recommendation_of(verdict_without).now == "train_at_constant"
 
 
 def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    tickets = spread_out(with_gains(whole_study, noisy(0.02)), 0.3)
+    tickets = spread_out(with_gains(whole_study, noisy_gains(0.02)), 0.3)
     actions = {
-        amount: of(conclude(tickets, [], fixed_spec(WIDE, min_gain=amount))) for amount in (None, "0.2 sd", 0)
+        amount: recommendation_of(conclude(tickets, [], fixed_spec(WIDE, min_gain=amount)))
+        for amount in (None, "0.2 sd", 0)
     }
-    assert {amount: found.action for amount, found in actions.items()} == {
+    assert {amount: recommendation.action for amount, recommendation in actions.items()} == {
         None: "change_nothing",
         "0.2 sd": "more_pairs",
         0: "change_nothing",
@@ -209,17 +235,20 @@ def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
 def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_studies(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
-    gains = noisy(0.02)
-    none = with_gains(whole_study, gains)
-    found = of(conclude(none, [], fixed_spec(WIDE, min_gain=0.06)))
-    assert (found.action, found.now) == ("more_pairs", "change_nothing") and found.pairs is not None
+    gains = noisy_gains(0.02)
+    null_study = with_gains(whole_study, gains)
+    recommendation = recommendation_of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.06)))
+    assert (recommendation.action, recommendation.now) == (
+        "more_pairs",
+        "change_nothing",
+    ) and recommendation.pairs is not None
     draw = np.random.default_rng(1)
     stage = Stage(differences=tuple(gains))
 
-    def shown(pairs: int) -> float:
+    def share_shown(pairs: int) -> float:
         tests = (
             paired(
-                [float(each) for each in draw.normal(0.06, 0.1, pairs)],
+                [float(gain) for gain in draw.normal(0.06, 0.1, pairs)],
                 test="t",
                 direction="maximize",
                 alpha=level(2),
@@ -229,13 +258,13 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
         )
         return float(np.mean([test.significant for test in tests]))
 
-    assert shown(found.pairs.pairs) == pytest.approx(0.8, abs=0.05)
+    assert share_shown(recommendation.pairs.pairs) == pytest.approx(0.8, abs=0.05)
     # the winner's and those at tau = 1
-    assert found.pairs.runs == 2 * found.pairs.pairs
-    assert found.pairs.seconds == pytest.approx(2.0 * found.pairs.runs)
+    assert recommendation.pairs.runs == 2 * recommendation.pairs.pairs
+    assert recommendation.pairs.seconds == pytest.approx(2.0 * recommendation.pairs.runs)
     # what was seen is no reason to expect it: only the level that is left to reach moves with it
-    assert found.pairs.pairs < pairs_to_add(
-        [Stage(differences=tuple(noisy(-0.02)))],
+    assert recommendation.pairs.pairs < pairs_to_add(
+        [Stage(differences=tuple(noisy_gains(-0.02)))],
         0.06,
         test="t",
         direction="maximize",
@@ -244,8 +273,8 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
 
 
 def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
-    same = [Stage(differences=(0.0, 0.0, 0.0))]
-    assert pairs_to_add(same, 0.1, test="t", direction="maximize", alpha=0.005) is None
+    equal_stages = [Stage(differences=(0.0, 0.0, 0.0))]
+    assert pairs_to_add(equal_stages, 0.1, test="t", direction="maximize", alpha=0.005) is None
 
 
 @pytest.mark.parametrize(
@@ -295,25 +324,28 @@ def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
 def test_the_ends_of_ranges_of_temperatures_are_seen(
     space: dict[str, Any], parameters: dict[str, Any], expected: Any, fixed_spec: Any
 ) -> None:
-    found = [
-        (each.name, each.to_low, each.to_high) for each in at_ends(parameters, fixed_spec({"search": space}))
+    range_ends = [
+        (range_end.name, range_end.to_low, range_end.to_high)
+        for range_end in at_ends(parameters, fixed_spec({"search": space}))
     ]
-    assert found == ([] if expected is None else [expected])
+    assert range_ends == ([] if expected is None else [expected])
 
 
 def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_then(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     spec = fixed_spec({"search": {"temperature_init": {"low": 1.0, "high": 4.0}}})
-    found = of(conclude(whole_study, [], spec))
-    assert (found.action, found.now) == ("widen_range", "train_at_constant")
-    assert [(each.name, each.value, each.to_high) for each in found.widen] == [("temperature_init", 4.0, 8.0)]
+    recommendation = recommendation_of(conclude(whole_study, [], spec))
+    assert (recommendation.action, recommendation.now) == ("widen_range", "train_at_constant")
+    assert [(widening.name, widening.value, widening.to_high) for widening in recommendation.widen] == [
+        ("temperature_init", 4.0, 8.0)
+    ]
 
 
 def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(fixed_spec: Any) -> None:
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.3, "high": 4.0, "log": False}}})
-    (found,) = at_ends({"temperature_init": 0.3}, spec)
-    command = widen_command("pairs", (found,))
+    (range_end,) = at_ends({"temperature_init": 0.3}, spec)
+    command = widen_command("pairs", (range_end,))
     settings = "--set search.temperature_init.low=0.0822 --set 'study.warm_start=[pairs]'"
     assert command == f"tempopt search SPEC --name pairs_wider {settings}"
     wider = spec.with_overrides(["search.temperature_init.low=0.0822"]).search["temperature_init"]
@@ -323,30 +355,34 @@ def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(fi
 def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_the_other(
     fixed_spec: Any, make_ticket: Any
 ) -> None:
-    gains = noisy(0.02)
+    gains = noisy_gains(0.02)
 
-    def confirmed(arm: str, number: int, values: list[float], **parameters: float) -> list[TicketRow]:
+    def confirm_rows(arm: str, number: int, values: list[float], **parameters: float) -> list[TicketRow]:
         return [
             make_ticket("confirm", 10 * number + pair, value, arm=arm, pair=pair, parameters=parameters)
             for pair, value in enumerate(values)
         ]
 
-    def recommended(twin: list[float]) -> Recommendation:
+    def recommendation_with(twin: list[float]) -> Recommendation:
         tickets = [
             make_ticket("search", 0, 0.5, parameters={"temperature_init": 2.0, "lr": 0.1}),
-            *confirmed("search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1),
-            *confirmed("baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
-            *confirmed("twin", 2, twin, temperature_init=1.0, lr=0.1),
+            *confirm_rows("search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1),
+            *confirm_rows("baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
+            *confirm_rows("twin", 2, twin, temperature_init=1.0, lr=0.1),
         ]
         space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
-        return of(conclude(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
+        return recommendation_of(conclude(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
 
-    alone = recommended([0.5] * 8)
-    beside = recommended([0.49 + gain for gain in gains])
-    assert alone.action == beside.action == "more_pairs"
-    assert alone.pairs is not None and beside.pairs is not None and alone.pairs.pairs == beside.pairs.pairs
+    recommendation_alone = recommendation_with([0.5] * 8)
+    recommendation_beside = recommendation_with([0.49 + gain for gain in gains])
+    assert recommendation_alone.action == recommendation_beside.action == "more_pairs"
+    assert (
+        recommendation_alone.pairs is not None
+        and recommendation_beside.pairs is not None
+        and recommendation_alone.pairs.pairs == recommendation_beside.pairs.pairs
+    )
     # the twin is as good on every pair: no number of pairs shows a gain over it
-    assert recommended([0.5 + gain for gain in gains]).action == "change_nothing"
+    assert recommendation_with([0.5 + gain for gain in gains]).action == "change_nothing"
 
 
 def by_part(t: TicketRow, parts: dict[str, float]) -> float:
@@ -370,24 +406,24 @@ def by_part(t: TicketRow, parts: dict[str, float]) -> float:
 def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_recommended(
     parts: dict[str, float], action: str, groups: tuple[str, ...], fixed_spec: Any
 ) -> None:
-    study = Simulated(
+    study = SimulatedStudy(
         fixed_spec({"search": SPACE}, trials=6, explain=True), lambda t: by_part(t, parts)
     ).run()
-    found = of(conclude(study.rows, [], study.spec))
-    assert found.now == action
-    assert active_groups(found.parameters) == groups
+    recommendation = recommendation_of(conclude(study.rows, [], study.spec))
+    assert recommendation.now == action
+    assert active_groups(recommendation.parameters) == groups
 
 
-@pytest.mark.parametrize(("ahead", "recommended"), [(0.05, 0.4), (0.0, 0.8), (-0.05, 0.8)])
+@pytest.mark.parametrize(("ahead", "best_temperature"), [(0.05, 0.4), (0.0, 0.8), (-0.05, 0.8)])
 def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
-    ahead: float, recommended: float, fixed_spec: Any, make_ticket: Any, result_of: Any
+    ahead: float, best_temperature: float, fixed_spec: Any, make_ticket: Any, result_of: Any
 ) -> None:
-    gains = noisy(0.2, 0.02)
+    gains = noisy_gains(0.2, 0.02)
     constants = [
-        0.5 + gain + ahead + extra for gain, extra in zip(gains, noisy(0.0, 0.01)[::-1], strict=True)
+        0.5 + gain + ahead + extra for gain, extra in zip(gains, noisy_gains(0.0, 0.01)[::-1], strict=True)
     ]
 
-    def confirmed(arm: str, number: int, values: list[float], level: float) -> list[TicketRow]:
+    def confirm_rows(arm: str, number: int, values: list[float], level: float) -> list[TicketRow]:
         return [
             make_ticket(
                 "confirm",
@@ -403,19 +439,24 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
     # with one part each, neither of the two is simpler
     tickets = [
         make_ticket("search", 0, 0.5, parameters={"temperature_init": 0.8}),
-        *confirmed("search", 0, [0.5 + gain for gain in gains], 0.8),
-        *confirmed("baseline", 1, [0.5] * 8, 1.0),
-        *confirmed("twin", 2, [0.5] * 8, 1.0),
-        *confirmed("constant", 3, constants, 0.4),
+        *confirm_rows("search", 0, [0.5 + gain for gain in gains], 0.8),
+        *confirm_rows("baseline", 1, [0.5] * 8, 1.0),
+        *confirm_rows("twin", 2, [0.5] * 8, 1.0),
+        *confirm_rows("constant", 3, constants, 0.4),
     ]
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
-    found = of(conclude(tickets, [], spec))
-    assert (found.now, found.parameters) == ("train_at_constant", {"temperature_init": recommended})
+    recommendation = recommendation_of(conclude(tickets, [], spec))
+    assert (recommendation.now, recommendation.parameters) == (
+        "train_at_constant",
+        {"temperature_init": best_temperature},
+    )
     text = recommendation_text(result_of(spec, tickets, [], state="done"))
     if ahead > 0:
-        assert found.winner is not None and found.winner.paired.gain == pytest.approx(-ahead)
-        assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.25)
+        assert recommendation.winner is not None and recommendation.winner.paired.gain == pytest.approx(
+            -ahead
+        )
+        assert recommendation.gain is not None and recommendation.gain.paired.gain == pytest.approx(0.25)
         assert "is shown to be worse than this (winner less this: −0.05" in text
         assert "simpler" not in text
     else:
-        assert found.winner is None and "That is the winner of the search." in text
+        assert recommendation.winner is None and "That is the winner of the search." in text

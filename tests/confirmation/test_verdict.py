@@ -32,18 +32,23 @@ PARAMETERS = {
 def runs(make_ticket: Any) -> Callable[..., list[TicketRow]]:
     """Return a maker of an arm's confirm runs by pair; None diverged, "lost" was lost."""
 
-    def make(arm: str, values: list[Any], kind: str = "confirm", **more: Any) -> list[TicketRow]:
+    def make(arm: str, values: list[Any], kind: str = "confirm", **extra_fields: Any) -> list[TicketRow]:
         first = arm.split("+")[0]
         number = 100 * list(PARAMETERS).index(first) if kind == "confirm" else 0
         tickets = []
         for pair, value in enumerate(values):
-            fields: dict[str, Any] = {"arm": arm, "pair": pair, "parameters": PARAMETERS[first], **more}
+            fields: dict[str, Any] = {
+                "arm": arm,
+                "pair": pair,
+                "parameters": PARAMETERS[first],
+                **extra_fields,
+            }
             if value == "lost":
                 fields |= {"state": "failed", "outcome": "failed"}
             elif value is None:
                 fields |= {"outcome": "diverged"}
-            given = value if isinstance(value, float) else None
-            tickets.append(make_ticket(kind, number + pair, given, **fields))
+            ticket_value = value if isinstance(value, float) else None
+            tickets.append(make_ticket(kind, number + pair, ticket_value, **fields))
         return tickets
 
     return make
@@ -100,31 +105,31 @@ def test_a_gain_is_the_more_cautious_of_baseline_and_twin(fixed_spec: Any, runs:
     )
     assert verdict is not None and verdict.over_twin is not None
     tests = [stats.ttest_rel(search, reference) for reference in (BASELINE, twin)]
-    intervals = [each.confidence_interval(1 - FIRST) for each in tests]
+    intervals = [paired_test.confidence_interval(1 - FIRST) for paired_test in tests]
     total = verdict.total.paired
     assert total.gain == pytest.approx(np.mean(np.subtract(search, twin)))
-    assert total.ci_low == pytest.approx(min(each.low for each in intervals))
-    assert total.ci_high == pytest.approx(max(each.high for each in intervals))
-    assert total.p_value == pytest.approx(max(each.pvalue for each in tests))
+    assert total.ci_low == pytest.approx(min(paired_test.low for paired_test in intervals))
+    assert total.ci_high == pytest.approx(max(paired_test.high for paired_test in intervals))
+    assert total.p_value == pytest.approx(max(paired_test.pvalue for paired_test in tests))
     assert verdict.total.significant and len(verdict.total.each) == 2
     assert verdict.over_baseline.paired.gain == pytest.approx(0.1)
     assert verdict.over_twin.paired.gain == total.gain
     assert verdict.twin_params == PARAMETERS["twin"]
 
 
-@pytest.mark.parametrize("beaten", ["baseline", "twin"])
+@pytest.mark.parametrize("beaten_arm", ["baseline", "twin"])
 def test_a_winner_that_beats_only_one_of_the_two_has_shown_no_gain(
-    fixed_spec: Any, runs: Any, beaten: str
+    fixed_spec: Any, runs: Any, beaten_arm: str
 ) -> None:
     search = plus(BASELINE, GAINS)
     equal = plus(search, [0.01, -0.02, 0.02, -0.01, 0.01, 0.0, -0.01, 0.01])
-    values = {"baseline": equal, "twin": equal, beaten: BASELINE}
+    values = {"baseline": equal, "twin": equal, beaten_arm: BASELINE}
     tickets = [t for arm, of_arm in values.items() for t in runs(arm, of_arm)]
     verdict = conclude([*tickets, *runs("search", search)], [], fixed_spec())
     assert verdict is not None and verdict.over_twin is not None
     assert (verdict.over_baseline.significant, verdict.over_twin.significant) == (
-        beaten == "baseline",
-        beaten == "twin",
+        beaten_arm == "baseline",
+        beaten_arm == "twin",
     )
     assert not verdict.total.significant
     # one has a gain and one a loss: nothing is claimed for either side
@@ -136,10 +141,10 @@ def test_a_winner_that_beats_only_one_of_the_two_has_shown_no_gain(
 def test_a_winner_is_worse_only_if_it_is_worse_than_both(fixed_spec: Any, runs: Any) -> None:
     loss = [-gain for gain in GAINS]
     tickets = [*runs("baseline", BASELINE), *runs("search", plus(BASELINE, loss))]
-    both = conclude([*tickets, *runs("twin", plus(BASELINE, [0.01, -0.01] * 4))], [], fixed_spec())
-    assert both is not None and both.total.worse and both.total.paired.p_value < 0.05
-    one = conclude([*tickets, *runs("twin", plus(BASELINE, loss))], [], fixed_spec())
-    assert one is not None and not one.total.worse
+    verdict_both = conclude([*tickets, *runs("twin", plus(BASELINE, [0.01, -0.01] * 4))], [], fixed_spec())
+    assert verdict_both is not None and verdict_both.total.worse and verdict_both.total.paired.p_value < 0.05
+    verdict_one = conclude([*tickets, *runs("twin", plus(BASELINE, loss))], [], fixed_spec())
+    assert verdict_one is not None and not verdict_one.total.worse
 
 
 def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say_and_nothing_is_shown(
@@ -154,21 +159,25 @@ def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say
     assert verdict is not None and verdict.over_twin is None and verdict.over_baseline is not None
     assert verdict.total.paired == verdict.over_baseline.paired and verdict.over_baseline.significant
     assert verdict.total.lost == 1 and not verdict.total.significant
-    other = [*runs("baseline", ["lost"] * 8), *runs("twin", BASELINE), *runs("search", plus(BASELINE, GAINS))]
-    verdict = conclude(other, [], fixed_spec())
+    tickets_lost = [
+        *runs("baseline", ["lost"] * 8),
+        *runs("twin", BASELINE),
+        *runs("search", plus(BASELINE, GAINS)),
+    ]
+    verdict = conclude(tickets_lost, [], fixed_spec())
     assert verdict is not None and verdict.over_baseline is None and not verdict.total.significant
 
 
 def test_a_winner_at_one_shows_nothing(fixed_spec: Any, runs: Any, make_ticket: Any) -> None:
-    one = PARAMETERS["baseline"]
-    tickets = runs("search+baseline+twin", BASELINE, parameters=one)
+    baseline_params = PARAMETERS["baseline"]
+    tickets = runs("search+baseline+twin", BASELINE, parameters=baseline_params)
     verdict = conclude(tickets, [], fixed_spec())
     assert verdict is not None and verdict.at_one
     total = verdict.total.paired
     assert (total.gain, total.ci_low, total.ci_high, total.p_value) == (0.0, -np.inf, np.inf, 1.0)
     assert not verdict.total.significant and not verdict.total.worse
     assert verdict.against_constant is None
-    assert verdict.params == verdict.baseline_params == verdict.twin_params == one
+    assert verdict.params == verdict.baseline_params == verdict.twin_params == baseline_params
 
 
 def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(
@@ -177,35 +186,49 @@ def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(
     search = plus(BASELINE, GAINS)
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", search)]
     constant = runs("constant", plus(BASELINE, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
-    own = plus(search, [-0.02, -0.01, -0.015, -0.02, -0.01, -0.02, -0.015, -0.01])
-    verdict = conclude([*tickets, *constant, *runs("constant_twin", own)], [], fixed_spec())
+    twin_values = plus(search, [-0.02, -0.01, -0.015, -0.02, -0.01, -0.02, -0.015, -0.01])
+    verdict = conclude([*tickets, *constant, *runs("constant_twin", twin_values)], [], fixed_spec())
     assert verdict is not None and verdict.against_constant is not None
     assert verdict.against_constant.paired.gain == pytest.approx(0.015)
     assert len(verdict.against_constant.each) == 2 and verdict.schedule_shown
     assert verdict.constant_params == PARAMETERS["constant"]
     assert verdict.constant_twin_params == PARAMETERS["constant_twin"]
-    alone = conclude([*tickets, *constant], [], fixed_spec())
-    assert alone is not None and alone.against_constant is not None and alone.schedule_shown
-    assert alone.against_constant.each == () and alone.constant_twin_params is None
+    verdict_alone = conclude([*tickets, *constant], [], fixed_spec())
+    assert (
+        verdict_alone is not None
+        and verdict_alone.against_constant is not None
+        and verdict_alone.schedule_shown
+    )
+    assert verdict_alone.against_constant.each == () and verdict_alone.constant_twin_params is None
     equal = conclude([*tickets, *constant, *runs("constant_twin", plus(search, [0.0] * 8))], [], fixed_spec())
     assert equal is not None and equal.total.significant and not equal.schedule_shown
 
 
 def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(fixed_spec: Any, runs: Any) -> None:
     constant = runs("constant", plus(BASELINE, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
-    own: dict[str, Any] = {"parameters": PARAMETERS["constant_twin"]}
+    twin_fields: dict[str, Any] = {"parameters": PARAMETERS["constant_twin"]}
     winner = plus(BASELINE, GAINS)
-    tickets = [*runs("baseline+twin", BASELINE), *runs("search+constant_twin", winner, **own), *constant]
+    tickets = [
+        *runs("baseline+twin", BASELINE),
+        *runs("search+constant_twin", winner, **twin_fields),
+        *constant,
+    ]
     verdict = conclude(tickets, [], fixed_spec())
     assert verdict is not None and verdict.total.significant
     assert verdict.against_constant is not None and verdict.constant_twin_params == verdict.params
     assert verdict.against_constant.paired.gain == 0.0 and not verdict.schedule_shown
     # where only temperature is searched it may be better than the constants that were tuned, and is one
-    alone = conclude(
-        [*runs("baseline+twin", BASELINE), *runs("search", winner, **own), *constant], [], fixed_spec()
+    verdict_alone = conclude(
+        [*runs("baseline+twin", BASELINE), *runs("search", winner, **twin_fields), *constant],
+        [],
+        fixed_spec(),
     )
-    assert alone is not None and alone.against_constant is not None and alone.against_constant.significant
-    assert alone.is_constant and not alone.schedule_shown
+    assert (
+        verdict_alone is not None
+        and verdict_alone.against_constant is not None
+        and verdict_alone.against_constant.significant
+    )
+    assert verdict_alone.is_constant and not verdict_alone.schedule_shown
 
 
 def test_no_schedule_is_shown_where_no_gain_is(fixed_spec: Any, runs: Any) -> None:
@@ -223,26 +246,28 @@ def test_no_schedule_is_shown_where_no_gain_is(fixed_spec: Any, runs: Any) -> No
 def rounds(runs: Any, make_ticket: Any) -> Callable[..., list[TicketRow]]:
     """Return a maker of rounds, given the gains of the search; ``added``: those that added pairs alone."""
 
-    def make(*gains: list[float], added: tuple[int, ...] = ()) -> list[TicketRow]:
-        found = []
+    def make(*gains: list[float], added_rounds: tuple[int, ...] = ()) -> list[TicketRow]:
+        rows = []
         for number, of_round in enumerate(gains):
             baseline = BASELINE[: len(of_round)]
             tickets = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, of_round))]
-            if number not in added:
+            if number not in added_rounds:
                 tickets.append(make_ticket("search", number, 0.5))
-            found += [
+            rows += [
                 dataclasses.replace(t, round=number, number=t.number + 10 * number, id=t.id + 10 * number)
                 for t in tickets
             ]
-        return found
+        return rows
 
     return make
 
 
 def test_a_round_that_was_never_confirmed_was_no_look(fixed_spec: Any, rounds: Any) -> None:
     first = [dataclasses.replace(t, round=1) for t in rounds(NOISY)]
-    withdrawn = dataclasses.replace(first[0], round=0, state="withdrawn", attempt=0, value=None, outcome=None)
-    for tickets in (first, [dataclasses.replace(withdrawn, number=999, id=9999), *first]):
+    withdrawn_ticket = dataclasses.replace(
+        first[0], round=0, state="withdrawn", attempt=0, value=None, outcome=None
+    )
+    for tickets in (first, [dataclasses.replace(withdrawn_ticket, number=999, id=9999), *first]):
         verdict = conclude(tickets, [], fixed_spec())
         assert verdict is not None and (verdict.round, verdict.looks, verdict.alpha) == (1, 1, FIRST)
         expected = stats.ttest_rel(plus(BASELINE, NOISY), BASELINE)
@@ -278,13 +303,13 @@ def test_what_the_first_verdict_shows_a_third_may_not(fixed_spec: Any, rounds: A
 
 def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(fixed_spec: Any, rounds: Any) -> None:
     tickets = rounds(GAINS, [-gain for gain in GAINS])
-    before = conclude(rounds(GAINS), [], fixed_spec())
-    last = next(place for place, t in reversed(list(enumerate(tickets))) if t.kind == "confirm")
+    first_verdict = conclude(rounds(GAINS), [], fixed_spec())
+    last = next(index for index, t in reversed(list(enumerate(tickets))) if t.kind == "confirm")
     for state in ("waiting", "running"):
         open_one = dataclasses.replace(tickets[last], state=state, outcome=None, value=None)
-        assert conclude([*tickets[:last], open_one, *tickets[last + 1 :]], [], fixed_spec()) == before
-    after = conclude(tickets, [], fixed_spec())
-    assert after is not None and after.total.paired.gain < 0 and after.round == 1
+        assert conclude([*tickets[:last], open_one, *tickets[last + 1 :]], [], fixed_spec()) == first_verdict
+    second_verdict = conclude(tickets, [], fixed_spec())
+    assert second_verdict is not None and second_verdict.total.paired.gain < 0 and second_verdict.round == 1
 
 
 def one_sided(gains: list[float]) -> float:
@@ -292,37 +317,37 @@ def one_sided(gains: list[float]) -> float:
 
 
 def test_pairs_that_are_added_count_with_those_before_them(fixed_spec: Any, rounds: Any) -> None:
-    more = [0.12, 0.08, 0.11, -0.02]
-    verdict = conclude(rounds(NOISY, more, added=(1,)), [], fixed_spec())
+    added_gains = [0.12, 0.08, 0.11, -0.02]
+    verdict = conclude(rounds(NOISY, added_gains, added_rounds=(1,)), [], fixed_spec())
     assert verdict is not None and (verdict.round, verdict.looks) == (1, 2)
     total = verdict.total.paired
-    assert (total.n_pairs, total.gain) == (12, pytest.approx(np.mean([*NOISY, *more])))
+    assert (total.n_pairs, total.gain) == (12, pytest.approx(np.mean([*NOISY, *added_gains])))
     # the inverse normal method with squared weights 1 : 2, at the level of a second verdict
-    first_score, score = (stats.norm.isf(one_sided(gains)) for gains in (NOISY, more))
-    combined = (first_score + 2**0.5 * score) / 3**0.5
-    assert total.p_value == pytest.approx(2 * stats.norm.sf(combined), rel=1e-6)
+    first_score, score = (stats.norm.isf(one_sided(gains)) for gains in (NOISY, added_gains))
+    combined_score = (first_score + 2**0.5 * score) / 3**0.5
+    assert total.p_value == pytest.approx(2 * stats.norm.sf(combined_score), rel=1e-6)
     assert total.alpha == 0.025
-    third = conclude(rounds(NOISY, more, GAINS, added=(1, 2)), [], fixed_spec())
+    third = conclude(rounds(NOISY, added_gains, GAINS, added_rounds=(1, 2)), [], fixed_spec())
     assert third is not None and third.total.paired.n_pairs == 20
-    combined = (first_score + 2**0.5 * score + 2 * stats.norm.isf(one_sided(GAINS))) / 7**0.5
-    assert third.total.paired.p_value == pytest.approx(2 * stats.norm.sf(combined), rel=1e-6)
+    combined_score = (first_score + 2**0.5 * score + 2 * stats.norm.isf(one_sided(GAINS))) / 7**0.5
+    assert third.total.paired.p_value == pytest.approx(2 * stats.norm.sf(combined_score), rel=1e-6)
     assert third.total.paired.alpha == 0.0125
 
 
 def test_pairs_are_added_to_the_last_search_and_to_none_before_it(fixed_spec: Any, rounds: Any) -> None:
-    more = [0.12, 0.08, 0.11, -0.02]
-    verdict = conclude(rounds(GAINS, NOISY, more, added=(2,)), [], fixed_spec())
+    added_gains = [0.12, 0.08, 0.11, -0.02]
+    verdict = conclude(rounds(GAINS, NOISY, added_gains, added_rounds=(2,)), [], fixed_spec())
     assert verdict is not None and (verdict.round, verdict.looks) == (2, 3)
-    assert verdict.total.paired.gain == pytest.approx(np.mean([*NOISY, *more]))
+    assert verdict.total.paired.gain == pytest.approx(np.mean([*NOISY, *added_gains]))
 
 
 def test_added_pairs_give_no_verdict_before_all_of_them_are_over(fixed_spec: Any, rounds: Any) -> None:
-    tickets = rounds(NOISY, [0.12, 0.08, 0.11, -0.02], added=(1,))
+    tickets = rounds(NOISY, [0.12, 0.08, 0.11, -0.02], added_rounds=(1,))
     waiting = dataclasses.replace(tickets[-1], state="waiting", outcome=None, value=None)
     assert conclude([*tickets[:-1], waiting], [], fixed_spec()) == conclude(rounds(NOISY), [], fixed_spec())
 
 
-# ---- looks on the way
+# ---- interim looks
 
 
 SEQUENTIAL = {"confirm": {"min": 4, "max": 16}}
@@ -332,17 +357,17 @@ def test_there_is_no_verdict_between_two_looks(fixed_spec: Any, runs: Any) -> No
     spec = fixed_spec(seeds=SEQUENTIAL)
     for pairs in (4, 8):
         baseline = BASELINE[:pairs]
-        even = [0.10, -0.05, 0.05, -0.02, 0.06, -0.05, 0.02, 0.04][:pairs]
-        open_yet = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, even))]
+        even_gains = [0.10, -0.05, 0.05, -0.02, 0.06, -0.05, 0.02, 0.04][:pairs]
+        open_yet = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, even_gains))]
         assert conclude(open_yet, [], spec) is None
-        clear = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, GAINS[:pairs]))]
-        verdict = conclude(clear, [], spec)
+        clear_tickets = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, GAINS[:pairs]))]
+        verdict = conclude(clear_tickets, [], spec)
         assert verdict is not None and verdict.total.significant and verdict.total.paired.n_pairs == pairs
-        behind = [
+        behind_tickets = [
             *runs("baseline+twin", baseline),
             *runs("search", plus(baseline, [-0.5, 0.4, 0.01, 0.0] * (pairs // 4))),
         ]
-        verdict = conclude(behind, [], spec)
+        verdict = conclude(behind_tickets, [], spec)
         assert verdict is not None and not verdict.total.significant and not verdict.total.worse
 
 
@@ -353,17 +378,17 @@ def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(fixed_spec: Any, run
     assert FIRST / 8 < pvalue < FIRST
     tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], gains))]
     assert conclude(tickets, [], fixed_spec(seeds=SEQUENTIAL)) is None
-    fixed = conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
-    assert fixed is not None and fixed.total.significant
+    verdict_fixed = conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
+    assert verdict_fixed is not None and verdict_fixed.total.significant
     clearer = [0.10, 0.11, 0.10, 0.12]
     assert stats.ttest_1samp(clearer, 0).pvalue < FIRST / 8
     tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], clearer))]
     verdict = conclude(tickets, [], fixed_spec(seeds=SEQUENTIAL))
     assert verdict is not None and verdict.total.significant
-    total, alone = verdict.total.paired, conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
-    assert alone is not None
-    assert total.p_value > alone.total.paired.p_value
-    assert total.ci_low < alone.total.paired.ci_low
+    total, fixed_verdict = verdict.total.paired, conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
+    assert fixed_verdict is not None
+    assert total.p_value > fixed_verdict.total.paired.p_value
+    assert total.ci_low < fixed_verdict.total.paired.ci_low
 
 
 # ---- runs that end badly
@@ -378,8 +403,8 @@ def test_a_falling_loss_is_a_gain(fixed_spec: Any, runs: Any) -> None:
 
 def test_there_is_no_verdict_from_half_of_the_pairs(fixed_spec: Any, runs: Any, make_ticket: Any) -> None:
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, GAINS))]
-    running = make_ticket("confirm", 999, None, arm="constant", pair=7, state="running")
-    assert conclude([*tickets, running], [], fixed_spec()) is None
+    running_ticket = make_ticket("confirm", 999, None, arm="constant", pair=7, state="running")
+    assert conclude([*tickets, running_ticket], [], fixed_spec()) is None
     assert conclude([], [], fixed_spec()) is None
 
 
@@ -394,14 +419,14 @@ def test_a_lost_run_drops_its_pair_and_is_counted(fixed_spec: Any, runs: Any) ->
 def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_significant(
     fixed_spec: Any, runs: Any
 ) -> None:
-    better = [value + 1.0 for value in plus(BASELINE, GAINS)]
-    tickets = [*runs("baseline+twin", BASELINE), *runs("search", [None, *better[1:]])]
+    better_values = [value + 1.0 for value in plus(BASELINE, GAINS)]
+    tickets = [*runs("baseline+twin", BASELINE), *runs("search", [None, *better_values[1:]])]
     verdict = conclude(tickets, [], fixed_spec())
     assert verdict is not None
     total = verdict.total
     differences = [
         min(BASELINE) - BASELINE[0],
-        *(b - a for a, b in zip(BASELINE[1:], better[1:], strict=True)),
+        *(b - a for a, b in zip(BASELINE[1:], better_values[1:], strict=True)),
     ]
     assert total.paired.gain == pytest.approx(np.mean(differences))
     assert (total.paired.n_pairs, total.dropped, total.diverged, total.reference_diverged) == (8, 0, 1, 0)
@@ -466,7 +491,9 @@ def test_where_no_run_failed_there_are_no_failures(fixed_spec: Any, runs: Any) -
 LONG = {"confirm": {"min": 4, "max": 16}}
 
 
-def unstable(runs: Any, num_diverged: int, *, gain: float = -0.05, num_pairs: int = 16) -> list[TicketRow]:
+def unstable_runs(
+    runs: Any, num_diverged: int, *, gain: float = -0.05, num_pairs: int = 16
+) -> list[TicketRow]:
     """Return pairs of which the runs at one diverge on some, and the winner gains nothing on the others."""
     noise = np.random.default_rng(3).normal(0.0, 0.05, (2, num_pairs))
     baseline = [None if pair < num_diverged else 0.5 + float(noise[0, pair]) for pair in range(num_pairs)]
@@ -480,25 +507,25 @@ def test_a_winner_that_fails_less_often_by_mcnemars_test_is_recommended_for_its_
 ) -> None:
     # of pairs on which one of the two fails, each is as likely: the exact test is that of a coin
     assert (stats.binomtest(0, num_diverged).pvalue < FIRST) == is_shown
-    verdict = conclude(unstable(runs, num_diverged), [], fixed_spec(seeds=LONG))
+    verdict = conclude(unstable_runs(runs, num_diverged), [], fixed_spec(seeds=LONG))
     assert verdict is not None and verdict.has_all_pairs and not verdict.total.significant
     assert verdict.failures is not None
     assert verdict.failures.p_value == pytest.approx(stats.binomtest(0, num_diverged).pvalue)
     assert verdict.is_more_stable == is_shown
-    found = verdict.recommendation
-    assert found is not None
-    assert (found.reason, found.now) == (
+    recommendation = verdict.recommendation
+    assert recommendation is not None
+    assert (recommendation.reason, recommendation.now) == (
         ("stability", "train_with_schedule") if is_shown else (None, "change_nothing")
     )
-    assert found.parameters == (PARAMETERS["search"] if is_shown else PARAMETERS["baseline"])
+    assert recommendation.parameters == (PARAMETERS["search"] if is_shown else PARAMETERS["baseline"])
 
 
 def test_failures_are_tested_on_all_pairs_alone(fixed_spec: Any, runs: Any) -> None:
     spec = fixed_spec(seeds=LONG)
-    some = unstable(runs, 8, num_pairs=8)
+    unstable_tickets = unstable_runs(runs, 8, num_pairs=8)
     # a winner that is behind and fails less often gets all of its pairs
-    assert conclude(some, [], spec) is None
-    stable = unstable(runs, 0, gain=-0.5, num_pairs=4)
+    assert conclude(unstable_tickets, [], spec) is None
+    stable = unstable_runs(runs, 0, gain=-0.5, num_pairs=4)
     verdict = conclude(stable, [], spec)
     assert verdict is not None and not verdict.has_all_pairs and not verdict.is_more_stable
 
@@ -515,6 +542,6 @@ def test_a_winner_that_fails_more_often_is_not_more_stable(fixed_spec: Any, runs
 def test_a_gain_that_is_shown_is_the_reason_even_where_the_winner_is_more_stable(
     fixed_spec: Any, runs: Any
 ) -> None:
-    verdict = conclude(unstable(runs, 8, gain=0.3), [], fixed_spec(seeds={"confirm": 16}))
+    verdict = conclude(unstable_runs(runs, 8, gain=0.3), [], fixed_spec(seeds={"confirm": 16}))
     assert verdict is not None and verdict.total.significant and verdict.is_more_stable
     assert verdict.recommendation is not None and verdict.recommendation.reason == "gain"

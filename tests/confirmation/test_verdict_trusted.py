@@ -16,7 +16,7 @@ from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
-from tests.simulated import Modelled, Simulated, Worth
+from tests.simulated import ModelledStudy, SimulatedStudy, Worth
 from tests.tiers import long_but
 
 FIRST = 0.05
@@ -32,7 +32,7 @@ NOISES: dict[str, Noise] = {
 Tally = tuple[int, int]
 
 
-def simulated(
+def simulate_study(
     run_ticket: Any, make_ticket: Any, spec: StudySpec, draws: Iterator[float], gain: float, naive: bool
 ) -> list[TicketRow]:
     """Return a whole study in which every parameter set has the same noise, the search's plus ``gain``.
@@ -49,17 +49,20 @@ def simulated(
         for arm, tau in (("constant", 2.0), ("search", 2.5))
         for number in range(10)
     ]
-    while new := next_tickets(tickets, spec):
+    while new_tickets := next_tickets(tickets, spec):
         winner = winner_of(tickets, spec)
-        chosen = {
+        chosen_values = {
             t.pair: t.value for t in tickets if (t.kind, t.arm, t.parameters) == ("choose", "search", winner)
         }
-        confirms = new[0].kind == "confirm"
+        confirms = new_tickets[0].kind == "confirm"
         tickets += [
             run_ticket(
-                t, chosen[t.pair] if naive and confirms and "search" in arms_of(t) else value(arms_of(t)[0])
+                t,
+                chosen_values[t.pair]
+                if naive and confirms and "search" in arms_of(t)
+                else value(arms_of(t)[0]),
             )
-            for t in new
+            for t in new_tickets
         ]
     return tickets
 
@@ -74,12 +77,12 @@ def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth
             total = verdict.total.paired
             # A mean of accuracies that are multiples of 1/50 is off by rounding.
             covers = total.ci_low - 1e-9 <= truth <= total.ci_high + 1e-9
-            claims, covered = counts[test]
-            counts[test] = (claims + verdict.total.significant, covered + covers)
+            claims, num_covered = counts[test]
+            counts[test] = (claims + verdict.total.significant, num_covered + covers)
     return counts
 
 
-def within(misses: int, studies: int, level: float = FIRST) -> bool:
+def is_within_level(misses: int, studies: int, level: float = FIRST) -> bool:
     """Whether so many misses are no more than chance makes of a level (p > 0.001)."""
     return bool(stats.binom.sf(misses - 1, studies, level) > 1e-3)
 
@@ -94,8 +97,10 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
             test: make_spec(test=test, candidates=candidates, seeds=seeds) for test in ("t", "sign_flip")
         }
         rng = np.random.default_rng(20250101)
-        drawn = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()
-        runs = (simulated(run_ticket, make_ticket, specs["t"], iter(draws), gain, naive) for draws in drawn)
+        samples = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()
+        runs = (
+            simulate_study(run_ticket, make_ticket, specs["t"], iter(draws), gain, naive) for draws in samples
+        )
         return tally(specs, runs, gain)
 
     return simulate
@@ -105,26 +110,26 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
 def test_where_nothing_helps_a_fortieth_of_the_studies_claims_a_gain_at_most(
     simulation: Any, noise: str
 ) -> None:
-    for test, (claims, covered) in simulation(noise, 300).items():
-        assert within(claims, 300, FIRST / 2), (test, claims)
-        assert within(300 - covered, 300), (test, covered)
+    for test, (claims, num_covered) in simulation(noise, 300).items():
+        assert is_within_level(claims, 300, FIRST / 2), (test, claims)
+        assert is_within_level(300 - num_covered, 300), (test, num_covered)
 
 
 @pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
 def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -> None:
-    for test, (_, covered) in simulation(noise, 200, gain=0.5).items():
-        assert within(200 - covered, 200), (test, covered)
+    for test, (_, num_covered) in simulation(noise, 200, gain=0.5).items():
+        assert is_within_level(200 - num_covered, 200), (test, num_covered)
 
 
 @pytest.mark.long
 def test_estimating_on_the_seeds_that_chose_would_be_caught(
     simulation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # nobody leaves the race, so that the winner has a run on each of them
+    # no candidate leaves the race, so that the winner has a run on each of them
     monkeypatch.setattr("tempopt.records.racing.ALPHA", 0.0)
-    for claims, covered in simulation("normal", 300, naive=True, candidates=10).values():
-        assert not within(claims, 300, FIRST / 2)
-        assert not within(300 - covered, 300)
+    for claims, num_covered in simulation("normal", 300, naive=True, candidates=10).values():
+        assert not is_within_level(claims, 300, FIRST / 2)
+        assert not is_within_level(300 - num_covered, 300)
 
 
 def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
@@ -149,31 +154,39 @@ def matters(world: random.Random, ridge: float = 0.0) -> Worth:
     def worth(t: TicketRow) -> float:
         p = t.parameters
         assert p is not None
-        where = (np.log10(p["lr"]) + 4) / 3 + ridge * np.log2(p["temperature_init"]) / 3
-        away = sum((at - best[name]) ** 2 for name, at in ({**p, "lr": where}).items() if name in best)
-        shared = noise.setdefault(t.seed, world.gauss(0, 0.01))
-        own = noise.setdefault((t.seed, str(p)), world.gauss(0, 0.01))
-        return float(-0.2 * away + shared + own)
+        lr_position = (np.log10(p["lr"]) + 4) / 3 + ridge * np.log2(p["temperature_init"]) / 3
+        distance = sum(
+            (position - best[name]) ** 2
+            for name, position in ({**p, "lr": lr_position}).items()
+            if name in best
+        )
+        seed_noise = noise.setdefault(t.seed, world.gauss(0, 0.01))
+        run_noise = noise.setdefault((t.seed, str(p)), world.gauss(0, 0.01))
+        return float(-0.2 * distance + seed_noise + run_noise)
 
     return worth
 
 
-def verdicts(make_spec: Any, others: dict[str, Any], studies: int) -> Iterator[tuple[Verdict, Simulated]]:
+def verdicts(
+    make_spec: Any, other_params: dict[str, Any], studies: int
+) -> Iterator[tuple[Verdict, SimulatedStudy]]:
     """Return verdicts of worlds in which temperature does nothing but move the best rate."""
-    space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **others}
+    space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **other_params}
     for number in range(studies):
         spec = make_spec({"search": space}, trials=20, seed=number)
-        study = Simulated(spec, matters(random.Random(number))).run()
+        study = SimulatedStudy(spec, matters(random.Random(number))).run()
         verdict = conclude(study.rows, [], spec)
         assert verdict is not None
         yield verdict, study
 
 
 def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spec: Any) -> None:
-    found = [verdict for verdict, _ in verdicts(make_spec, OTHERS, 100)]
-    assert within(sum(v.total.significant for v in found), 100, FIRST / 2)
-    assert within(sum(v.schedule_shown for v in found), 100, FIRST / 2)
-    assert within(sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in found), 100)
+    all_verdicts = [verdict for verdict, _ in verdicts(make_spec, OTHERS, 100)]
+    assert is_within_level(sum(v.total.significant for v in all_verdicts), 100, FIRST / 2)
+    assert is_within_level(sum(v.schedule_shown for v in all_verdicts), 100, FIRST / 2)
+    assert is_within_level(
+        sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in all_verdicts), 100
+    )
 
 
 @pytest.mark.long
@@ -182,8 +195,8 @@ def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown(make_spec: Any) 
     num_shown = 0
     for number in range(60):
         spec = make_spec(space, seed=number)
-        study = Modelled(spec, matters(random.Random(number), 1.0)).run()
+        study = ModelledStudy(spec, matters(random.Random(number), 1.0)).run()
         verdict = conclude(study.rows, [], spec)
         assert verdict is not None
         num_shown += verdict.total.significant
-    assert within(num_shown, 60, FIRST / 2)
+    assert is_within_level(num_shown, 60, FIRST / 2)

@@ -33,47 +33,56 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def imported() -> set[str]:
+def imported_packages() -> set[str]:
     """Return the packages from which a server imports, whenever it does."""
     graph = grimp.build_graph("tempopt", include_external_packages=True, exclude_type_checking_imports=True)
-    reached: set[str] = set()
+    upstream_modules: set[str] = set()
     for command in COMMANDS:
-        reached |= graph.find_upstream_modules(f"tempopt.cli.{command}")
-    modules = {name for name in reached if not name.startswith("tempopt")}
+        upstream_modules |= graph.find_upstream_modules(f"tempopt.cli.{command}")
+    modules = {name for name in upstream_modules if not name.startswith("tempopt")}
     providers = packages_distributions()
-    return {normal(each) for name in modules for each in providers.get(name, [])}
+    return {normal(provider) for name in modules for provider in providers.get(name, [])}
 
 
 def roots() -> list[Requirement]:
     """Return the requirements of tempopt that a server has, those of its drivers included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = imported()
-    asked = [each for each in map(Requirement, project["dependencies"]) if normal(each.name) in needed]
+    imported_names = imported_packages()
+    requirements = [
+        requirement
+        for requirement in map(Requirement, project["dependencies"])
+        if normal(requirement.name) in imported_names
+    ]
     for extra in EXTRAS:
-        asked += map(Requirement, project["optional-dependencies"][extra])
-    return asked
+        requirements += map(Requirement, project["optional-dependencies"][extra])
+    return requirements
 
 
-def closure(asked: Iterable[Requirement]) -> set[str]:
+def closure(requirements: Iterable[Requirement]) -> set[str]:
     """Return the names of packages with all that they require in turn, on this platform."""
-    found: set[str] = set()
-    todo = [(normal(each.name), frozenset(each.extras)) for each in asked]
-    seen = set()
+    names: set[str] = set()
+    todo = [(normal(requirement.name), frozenset(requirement.extras)) for requirement in requirements]
+    visited = set()
     while todo:
         name, extras = todo.pop()
-        if (name, extras) in seen:
+        if (name, extras) in visited:
             continue
-        seen.add((name, extras))
-        found.add(name)
-        todo += [(normal(each.name), frozenset(each.extras)) for each in _required(name, extras)]
-    return found
+        visited.add((name, extras))
+        names.add(name)
+        todo += [
+            (normal(requirement.name), frozenset(requirement.extras))
+            for requirement in _requirements_of(name, extras)
+        ]
+    return names
 
 
-def _required(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+def _requirements_of(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
     for text in distribution(name).requires or ():
-        each = Requirement(text)
-        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
-            yield each
+        requirement = Requirement(text)
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+        ):
+            yield requirement
 
 
 def pins() -> dict[str, str]:
@@ -82,11 +91,11 @@ def pins() -> dict[str, str]:
     return {normal(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.M)}
 
 
-def written() -> str:
+def file_text() -> str:
     """Return what the file has to say."""
-    pinned = pins()
-    return _HEAD + "".join(f"{name}=={pinned[name]}\n" for name in sorted(closure(roots())))
+    versions = pins()
+    return _HEAD + "".join(f"{name}=={versions[name]}\n" for name in sorted(closure(roots())))
 
 
 if __name__ == "__main__":
-    print(written(), end="")
+    print(file_text(), end="")

@@ -26,23 +26,23 @@ def compose() -> dict[str, Any]:
 
 def test_all_that_services_name_is_defined(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    used: dict[str, set[str]] = {"secrets": set(), "volumes": set()}
+    references: dict[str, set[str]] = {"secrets": set(), "volumes": set()}
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
-        used["secrets"] |= set(service.get("secrets", ()))
-        used["volumes"] |= {each.split(":")[0] for each in service.get("volumes", ())}
-        for on, how in service.get("depends_on", {}).items():
-            if how["condition"] == "service_healthy":
-                assert "healthcheck" in services[on]
+        references["secrets"] |= set(service.get("secrets", ()))
+        references["volumes"] |= {volume.split(":")[0] for volume in service.get("volumes", ())}
+        for service_name, dependency in service.get("depends_on", {}).items():
+            if dependency["condition"] == "service_healthy":
+                assert "healthcheck" in services[service_name]
             else:
-                assert services[on]["restart"] == "no"
-    assert used == {kind: set(compose[kind]) for kind in used}
+                assert services[service_name]["restart"] == "no"
+    assert references == {kind: set(compose[kind]) for kind in references}
 
 
 def test_services_of_tempopt_have_a_root_that_is_read_only(compose: dict[str, Any]) -> None:
-    ours = [e for e in compose["services"].values() if e.get("image", "").startswith("tempopt-")]
-    assert len(ours) == 4
-    for service in ours:
+    tempopt_services = [e for e in compose["services"].values() if e.get("image", "").startswith("tempopt-")]
+    assert len(tempopt_services) == 4
+    for service in tempopt_services:
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and "/tmp" in service["tmpfs"]
 
 
@@ -65,12 +65,15 @@ def test_the_token_is_made_once_for_its_owner_alone(compose: dict[str, Any], tmp
     folder.mkdir()
     program.write_text("#!/bin/sh\necho made\necho once >> calls\n")
     program.chmod(0o755)
-    here = script.replace("/tokens", str(folder)).replace("$$", "$")
+    local_script = script.replace("/tokens", str(folder)).replace("$$", "$")
     for _ in range(2):
-        done = subprocess.run(
-            ["/bin/sh", "-ec", here], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False
+        process = subprocess.run(
+            ["/bin/sh", "-ec", local_script],
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+            check=False,
         )
-        assert done.returncode == 0
+        assert process.returncode == 0
     token = folder / "agent.token"
     assert token.read_text() == "made\n" and stat.S_IMODE(token.stat().st_mode) == 0o600
     assert (tmp_path / "calls").read_text() == "once\n"
@@ -80,15 +83,15 @@ def test_the_secrets_are_made_once_and_fit_together(compose: dict[str, Any], tmp
     script = tmp_path / "secrets.sh"
     script.write_text((DEPLOY / "secrets.sh").read_text(encoding="utf-8"))
     subprocess.run(["/bin/sh", script], check=True)
-    made = {each.name: each.read_text() for each in (tmp_path / "secrets").iterdir()}
-    assert set(made) == {Path(each["file"]).name for each in compose["secrets"].values()}
+    secrets = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    assert set(secrets) == {Path(secret["file"]).name for secret in compose["secrets"].values()}
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
-    assert re.fullmatch(r"[0-9a-f]{48}", made["postgres-password"])
-    address = parse(made["storage-url"].strip())
-    assert address.url.password == made["postgres-password"]
+    assert re.fullmatch(r"[0-9a-f]{48}", secrets["postgres-password"])
+    address = parse(secrets["storage-url"].strip())
+    assert address.url.password == secrets["postgres-password"]
     assert address.url.host in compose["services"]
-    assert made["minio-password"] in made["s3-credentials"]
-    assert made["minio-password"] != made["postgres-password"]
-    again = subprocess.run(["/bin/sh", script], check=False, capture_output=True)
-    assert again.returncode == 1
-    assert made == {each.name: each.read_text() for each in (tmp_path / "secrets").iterdir()}
+    assert secrets["minio-password"] in secrets["s3-credentials"]
+    assert secrets["minio-password"] != secrets["postgres-password"]
+    second_process = subprocess.run(["/bin/sh", script], check=False, capture_output=True)
+    assert second_process.returncode == 1
+    assert secrets == {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}

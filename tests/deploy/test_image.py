@@ -19,7 +19,7 @@ ROOT = requirements.ROOT
 @pytest.mark.static
 def test_the_requirements_of_a_server_are_what_it_imports() -> None:
     text = requirements.FILE.read_text(encoding="utf-8")
-    assert text == requirements.written()
+    assert text == requirements.file_text()
     names = set(re.findall(r"^([\w-]+)==", text, re.M))
     assert {"fastapi", "sqlalchemy", "psycopg-binary", "s3fs"} <= names
     assert not names & {"torch", "lightning", "torchmetrics", "pytorch-lightning", "scikit-learn"}
@@ -28,8 +28,8 @@ def test_the_requirements_of_a_server_are_what_it_imports() -> None:
 @pytest.mark.parametrize("name", ["Containerfile", "Containerfile.agent"])
 def test_an_image_copies_what_there_is_and_ends_as_somebody_who_is_not_root(name: str) -> None:
     lines = (ROOT / "deploy" / name).read_text(encoding="utf-8").splitlines()
-    copied = [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]
-    assert "tempopt" in copied and all((ROOT / each).exists() for each in copied)
+    sources = [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]
+    assert "tempopt" in sources and all((ROOT / source).exists() for source in sources)
     last = [line for line in lines if line.startswith("USER")][-1]
     assert last == "USER 10001:10001"
     assert lines.index(last) < lines.index('ENTRYPOINT ["tempopt"]')
@@ -40,10 +40,10 @@ def test_an_image_copies_what_there_is_and_ends_as_somebody_who_is_not_root(name
 def test_a_server_runs_with_these_requirements_alone(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     programs = tmp_path / "venv" / "bin"
-    for what in (["-r", str(requirements.FILE)], [str(ROOT)]):
-        words = [programs / "pip", "install", "--quiet", "--no-compile", "--no-deps", *what]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    for install_args in (["-r", str(requirements.FILE)], [str(ROOT)]):
+        words = [programs / "pip", "install", "--quiet", "--no-compile", "--no-deps", *install_args]
+        process = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
     serve_and_ask(programs, tmp_path)
 
 
@@ -51,7 +51,7 @@ def serve_and_ask(programs: Path, folder: Path) -> None:
     """Have an installed server answer: its readiness, a study's checks, its pages."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPOPT", "PYTHON"))}
     environment |= {"HOME": str(folder), "PATH": f"{programs}:/usr/bin:/bin"}
-    told = subprocess.run(
+    process = subprocess.run(
         [programs / "python", "-c", "import importlib.util as u; print(u.find_spec('torch'))"],
         capture_output=True,
         text=True,
@@ -59,7 +59,7 @@ def serve_and_ask(programs: Path, folder: Path) -> None:
         cwd=folder,
         check=True,
     )
-    assert told.stdout == "None\n"
+    assert process.stdout == "None\n"
     words = [programs / "tempopt", "serve", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder) as server:
         try:
@@ -71,8 +71,8 @@ def serve_and_ask(programs: Path, folder: Path) -> None:
                 assert client.get("/readyz").json() == {"status": "ready"}
                 client.headers["authorization"] = f"Bearer {token}"
                 text = (ROOT / "studies" / "max_retrieval.yaml").read_text(encoding="utf-8")
-                checked = client.post("/api/check", json={"text": text})
-                assert checked.status_code == 200, checked.text
+                response = client.post("/api/check", json={"text": text})
+                assert response.status_code == 200, response.text
                 for path in ("/metrics", "/openapi.json", "/api/studies", "/"):
                     assert client.get(path, follow_redirects=True).status_code == 200, path
         finally:

@@ -52,7 +52,13 @@ def test_a_pod_runs_a_command_of_tempopt_with_what_it_mounts(job: dict[str, Any]
 def test_an_agent_that_makes_room_is_replaced_and_one_that_cannot_serve_is_not(
     job: dict[str, Any],
 ) -> None:
-    disrupted, failed = job["spec"]["podFailurePolicy"]["rules"]
+    disrupted, failure_rule = job["spec"]["podFailurePolicy"]["rules"]
     assert disrupted["action"] == "Ignore"
-    assert failed["onExitCodes"]["values"] == [cli.FAILED, cli.USAGE] and failed["action"] == "FailIndex"
-    assert failed["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
+    assert (
+        failure_rule["onExitCodes"]["values"] == [cli.FAILED, cli.USAGE]
+        and failure_rule["action"] == "FailIndex"
+    )
+    assert (
+        failure_rule["onExitCodes"]["containerName"]
+        == job["spec"]["template"]["spec"]["containers"][0]["name"]
+    )

@@ -37,8 +37,8 @@ TAU = {"low": 0.5, "high": 2.0}
     ],
 )
 def test_what_acts_in_an_evaluation_is_searched(search: dict[str, Any]) -> None:
-    asked = evaluation_spec(toy_spec(space=search))
-    assert list(asked.search) == list(asked.distributions) == list(search) and not asked.left_out
+    request = evaluation_spec(toy_spec(space=search))
+    assert list(request.search) == list(request.distributions) == list(search) and not request.left_out
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def test_what_acts_in_an_evaluation_is_searched(search: dict[str, Any]) -> None:
     ],
 )
 def test_what_acts_in_training_alone_is_left_out(name: str) -> None:
-    asked = evaluation_spec(toy_spec(space={name: [1, 2], "temperature_init": TAU}))
-    assert list(asked.search) == ["temperature_init"] and asked.left_out == (name,)
-    alone = evaluation_spec(toy_spec(space={name: [1, 2]}))
-    assert list(alone.search) == ["temperature_init"]
+    request = evaluation_spec(toy_spec(space={name: [1, 2], "temperature_init": TAU}))
+    assert list(request.search) == ["temperature_init"] and request.left_out == (name,)
+    plain_request = evaluation_spec(toy_spec(space={name: [1, 2]}))
+    assert list(plain_request.search) == ["temperature_init"]
 
 
 def test_a_spec_of_a_search_needs_no_length_and_no_other_key() -> None:
     spec = toy_spec()
     spec |= {"trainer": {"accelerator": "cpu"}, "temperatures": {"loss": {"value": "criterion.tau"}}}
     spec["search"]["loss.temperature_init"] = TAU
-    asked = evaluation_spec(spec, trials=7, overrides=["study.seed=3"])
-    assert asked.trials == 7 and asked.spec.study.seed == 3
-    assert "loss.temperature_init" in asked.left_out
+    request = evaluation_spec(spec, trials=7, overrides=["study.seed=3"])
+    assert request.trials == 7 and request.spec.study.seed == 3
+    assert "loss.temperature_init" in request.left_out
     with pytest.raises(SpecError, match="study.trials: given 1"):
         evaluation_spec(spec, trials=1)
     with pytest.raises(SpecError, match="search.temperature_init: .*low"):
@@ -96,44 +96,47 @@ def test_evaluations_are_trials_that_optuna_shows_and_the_same_command_goes_on(
         "--json",
     ]
     assert main([*command, "--trials", "2"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["trials"] == 2
-    assert re.findall(r"evaluation (\d) of 2", captured.err) == ["1", "2"]
+    captured_output = capsys.readouterr()
+    assert json.loads(captured_output.out)["trials"] == 2
+    assert re.findall(r"evaluation (\d) of 2", captured_output.err) == ["1", "2"]
     assert main([*command, "--trials", "4"]) == 0
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert found["trials"] == 4 and found["left_out"] == ["lr"]
-    assert "evaluation 4 of 4: val_loss" in captured.err and "evaluation 2 of 4" not in captured.err
+    captured_output = capsys.readouterr()
+    report = json.loads(captured_output.out)
+    assert report["trials"] == 4 and report["left_out"] == ["lr"]
+    assert (
+        "evaluation 4 of 4: val_loss" in captured_output.err
+        and "evaluation 2 of 4" not in captured_output.err
+    )
     study = optuna.load_study(study_name="tuned", storage=URL)
     values = [trial.value for trial in study.trials]
-    assert len(values) == 4 and found["validate"]["value"] == min(value or 0.0 for value in values)
-    assert found["validate"]["reference_value"] == values[0] and study.trials[0].params == {}
+    assert len(values) == 4 and report["validate"]["value"] == min(value or 0.0 for value in values)
+    assert report["validate"]["reference_value"] == values[0] and study.trials[0].params == {}
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
     table = page.partition("### The evaluation as JSON\n")[2].partition("\n## ")[0]
-    assert {*found, *found["total"]} <= set(re.findall(r"`(\w+)`", table))
+    assert {*report, *report["total"]} <= set(re.findall(r"`(\w+)`", table))
     assert main(["list", "--storage", URL]) == 0
     assert "tuned" not in capsys.readouterr().out
 
 
 def test_what_cannot_be_evaluated_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused(*words: str) -> str:
+    def refusal(*words: str) -> str:
         assert main(["evaluate", "toy.yaml", *words, "--trials", "2", "--storage", URL]) == 2
         return capsys.readouterr().err
 
-    assert f"there is no file {folder / 'other.pt'}" in refused("--weights", "other.pt")
+    assert f"there is no file {folder / 'other.pt'}" in refusal("--weights", "other.pt")
     assert "works on a database" in _of_server(capsys)
     torch.save({"weight": torch.ones(2)}, "other.pt")
-    assert "other.pt is of another model than" in refused("--weights", "other.pt")
+    assert "other.pt is of another model than" in refusal("--weights", "other.pt")
     assert main(["evaluate", "toy.yaml", "--weights", "trained.pt", "--trials", "2", "--name", "a"]) == 0
     capsys.readouterr()
-    message = refused("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
+    message = refusal("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
     assert 'The Optuna study "a" evaluates other weights' in message
 
 
 def test_an_interrupted_command_says_how_to_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*given: Any, **options: Any) -> None:
+    def raise_interrupt(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     words = [
@@ -148,7 +151,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         "--json",
     ]
     with monkeypatch.context() as patch:
-        patch.setattr("tempopt.cli.evaluate.evaluate_weights", interrupted)
+        patch.setattr("tempopt.cli.evaluate.evaluate_weights", raise_interrupt)
         assert main([*words, "--storage", "sqlite:///other.db"]) == 130
     command = shlex.split(capsys.readouterr().err.splitlines()[-1])
     assert command[1:-2] == words and command[-2:] == ["--storage", "sqlite:///other.db"]
@@ -161,9 +164,11 @@ def _of_server(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def gain(value: float, interval: tuple[float, float] | None, **changes: Any) -> Gain:
-    found = None if interval is None else Interval(difference=value, low=interval[0], high=interval[1])
+    gain_interval = (
+        None if interval is None else Interval(difference=value, low=interval[0], high=interval[1])
+    )
     values = {"unit": "items", "num_units": 100, "num_items": 100, "num_changed": 50, **changes}
-    return Gain(value=0.5 + value, reference_value=0.5, gain=value, interval=found, **values)
+    return Gain(value=0.5 + value, reference_value=0.5, gain=value, interval=gain_interval, **values)
 
 
 def result_of(total: Gain, **changes: Any) -> EvaluationResult:
@@ -188,7 +193,7 @@ def result_of(total: Gain, **changes: Any) -> EvaluationResult:
 
 
 @pytest.mark.parametrize(
-    ("result", "headline", "other"),
+    ("result", "headline", "fragment"),
     [
         (result_of(gain(0.1, (0.05, 0.15))), "Gain shown: ", "paired bootstrap over 100 items"),
         (result_of(gain(0.1, (-0.05, 0.15))), "No gain shown: ", "which chose nothing"),
@@ -210,7 +215,7 @@ def result_of(total: Gain, **changes: Any) -> EvaluationResult:
     ],
 )
 def test_what_was_found_is_said_with_its_interval_or_why_there_is_none(
-    result: EvaluationResult, headline: str, other: str
+    result: EvaluationResult, headline: str, fragment: str
 ) -> None:
     assert result.lines()[0].startswith(headline)
-    assert other in str(result)
+    assert fragment in str(result)

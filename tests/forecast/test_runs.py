@@ -12,7 +12,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import active_groups, is_neutral
-from tests.simulated import SPACE, Simulated
+from tests.simulated import SPACE, SimulatedStudy
 
 TAU = {"search": {"temperature_init": {"low": 0.5, "high": 2.0}}}
 SMALL = {"trials": 4, "arms": {"baseline": 3, "constant": 2}, "candidates": 2}
@@ -27,7 +27,7 @@ SCHEDULED = {
 
 
 @pytest.mark.parametrize(
-    ("sections", "study", "least", "most"),
+    ("sections", "study", "min_runs", "max_runs"),
     [
         # 9 searched, 2 candidates on 2 seeds, then winner and baseline 3 times. A winner at τ = 1 shares its
         # runs with what it is compared with, but tempopt's sampler names none.
@@ -49,11 +49,11 @@ SCHEDULED = {
     ],
 )
 def test_the_fewest_and_the_most_runs_are_those_counted_by_hand(
-    make_spec: Any, sections: dict[str, Any], study: dict[str, Any], least: int, most: int
+    make_spec: Any, sections: dict[str, Any], study: dict[str, Any], min_runs: int, max_runs: int
 ) -> None:
     runs = planned_runs(make_spec(sections, **{**SMALL, **study}))
     totals = [runs.total(gain=gain) for gain in (True, False)]
-    assert (min(span.min for span in totals), runs.most()) == (least, most)
+    assert (min(span.min for span in totals), runs.most()) == (min_runs, max_runs)
     assert all(span.min <= span.typical <= span.max for span in totals)
 
 
@@ -65,8 +65,8 @@ def test_the_defaults_take_few_runs(make_spec: Any) -> None:
 
 
 def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
-    found = planned_runs(make_spec(TUNED_LR, **SMALL, seeds={"choose": 2, "confirm": 3}))
-    assert {kind: (span.min, span.max) for kind, span in found.gain.items()} == {
+    plan = planned_runs(make_spec(TUNED_LR, **SMALL, seeds={"choose": 2, "confirm": 3}))
+    assert {kind: (span.min, span.max) for kind, span in plan.gain.items()} == {
         "baseline": (3 + 6, 3 + 6),
         "constant": (2, 2),
         "search": (4, 4),
@@ -74,38 +74,38 @@ def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
         "confirm": (2 * 3, 3 * 3),
     }
     searching = ("baseline", "constant", "search")
-    assert found.total(gain=True, without=searching).max == found.total(gain=True).max - 15
-    assert found.most(searching) == found.most() - 15
+    assert plan.total(gain=True, without=searching).max == plan.total(gain=True).max - 15
+    assert plan.most(searching) == plan.most() - 15
 
 
 def test_constants_are_expected_with_a_gain_alone(make_spec: Any) -> None:
-    found = planned_runs(make_spec(SCHEDULED, **SMALL, seeds={"choose": 2, "confirm": 3}))
-    assert (found.no_gain["confirm"].max, found.gain["confirm"].max) == (2 * 3, 4 * 3)
+    plan = planned_runs(make_spec(SCHEDULED, **SMALL, seeds={"choose": 2, "confirm": 3}))
+    assert (plan.no_gain["confirm"].max, plan.gain["confirm"].max) == (2 * 3, 4 * 3)
     plain = planned_runs(make_spec(TAU, **SMALL, seeds={"choose": 2, "confirm": 3}))
     assert plain.no_gain["confirm"] == plain.gain["confirm"]
 
 
 def test_an_explanation_adds_its_runs(make_spec: Any) -> None:
-    without, explained = (
+    plain_plan, explained_plan = (
         planned_runs(make_spec(SCALED, **SMALL, seeds={"choose": 2, "confirm": 3}, explain=explain))
         for explain in (False, True)
     )
-    assert "ablation" not in without.gain
+    assert "ablation" not in plain_plan.gain
     # two parts are taken away, and a simpler plan and learned temperatures confirmed: 4 x 3; on the choosing
     # seeds two plans, two learning rates of the temperatures, winner and baseline: 6 x 2
-    assert explained.gain["ablation"].max == 4 * 3
-    assert explained.most() == without.most() + 4 * 3 + 6 * 2
-    assert explained.total(gain=True).min == without.total(gain=True).min
+    assert explained_plan.gain["ablation"].max == 4 * 3
+    assert explained_plan.most() == plain_plan.most() + 4 * 3 + 6 * 2
+    assert explained_plan.total(gain=True).min == plain_plan.total(gain=True).min
 
 
 def test_looks_on_the_way_end_a_confirmation_sooner(make_spec: Any) -> None:
-    fixed, looked_at = (
+    fixed_plan, looked_at = (
         planned_runs(make_spec(TAU, **SMALL, seeds={"choose": 2, "confirm": confirm}))
         for confirm in (12, {"min": 4, "max": 12})
     )
     # ahead at 0, 1 and 2 equally spaced looks of noise: 1, 1/2 and 3/8
     assert looked_at.no_gain["confirm"].typical == pytest.approx(2 * 4 * (1 + 1 / 2 + 3 / 8))
-    assert looked_at.gain["confirm"].typical < fixed.gain["confirm"].typical == 2 * 12
+    assert looked_at.gain["confirm"].typical < fixed_plan.gain["confirm"].typical == 2 * 12
 
 
 def worth_of(number: int) -> Any:
@@ -131,7 +131,7 @@ def test_studies_that_turn_out_in_any_way_have_runs_in_the_range(
 ) -> None:
     spec = make_spec(sections, trials=12, **study)
     runs = planned_runs(spec)
-    counts = [len(Simulated(spec, worth_of(number)).run().rows) for number in range(6)]
+    counts = [len(SimulatedStudy(spec, worth_of(number)).run().rows) for number in range(6)]
     assert max(counts) <= runs.most()
     assert min(runs.total(gain=gain).min for gain in (True, False)) <= min(counts)
 
@@ -181,11 +181,11 @@ def test_no_study_has_more_runs_than_are_said_and_none_that_ends_well_fewer(
         spec = drawn_spec(make_spec, number)
         runs = planned_runs(spec)
         for study in range(2):
-            rows = Simulated(spec, worth_of(100 * number + study)).run().rows
+            rows = SimulatedStudy(spec, worth_of(100 * number + study)).run().rows
             assert len(rows) <= runs.most(), (number, study)
-            failed = any(row.outcome != "complete" for row in rows)
+            has_failed = any(row.outcome != "complete" for row in rows)
             # a winner at τ = 1, which tempopt's sampler never names, shares its runs with its references
-            confirmed = (row for row in rows if row.kind == "confirm" and "search" in arms_of(row))
-            winner = next((row.parameters or {} for row in confirmed), {})
-            least = min(runs.total(gain=gain).min for gain in (True, False))
-            assert failed or is_neutral(winner) or len(rows) >= least, (number, study)
+            confirm_rows = (row for row in rows if row.kind == "confirm" and "search" in arms_of(row))
+            winner = next((row.parameters or {} for row in confirm_rows), {})
+            min_runs = min(runs.total(gain=gain).min for gain in (True, False))
+            assert has_failed or is_neutral(winner) or len(rows) >= min_runs, (number, study)

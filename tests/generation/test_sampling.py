@@ -43,32 +43,32 @@ def by_transformers(scores: Tensor, parameters: GenerationParameters) -> Tensor:
         vocab_size=scores.shape[1], n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
     )
     model = transformers.GPT2LMHeadModel(config)
-    given = transformers.GenerationConfig(**generation_kwargs(parameters))
-    given.validate(strict=True)
-    processors: Any = model._get_logits_processor(generation_config=given, input_ids_seq_length=1)
+    generation_config = transformers.GenerationConfig(**generation_kwargs(parameters))
+    generation_config.validate(strict=True)
+    processors: Any = model._get_logits_processor(generation_config=generation_config, input_ids_seq_length=1)
     return processors(torch.zeros(len(scores), 1, dtype=torch.long), scores.clone())
 
 
-@pytest.mark.parametrize("given", ALL, ids=str)
-def test_what_may_be_drawn_is_what_transformers_draws_from(given: dict[str, Any]) -> None:
-    parameters, scores = GenerationParameters(**given), logits()
+@pytest.mark.parametrize("options", ALL, ids=str)
+def test_what_may_be_drawn_is_what_transformers_draws_from(options: dict[str, Any]) -> None:
+    parameters, scores = GenerationParameters(**options), logits()
     expected = by_transformers(scores, parameters)
-    found = allowed_logits(scores, parameters)
+    filtered_logits = allowed_logits(scores, parameters)
     if parameters.is_greedy:
         # it does not sample then, and takes the largest
-        assert torch.equal(found.isfinite().sum(-1), torch.ones(len(scores), dtype=torch.long))
-        assert torch.equal(found.argmax(-1), expected.argmax(-1))
+        assert torch.equal(filtered_logits.isfinite().sum(-1), torch.ones(len(scores), dtype=torch.long))
+        assert torch.equal(filtered_logits.argmax(-1), expected.argmax(-1))
         return
-    assert torch.equal(found.isfinite(), expected.isfinite())
-    torch.testing.assert_close(found, expected)
+    assert torch.equal(filtered_logits.isfinite(), expected.isfinite())
+    torch.testing.assert_close(filtered_logits, expected)
 
 
-@pytest.mark.parametrize("given", ALL, ids=str)
-def test_tokens_are_drawn_as_often_as_the_softmax_of_what_is_allowed_says(given: dict[str, Any]) -> None:
-    parameters, row = GenerationParameters(**given), logits(1, 12)
+@pytest.mark.parametrize("options", ALL, ids=str)
+def test_tokens_are_drawn_as_often_as_the_softmax_of_what_is_allowed_says(options: dict[str, Any]) -> None:
+    parameters, row = GenerationParameters(**options), logits(1, 12)
     draws = 20_000
-    drawn = sample(row.expand(draws, -1), parameters, generator=torch.Generator().manual_seed(1))
-    share = drawn.bincount(minlength=12) / draws
+    tokens = sample(row.expand(draws, -1), parameters, generator=torch.Generator().manual_seed(1))
+    share = tokens.bincount(minlength=12) / draws
     expected = allowed_logits(row, parameters).softmax(-1)[0]
     assert torch.all(share[expected == 0] == 0)
     error = (expected * (1 - expected) / draws).sqrt()
@@ -85,22 +85,22 @@ def test_the_most_likely_token_stays_where_several_tie() -> None:
 
 
 def test_dimensions_before_the_vocabulary_stay_and_half_precision_is_drawn_from_in_single() -> None:
-    given = logits().reshape(4, 16, 50).bfloat16()
-    assert sample(given, GenerationParameters(top_p=0.9)).shape == (4, 16)
-    assert allowed_logits(given, GenerationParameters(min_p=0.1)).dtype == torch.float32
-    assert allowed_logits(given.double(), GenerationParameters()).dtype == torch.float64
+    half_logits = logits().reshape(4, 16, 50).bfloat16()
+    assert sample(half_logits, GenerationParameters(top_p=0.9)).shape == (4, 16)
+    assert allowed_logits(half_logits, GenerationParameters(min_p=0.1)).dtype == torch.float32
+    assert allowed_logits(half_logits.double(), GenerationParameters()).dtype == torch.float64
 
 
 def test_generators_in_one_state_draw_the_same_where_both_parameters_allow_it() -> None:
     rows = logits(5000)
     plain, narrow = (
-        sample(rows, GenerationParameters(**given), generator=torch.Generator().manual_seed(2))
-        for given in ({}, {"top_p": 0.9})
+        sample(rows, GenerationParameters(**options), generator=torch.Generator().manual_seed(2))
+        for options in ({}, {"top_p": 0.9})
     )
-    kept = allowed_logits(rows, GenerationParameters(top_p=0.9)).isfinite()
+    is_allowed = allowed_logits(rows, GenerationParameters(top_p=0.9)).isfinite()
     same = plain == narrow
     # what was drawn of all tokens and is allowed, won against fewer as well
-    assert torch.all(same[kept.gather(1, plain[:, None])[:, 0]])
+    assert torch.all(same[is_allowed.gather(1, plain[:, None])[:, 0]])
     assert 0.8 < same.float().mean() < 1.0
 
 

@@ -19,7 +19,7 @@ WANTED = torch.tensor([[1, 2], [5, 6]])
 @pytest.mark.parametrize("num_samples", [1, 2, 5, 8])
 def test_pass_at_k_is_the_share_of_all_subsets_with_a_correct_sample(num_samples: int) -> None:
     for num_correct in range(num_samples + 1):
-        samples = [place < num_correct for place in range(num_samples)]
+        samples = [index < num_correct for index in range(num_samples)]
         for k in range(1, num_samples + 1):
             share = fmean(any(subset) for subset in combinations(samples, k))
             assert pass_at_k(num_samples, num_correct, k) == pytest.approx(share, abs=1e-12)
@@ -30,8 +30,8 @@ def test_pass_at_k_is_unbiased_and_the_plain_estimate_is_not() -> None:
     p, n, k = 0.3, 6, 3
     outcomes = torch.distributions.Binomial(n, torch.tensor(p, dtype=torch.float64))
     chance = outcomes.log_prob(torch.arange(n + 1, dtype=torch.float64)).exp().tolist()
-    mean = sum(each * pass_at_k(n, c, k) for c, each in enumerate(chance))
-    plain = sum(each * (1 - (1 - c / n) ** k) for c, each in enumerate(chance))
+    mean = sum(probability * pass_at_k(n, c, k) for c, probability in enumerate(chance))
+    plain = sum(probability * (1 - (1 - c / n) ** k) for c, probability in enumerate(chance))
     assert mean == pytest.approx(1 - (1 - p) ** k)
     assert plain < mean - 0.01
 
@@ -43,7 +43,7 @@ def test_of_samples_each_prompt_has_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("counts", "message"),
     [
         ((5, 2, 6), "pass@6 of 5 samples: k is from 1 to the number of samples. Draw at least k"),
         ((5, 2, 0), "pass@0 of 5 samples"),
@@ -52,9 +52,9 @@ def test_of_samples_each_prompt_has_its_own() -> None:
         ((5, -1, 1), "-1 of 5 samples"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(given: tuple[int, int, int], message: str) -> None:
+def test_numbers_that_do_not_fit_are_refused(counts: tuple[int, int, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        pass_at_k(*given)
+        pass_at_k(*counts)
 
 
 def test_an_exact_match_is_one_in_all_tokens() -> None:

@@ -47,7 +47,7 @@ class Recorder(Launcher):
         self.stand = [replace(job, state="gone") if job.id in ids else job for job in self.stand]
 
 
-class Beside(Recorder):
+class LocalRecorder(Recorder):
     """The same on this machine, with agents that end with the program."""
 
     name: ClassVar[str] = "beside"
@@ -56,20 +56,20 @@ class Beside(Recorder):
 
 
 @pytest.fixture
-def far() -> Recorder:
+def far_launcher() -> Recorder:
     """A launcher whose agents run elsewhere and outlive the program."""
     return Recorder({})
 
 
 @pytest.fixture
-def beside() -> Beside:
+def local_launcher() -> LocalRecorder:
     """A launcher whose agents run on this machine."""
-    return Beside({})
+    return LocalRecorder({})
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """An empty store, in the folder in which the test works."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("sqlite:///tempopt.db", create=True) as opened:
-        yield opened
+    with Store.open("sqlite:///tempopt.db", create=True) as store:
+        yield store

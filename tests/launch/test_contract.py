@@ -56,15 +56,15 @@ KILLED = "test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("wrong", "found_by", "said"),
+    ("mistake", "found_by", "message"),
     [("DropsOne", CORES, "to begin"), ("NeverAgain", KILLED, "killed by SIGKILL")],
 )
-def test_a_launcher_that_is_wrong_fails(wrong: str, found_by: str, said: str, tmp_path: Path) -> None:
+def test_a_launcher_that_is_wrong_fails(mistake: str, found_by: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "test_wrong.py"
-    file.write_text(WRONG.replace("WRONG", wrong), encoding="utf-8")
-    # in a folder without this repository's settings, as somebody has it who has the wheel alone
+    file.write_text(WRONG.replace("WRONG", mistake), encoding="utf-8")
+    # in a folder without this repository's settings, as with the wheel alone
     words = ["-q", "-p", "no:cacheprovider", f"{file.name}::TestWrong::{found_by}"]
     command = [sys.executable, "-m", "pytest", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert "1 failed" in done.stdout and said in done.stdout
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == pytest.ExitCode.TESTS_FAILED, process.stdout + process.stderr
+    assert "1 failed" in process.stdout and message in process.stdout

@@ -42,12 +42,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_name_is_one_of_ours_and_an_import_path_ones_own() -> None:
     assert isinstance(make_launcher("local", {}), LocalLauncher)
-    mine = make_launcher("launchers_of_mine:Mine", {"where": "there"})
-    assert (type(mine).__name__, mine.options) == ("Mine", {"where": "there"})
+    launcher = make_launcher("launchers_of_mine:Mine", {"where": "there"})
+    assert (type(launcher).__name__, launcher.options) == ("Mine", {"where": "there"})
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("name", "message"),
     [
         ("slrum", 'Unknown launcher "slrum". Did you mean "slurm"? Known: local, ray, slurm.'),
         ("launchers_of_mine.Mine", "For one of your own give package.module:Class."),
@@ -57,10 +57,10 @@ def test_a_name_is_one_of_ours_and_an_import_path_ones_own() -> None:
         ("launchers_of_mine:Half", "cannot be made: Can't instantiate abstract class Half"),
     ],
 )
-def test_what_is_no_launcher_is_told_with_what_there_is(given: str, message: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        make_launcher(given, {})
-    assert message in str(refused.value)
+def test_what_is_no_launcher_is_told_with_what_there_is(name: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        make_launcher(name, {})
+    assert message in str(error.value)
 
 
 def test_a_module_that_does_not_import_is_told_with_its_own_error_and_line(folder: Path) -> None:
@@ -80,12 +80,14 @@ def test_an_engine_that_is_not_installed_is_named_with_the_extra(
 ) -> None:
     # None in its place makes the import fail as if it were not there
     monkeypatch.setitem(sys.modules, engine, None)
-    for module in [each for each in sys.modules if each.startswith(f"tempopt.launch.{name}")]:
+    for module in [
+        module_name for module_name in sys.modules if module_name.startswith(f"tempopt.launch.{name}")
+    ]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error:
         make_launcher(name, {})
-    assert f"needs the package {engine}" in str(refused.value)
-    assert f"pip install 'tempopt[{name}]'" in str(refused.value)
+    assert f"needs the package {engine}" in str(error.value)
+    assert f"pip install 'tempopt[{name}]'" in str(error.value)
 
 
 def test_no_engine_is_loaded_for_another_launcher() -> None:
@@ -94,5 +96,5 @@ def test_no_engine_is_loaded_for_another_launcher() -> None:
         "make_launcher('local', {})\n"
         "print([n for n in ('ray', 'submitit', 'torch', 'lightning') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"

@@ -13,7 +13,7 @@ from tempopt.launch.launcher import Job
 from tempopt.launch.launching import PROGRAM, Launch
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tests.launch.conftest import Beside, Recorder
+from tests.launch.conftest import LocalRecorder, Recorder
 from tests.servers import find_or_start
 
 
@@ -27,7 +27,7 @@ def _spec(**study: Any) -> StudySpec:
     return StudySpec.parse(data, source="the test")
 
 
-class Noted(Unobserved):
+class NoteObserver(Unobserved):
     """Keeps the notes."""
 
     def __init__(self) -> None:
@@ -41,42 +41,43 @@ def _launch(launcher: Recorder, store: Store, spec: StudySpec, workers: Any = No
     return Launch(launcher, launcher.name, store, spec, workers=workers, program=PROGRAM)
 
 
-def test_sqlite_is_refused_for_agents_on_other_machines(far: Recorder, store: Store) -> None:
+def test_sqlite_is_refused_for_agents_on_other_machines(far_launcher: Recorder, store: Store) -> None:
     with pytest.raises(UsageError, match=r"recorder starts agents on other machines.*--storage postgresql"):
-        _launch(far, store, _spec())
-    assert far.tasks == []
+        _launch(far_launcher, store, _spec())
+    assert far_launcher.tasks == []
 
 
 @pytest.mark.parametrize(
-    ("given", "parallel", "workers"), [(None, 8, 3), ("auto", 8, 3), ("auto", 2, 2), (4, 4, 4), (1, 8, 1)]
+    ("workers_setting", "parallel", "workers"),
+    [(None, 8, 3), ("auto", 8, 3), ("auto", 2, 2), (4, 4, 4), (1, 8, 1)],
 )
 def test_auto_fills_what_there_is_room_for_as_far_as_the_study_allows(
-    given: Any, parallel: int, workers: int, beside: Beside, store: Store
+    workers_setting: Any, parallel: int, workers: int, local_launcher: LocalRecorder, store: Store
 ) -> None:
-    launch = _launch(beside, store, _spec(parallel=parallel), given)
+    launch = _launch(local_launcher, store, _spec(parallel=parallel), workers_setting)
     notes = launch.start(None, _spec(parallel=parallel), checkpoints_at=None)
-    assert launch.workers == sum(task.workers for task in beside.tasks) == workers
+    assert launch.workers == sum(task.workers for task in local_launcher.tasks) == workers
     assert any("room for 3 at a time" in note for note in notes) == (workers > 3)
 
 
 def test_more_workers_than_the_study_allows_and_trials_that_fit_nowhere_are_refused(
-    beside: Beside, store: Store
+    local_launcher: LocalRecorder, store: Store
 ) -> None:
     with pytest.raises(UsageError, match=r"study\.parallel allows 1 to 2"):
-        _launch(beside, store, _spec(parallel=2), 3)
-    beside.places = 0
+        _launch(local_launcher, store, _spec(parallel=2), 3)
+    local_launcher.places = 0
     with pytest.raises(UsageError, match="no room for one"):
-        _launch(beside, store, _spec())
+        _launch(local_launcher, store, _spec())
 
 
 def test_agents_are_told_where_everything_is_by_paths_that_hold_everywhere(
-    beside: Beside, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_launcher: LocalRecorder, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "modules:/elsewhere")
     spec = _spec()
-    launch = _launch(beside, store, spec, 1)
+    launch = _launch(local_launcher, store, spec, 1)
     launch.start(None, spec, checkpoints_at="runs", overrides=["data.root=/data"])
-    (task,) = beside.tasks
+    (task,) = local_launcher.tasks
     assert task.storage == f"sqlite:///{tmp_path}/tempopt.db"
     assert task.options == ("--checkpoints", f"{tmp_path}/runs", "--set", "data.root=/data")
     assert task.environment == {"PYTHONPATH": f"{tmp_path}/modules:/elsewhere"}
@@ -84,16 +85,18 @@ def test_agents_are_told_where_everything_is_by_paths_that_hold_everywhere(
     assert StudySpec.from_json(task.spec or {}).identity() == spec.identity()
 
 
-def test_a_study_that_was_paused_goes_on_once_it_is_launched(beside: Beside, store: Store) -> None:
+def test_a_study_that_was_paused_goes_on_once_it_is_launched(
+    local_launcher: LocalRecorder, store: Store
+) -> None:
     study = store.create_study("pairs", _spec().to_json(), _spec().identity())
     store.set_state(study.id, "paused")
-    _launch(beside, store, _spec(), 1).start(study, None, checkpoints_at=None)
+    _launch(local_launcher, store, _spec(), 1).start(study, None, checkpoints_at=None)
     assert store.load_study("pairs").state == "running"
-    assert beside.tasks[0].spec is None
+    assert local_launcher.tasks[0].spec is None
 
 
-def _watched(launcher: Recorder, store: Store, *jobs: Job) -> list[str]:
-    observer = Noted()
+def _watch_jobs(launcher: Recorder, store: Store, *jobs: Job) -> list[str]:
+    observer = NoteObserver()
     launch = _launch(launcher, store, _spec(), len(jobs))
     launch.start(None, _spec(), checkpoints_at=None)
     launcher.stand = list(jobs)
@@ -106,34 +109,36 @@ def _job(number: int, state: Any, message: str = "", code: int | None = None) ->
 
 
 def test_a_spec_that_an_agent_cannot_carry_out_is_told_once_and_the_others_are_taken_back(
-    beside: Beside, store: Store
+    local_launcher: LocalRecorder, store: Store
 ) -> None:
-    said = "a warning\ntempopt: error: model: there is no such class\nGive another."
-    with pytest.raises(UsageError) as refused:
-        _watched(beside, store, _job(0, "failed", said, 2), _job(1, "waiting"))
-    assert str(refused.value) == "model: there is no such class\nGive another."
-    assert beside.cancelled == ["7_0", "7_1"]
+    job_message = "a warning\ntempopt: error: model: there is no such class\nGive another."
+    with pytest.raises(UsageError) as error:
+        _watch_jobs(local_launcher, store, _job(0, "failed", job_message, 2), _job(1, "waiting"))
+    assert str(error.value) == "model: there is no such class\nGive another."
+    assert local_launcher.cancelled == ["7_0", "7_1"]
 
 
-def test_when_every_agent_has_failed_each_reason_is_told_once(beside: Beside, store: Store) -> None:
+def test_when_every_agent_has_failed_each_reason_is_told_once(
+    local_launcher: LocalRecorder, store: Store
+) -> None:
     jobs = [_job(0, "failed", "killed", -9), _job(1, "failed", "killed", -9), _job(2, "failed", "no disk", 1)]
-    with pytest.raises(StudyFailed) as failed:
-        _watched(beside, store, *jobs)
-    assert str(failed.value) == "killed\nno disk"
+    with pytest.raises(StudyFailed) as error:
+        _watch_jobs(local_launcher, store, *jobs)
+    assert str(error.value) == "killed\nno disk"
 
 
 def test_when_every_agent_has_left_and_the_study_is_not_done_that_is_told(
-    beside: Beside, store: Store
+    local_launcher: LocalRecorder, store: Store
 ) -> None:
     with pytest.raises(StudyFailed, match="Every agent has left.*tempopt resume pairs"):
-        _watched(beside, store, _job(0, "done", code=130), _job(1, "gone"))
+        _watch_jobs(local_launcher, store, _job(0, "done", code=130), _job(1, "gone"))
 
 
-def test_what_agents_wait_for_is_told_once(beside: Beside, store: Store) -> None:
-    launch = _launch(beside, store, _spec(), 2)
+def test_what_agents_wait_for_is_told_once(local_launcher: LocalRecorder, store: Store) -> None:
+    launch = _launch(local_launcher, store, _spec(), 2)
     launch.start(None, _spec(), checkpoints_at=None)
-    beside.stand = [_job(0, "waiting", "no room"), _job(1, "waiting", "no room")]
-    observer = Noted()
+    local_launcher.stand = [_job(0, "waiting", "no room"), _job(1, "waiting", "no room")]
+    observer = NoteObserver()
     with pytest.raises(TimeoutError):
         # it looks more than once
         launch.watch(observer, timeout=1.5)
@@ -141,15 +146,15 @@ def test_what_agents_wait_for_is_told_once(beside: Beside, store: Store) -> None
 
 
 def test_a_study_that_is_paused_ends_the_watching_and_takes_back_what_waits(
-    beside: Beside, store: Store
+    local_launcher: LocalRecorder, store: Store
 ) -> None:
     study = store.create_study("pairs", _spec().to_json(), _spec().identity())
-    launch = _launch(beside, store, _spec(), 2)
+    launch = _launch(local_launcher, store, _spec(), 2)
     launch.start(study, None, checkpoints_at=None)
-    beside.stand = [_job(0, "running"), _job(1, "waiting")]
+    local_launcher.stand = [_job(0, "running"), _job(1, "waiting")]
     store.set_state(study.id, "paused")
-    assert launch.watch(Noted()).state == "paused"
-    assert beside.cancelled == ["7_1"]
+    assert launch.watch(NoteObserver()).state == "paused"
+    assert local_launcher.cancelled == ["7_1"]
 
 
 @pytest.mark.service
@@ -158,11 +163,11 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
     if server is None:
         pytest.skip(why_not)
     name = "tempopt_launching"
-    far = Recorder({"partition": "gpu"})
+    launcher = Recorder({"partition": "gpu"})
     url = server.create_database(name)
     try:
         with Store.open(url, create=True) as store:
-            launch = Launch(far, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
+            launch = Launch(launcher, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
             notes = launch.start(None, _spec(), checkpoints_at=None)
             assert any("a folder that all machines share" in note for note in notes)
             rows = store.jobs("pairs")
@@ -171,9 +176,9 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
             ]
             study = store.create_study("pairs", _spec().to_json(), _spec().identity())
             store.set_state(study.id, "done")
-            far.stand = [_job(0, "done", code=0), _job(1, "waiting")]
-            assert launch.watch(Noted()).state == "done"
+            launcher.stand = [_job(0, "done", code=0), _job(1, "waiting")]
+            assert launch.watch(NoteObserver()).state == "done"
             assert store.jobs("pairs") == []
-            assert "7_1" in far.cancelled
+            assert "7_1" in launcher.cancelled
     finally:
         server.drop_database(name)

@@ -33,7 +33,7 @@ class TestLocal(LauncherTests):
 
 
 @pytest.fixture
-def stillborn(tmp_path: Path) -> Task:
+def missing_task(tmp_path: Path) -> Task:
     """A task whose study there is not."""
     return Task(
         program=PROGRAM, study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path)
@@ -44,9 +44,9 @@ def test_one_agent_has_all_workers() -> None:
     assert LocalLauncher({}).split(Need(gpus=0.25), 6) == [6]
 
 
-def test_what_agents_print_is_kept_where_one_says_so(tmp_path: Path, stillborn: Task) -> None:
+def test_what_agents_print_is_kept_where_one_says_so(tmp_path: Path, missing_task: Task) -> None:
     launcher = LocalLauncher({"logs": str(tmp_path / "logs")})
-    (id,) = launcher.start([stillborn])
+    (id,) = launcher.start([missing_task])
     while launcher.jobs([id])[0].state == "running":
         time.sleep(0.05)
     (job,) = launcher.jobs([id])
@@ -65,9 +65,9 @@ def test_agents_of_another_program_are_not_known() -> None:
     assert LocalLauncher({}).jobs(["1-1"]) == [Job(id="1-1", state="gone")]
 
 
-def test_an_agent_that_is_told_to_leave_before_it_listens_has_left_in_good_order(stillborn: Task) -> None:
+def test_an_agent_that_is_told_to_leave_before_it_listens_has_left_in_good_order(missing_task: Task) -> None:
     launcher = LocalLauncher({})
-    ids = launcher.start([stillborn])
+    ids = launcher.start([missing_task])
     launcher.cancel(ids)
     # it had come as far as its own error, or not
     assert launcher.jobs(ids)[0].code in (2, 130)
@@ -75,9 +75,9 @@ def test_an_agent_that_is_told_to_leave_before_it_listens_has_left_in_good_order
 
 @pytest.mark.service  # the driver of PostgreSQL, though no server
 def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"postgresql://me:{WRITTEN}@127.0.0.1:{taken.getsockname()[1]}/studies"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"postgresql://me:{WRITTEN}@127.0.0.1:{listener.getsockname()[1]}/studies"
         launcher = LocalLauncher({"logs": str(tmp_path)})
         (id,) = launcher.start([Task(program=PROGRAM, study="pairs", storage=url, folder=str(tmp_path))])
         log, words = tmp_path / f"agent-{id}.log", b""

@@ -38,15 +38,15 @@ _PASSWORD = "geheim4711"
 _WATCHED = PROGRAM[-1].encode()
 _KEEPER = b"ray::Keeper"
 
-undisturbed = cluster_fixtures.undisturbed
+undisturbed = cluster_fixtures.undisturbed_record
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes, the same for all tests here; who removes one adds another."""
-    with ray_cluster.running() as made:
-        first = make_launcher("ray", {"address": made.address})  # others share its connection
-        yield made
+    with ray_cluster.run_cluster() as running_cluster:
+        first = make_launcher("ray", {"address": running_cluster.address})  # others share its connection
+        yield running_cluster
         first.close()
 
 
@@ -56,15 +56,15 @@ def launcher(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
     from tempopt.launch import ray
 
     monkeypatch.setattr(ray, "_LINGER", 15.0)
-    made = ray.RayLauncher({"address": cluster.address})
-    yield made
-    made.cancel(made._started)
-    made.close()
+    launcher = ray.RayLauncher({"address": cluster.address})
+    yield launcher
+    launcher.cancel(launcher._started)
+    launcher.close()
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A database that every process reaches; its password is asked for by nobody."""
+    """A database that every process reaches; its password is not asked for."""
     server, why_not = find_or_start("postgresql")
     if server is None:
         pytest.skip(why_not)
@@ -75,14 +75,14 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def task(tmp_path: Path, url: str) -> Task:
-    """An agent that fills a node, of a study that is slow until somebody speeds it up."""
+    """An agent that fills a node, of a study that is slow until a test speeds it up."""
     _set_pace(tmp_path, 0.3)
     environment = {name: studies.environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
     return Task(
         program=PROGRAM,
         study=studies.NAME,
         storage=url,
-        spec=studies.stored(studies.spec(TICKETS, lease=5)),
+        spec=studies.stored_spec(studies.spec(TICKETS, lease=5)),
         options=("--checkpoints", str(tmp_path / "runs")),
         cpus=CPUS,
         folder=str(tmp_path),
@@ -108,40 +108,40 @@ def _set_pace(folder: Path, seconds: float) -> None:
 
 
 def _at_work(url: str) -> set[str | None]:
-    return {row.agent for row in studies.seen(url) if row.state == "running" and row.checkpoints}
+    return {row.agent for row in studies.read_tickets(url) if row.state == "running" and row.checkpoints}
 
 
 def _states(launcher: RayLauncher, ids: list[str]) -> list[str]:
     return [job.state for job in launcher.jobs(ids)]
 
 
-def _ended(launcher: RayLauncher, ids: list[str]) -> list[Job]:
+def _wait_for_jobs(launcher: RayLauncher, ids: list[str]) -> list[Job]:
     wait_until(lambda: set(_states(launcher, ids)) <= {"done", "failed"}, "the end of agents")
     return launcher.jobs(ids)
 
 
-def _there(pids: list[int]) -> list[int]:
+def _alive_pids(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
 
 
-def _running(node: Any, program: bytes) -> list[int]:
+def _pids_of(node: Any, program: bytes) -> list[int]:
     """Return the processes of a node that run a program."""
-    found = []
+    pids = []
     for pid in descendants(ray_cluster.raylet(node)):
         with contextlib.suppress(OSError):
             if program in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _workers(node: Any) -> list[int]:
     return worker_pids(ray_cluster.raylet(node))
 
 
-def _shell(home: Path, **more: str) -> dict[str, str]:
-    """Return the environment of somebody's shell, in which this program's connection has set nothing."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    return {**own, "HOME": str(home), **more}
+def _shell(home: Path, **extra_vars: str) -> dict[str, str]:
+    """Return the environment of a user's shell, in which this program's connection has set nothing."""
+    env_vars = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    return {**env_vars, "HOME": str(home), **extra_vars}
 
 
 def _script(cluster: RayCluster, code: str, *words: str) -> list[str]:
@@ -155,28 +155,31 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     task: Task,
     url: str,
     tmp_path: Path,
-    undisturbed: Callable[[int], studies.Record],
+    undisturbed_run: Callable[[int], studies.Record],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tempopt.launch import ray
 
-    other = ray.NodeAffinitySchedulingStrategy(cluster.other.node_id, soft=True)
-    monkeypatch.setattr(ray, "_place_of_keepers", lambda: other)
+    strategy = ray.NodeAffinitySchedulingStrategy(cluster.other.node_id, soft=True)
+    monkeypatch.setattr(ray, "_place_of_keepers", lambda: strategy)
     ids = launcher.start([task, task])
     wait_until(lambda: len(_at_work(url)) == 2, "both agents at work")
     assert _states(launcher, ids) == ["running", "running"]
     for keeper_too in (True, False):
-        assert bool(_running(cluster.other, _KEEPER)) is keeper_too
+        assert bool(_pids_of(cluster.other, _KEEPER)) is keeper_too
         # nothing is to end before the next node is lost
         _set_pace(tmp_path, 3.0)
-        lost = cluster.remove(cluster.other)
-        wait_until(lambda there=lost: not _there(there), "the end of all that ran on the lost node")  # type: ignore[misc]
+        pids = cluster.remove(cluster.other)
+        wait_until(
+            lambda pids_of_node=pids: not _alive_pids(pids_of_node),
+            "the end of all that ran on the lost node",
+        )  # type: ignore[misc]
         wait_until(lambda: "waiting" in _states(launcher, ids), "the news that an agent is lost")
         cluster.other = cluster.add()
         wait_until(lambda: bool(_workers(cluster.other)), "an agent on the node that is new")
     _set_pace(tmp_path, 0.0)
-    assert [job.state for job in _ended(launcher, ids)] == ["done", "done"]
-    assert not studies.read(url, TICKETS).differences(undisturbed(TICKETS))
+    assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done", "done"]
+    assert not studies.read(url, TICKETS).differences(undisturbed_run(TICKETS))
 
 
 _DRIVER = """
@@ -196,15 +199,17 @@ def test_a_study_goes_on_when_whoever_launched_it_is_killed(
     import json
 
     _set_pace(tmp_path, 1.0)
-    few = replace(task, spec=studies.stored(studies.spec(1, steps=8)))
-    said = json.dumps({name: getattr(few, name) for name in Task.__slots__})
-    with subprocess.Popen(_script(cluster, _DRIVER, said), stdout=subprocess.PIPE) as driver:
+    short_task = replace(task, spec=studies.stored_spec(studies.spec(1, steps=8)))
+    task_data = json.dumps({name: getattr(short_task, name) for name in Task.__slots__})
+    with subprocess.Popen(_script(cluster, _DRIVER, task_data), stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None
         ids = json.loads(driver.stdout.readline())
-        wait_until(lambda: any(row.state == "running" for row in studies.seen(url)), "an agent at work")
+        wait_until(
+            lambda: any(row.state == "running" for row in studies.read_tickets(url)), "an agent at work"
+        )
         driver.send_signal(signal.SIGKILL)
     _set_pace(tmp_path, 0.0)
-    assert [job.state for job in _ended(launcher, ids)] == ["done"]
+    assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done"]
     assert studies.state(url) == "done"
 
 
@@ -213,54 +218,55 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
 ) -> None:
     from tempopt.launch.ray import ray
 
-    def running(program: bytes) -> list[int]:
-        return [pid for node in (cluster.head, cluster.other) for pid in _running(node, program)]
+    def program_pids(program: bytes) -> list[int]:
+        return [pid for node in (cluster.head, cluster.other) for pid in _pids_of(node, program)]
 
     need = Need(gpus=0.5)
-    (both,) = tasks(task, need, launcher.split(need, 2))
-    before = ray.available_resources()["GPU"]
-    ids = launcher.start([both])
+    (joint_task,) = tasks(task, need, launcher.split(need, 2))
+    num_gpus = ray.available_resources()["GPU"]
+    ids = launcher.start([joint_task])
     wait_until(
-        lambda: sum(row.state == "running" for row in studies.seen(url)) == 2, "two trials side by side"
+        lambda: sum(row.state == "running" for row in studies.read_tickets(url)) == 2,
+        "two trials side by side",
     )
-    assert before - ray.available_resources()["GPU"] == 1.0
+    assert num_gpus - ray.available_resources()["GPU"] == 1.0
     workers = [*_workers(cluster.head), *_workers(cluster.other)]
-    agents = running(_WATCHED)
+    agents = program_pids(_WATCHED)
     assert len(workers) == 2
     assert [ray_cluster.variable(pid, "CUDA_VISIBLE_DEVICES") in ("0", "1") for pid in agents] == [True]
     assert strike(ray_cluster.parent(agents[0]), signal.SIGKILL)
-    wait_until(lambda: not _there([*agents, *workers]), "the end of an agent without a worker")
-    wait_until(lambda: bool(running(_WATCHED)), "the next agent")
+    wait_until(lambda: not _alive_pids([*agents, *workers]), "the end of an agent without a worker")
+    wait_until(lambda: bool(program_pids(_WATCHED)), "the next agent")
     launcher.cancel(ids)
     assert _states(launcher, ids) == ["done"]
-    assert not running(_WATCHED)
-    wait_until(lambda: ray.available_resources()["GPU"] == before, "the card to be free again")
+    assert not program_pids(_WATCHED)
+    wait_until(lambda: ray.available_resources()["GPU"] == num_gpus, "the card to be free again")
 
 
 def test_a_killed_keeper_starts_nothing_again_that_had_ended_and_no_password_is_written_down(
     cluster: RayCluster, launcher: RayLauncher, task: Task
 ) -> None:
-    nowhere = replace(task, spec=None, study="nowhere")
-    ids = launcher.start([nowhere, replace(task, cpus=CPUS + 1)])
+    unknown_task = replace(task, spec=None, study="nowhere")
+    ids = launcher.start([unknown_task, replace(task, cpus=CPUS + 1)])
     wait_until(lambda: _states(launcher, ids)[0] == "failed", "the end of the agent that has no study")
     launcher.cancel(ids[1:])
-    before = launcher.jobs(ids)
-    assert [(job.state, job.code) for job in before] == [("failed", 2), ("done", None)]
-    keepers = [pid for node in (cluster.head, cluster.other) for pid in _running(node, _KEEPER)]
+    jobs_before = launcher.jobs(ids)
+    assert [(job.state, job.code) for job in jobs_before] == [("failed", 2), ("done", None)]
+    keepers = [pid for node in (cluster.head, cluster.other) for pid in _pids_of(node, _KEEPER)]
     assert keepers and [strike(pid, signal.SIGKILL) for pid in keepers]
-    wait_until(lambda: not _there(keepers), "the end of the keeper")
-    seen: list[list[Job]] = []
+    wait_until(lambda: not _alive_pids(keepers), "the end of the keeper")
+    job_lists: list[list[Job]] = []
 
     def is_back() -> bool:
-        seen.append(launcher.jobs(ids))
-        return not any("keeps it" in job.message for job in seen[-1])
+        job_lists.append(launcher.jobs(ids))
+        return not any("keeps it" in job.message for job in job_lists[-1])
 
     wait_until(is_back, "the keeper")
-    assert seen[-1] == before
-    kept = [path for path in Path(os.environ["RAY_TMPDIR"], "ray").rglob("*") if path.is_file()]
-    written = [path.read_bytes() for path in kept if "logs" in path.parts]
-    assert any(b"Keeper" in text or b"launched" in text for text in written)
-    assert not [text for text in written if _PASSWORD.encode() in text]
+    assert job_lists[-1] == jobs_before
+    log_paths = [path for path in Path(os.environ["RAY_TMPDIR"], "ray").rglob("*") if path.is_file()]
+    log_texts = [path.read_bytes() for path in log_paths if "logs" in path.parts]
+    assert any(b"Keeper" in text or b"launched" in text for text in log_texts)
+    assert not [text for text in log_texts if _PASSWORD.encode() in text]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError("late")], ids=repr)
@@ -272,15 +278,15 @@ def test_agents_of_a_start_that_is_broken_off_are_not_left_on_the_cluster(
     def broken_off(*_: object, **__: object) -> None:
         raise error
 
-    with monkeypatch.context() as patched:
-        patched.setattr(ray, "get", broken_off)
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get", broken_off)
         with pytest.raises(type(error)):
             launcher.start([replace(task, study="broken", cpus=CPUS + 1)])
 
-    def named() -> list[str]:
-        return [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    def actor_names() -> list[str]:
+        return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 
-    wait_until(lambda: not any(name.startswith("broken-") for name in named()), "the end of the keeper")
+    wait_until(lambda: not any(name.startswith("broken-") for name in actor_names()), "the end of the keeper")
 
 
 def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
@@ -289,19 +295,19 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
     from tempopt.launch import ray
 
     monkeypatch.setattr(ray, "_PATIENCE", 1.5)
-    asked = []
+    requests = []
 
-    class Away:
+    class UnreachableActor:
         leave = property(lambda self: self)
 
         def remote(self, indices: list[int]) -> list[int]:
-            asked.append(indices)
+            requests.append(indices)
             raise ray.ActorUnavailableError("its node is slow", None)
 
-    monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: Away())
+    monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: UnreachableActor())
     with pytest.raises(UsageError, match="What keeps the agents chaos-1 on Ray does not answer"):
         launcher.cancel(["chaos-1:0"])
-    assert len(asked) > 1
+    assert len(requests) > 1
 
 
 def test_an_agent_without_cards_sees_none(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,8 +324,8 @@ def test_what_ray_says_of_python_paths_comes_after_what_the_task_says(
     from tempopt.launch.ray_keeper import _environment
 
     monkeypatch.setenv("PYTHONPATH", "sent")
-    said = _environment(replace(task, environment={"PYTHONPATH": "own"}))["PYTHONPATH"]
-    assert said == f"own{os.pathsep}sent"
+    python_path = _environment(replace(task, environment={"PYTHONPATH": "own"}))["PYTHONPATH"]
+    assert python_path == f"own{os.pathsep}sent"
 
 
 def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
@@ -358,7 +364,7 @@ def test_what_waits_is_cancelled_and_nothing_is_left_on_the_cluster(
     launcher.cancel(ids)
     wait_until(lambda: _states(launcher, ids) == ["gone"], "the end of the keeper")
     keeper = ids[0].partition(":")[0]
-    assert keeper not in {each["name"] for each in ray.ray.util.list_named_actors(all_namespaces=True)}
+    assert keeper not in {actor["name"] for actor in ray.ray.util.list_named_actors(all_namespaces=True)}
     launcher.cancel(ids)
 
 
@@ -373,9 +379,9 @@ import json, signal, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher
 
-before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 launcher = RayLauncher({"address": sys.argv[1], "working_dir": sys.argv[2]})
-assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 ids = launcher.start([Task(**json.loads(sys.argv[3]))])
 while (job := launcher.jobs(ids)[0]).state in ("waiting", "running"):
     time.sleep(0.1)
@@ -387,15 +393,15 @@ print(job.state, job.message)
 def test_modules_come_with_the_folder_that_is_sent(cluster: RayCluster, task: Task, tmp_path: Path) -> None:
     import json
 
-    sent = tmp_path / "sent"
-    sent.mkdir()
-    (sent / "only_here.py").write_text("raise RuntimeError('found where it was sent')\n")
+    sent_folder = tmp_path / "sent"
+    sent_folder.mkdir()
+    (sent_folder / "only_here.py").write_text("raise RuntimeError('found where it was sent')\n")
     spec = {**(task.spec or {}), "model": {"class_path": "only_here.Model"}}
-    said = {name: getattr(task, name) for name in Task.__slots__} | {"spec": spec}
-    command = _script(cluster, _SENDS, str(sent), json.dumps(said))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.startswith("failed") and "found where it was sent" in done.stdout, done.stderr
-    assert not done.stderr
+    task_data = {name: getattr(task, name) for name in Task.__slots__} | {"spec": spec}
+    command = _script(cluster, _SENDS, str(sent_folder), json.dumps(task_data))
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert process.stdout.startswith("failed") and "found where it was sent" in process.stdout, process.stderr
+    assert not process.stderr
 
 
 _ALONE = """
@@ -422,13 +428,13 @@ def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
 ) -> None:
     import json
 
-    said = {name: getattr(task, name) for name in Task.__slots__} | {"cpus": 1}
-    command = _script(cluster, _ALONE, json.dumps(said))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=_shell(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    # Ray makes one where nobody has said otherwise, for others to read
-    for made in tmp_path.glob(".ray/auth_token"):
-        assert made.stat().st_mode & 0o777 == 0o600
+    task_data = {name: getattr(task, name) for name in Task.__slots__} | {"cpus": 1}
+    command = _script(cluster, _ALONE, json.dumps(task_data))
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=_shell(tmp_path))
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+    # Ray makes one by default, for others to read
+    for token_path in tmp_path.glob(".ray/auth_token"):
+        assert token_path.stat().st_mode & 0o777 == 0o600
 
 
 _ASKED_FOR_NONE = """
@@ -458,23 +464,25 @@ def test_a_cluster_that_asks_for_no_token_is_shown_none_and_works(
     import json
 
     # plain Ray shows what it finds, and loses its actors
-    kept = tmp_path / "home" / ".ray" / "auth_token"
-    kept.parent.mkdir(parents=True)
+    token_path = tmp_path / "home" / ".ray" / "auth_token"
+    token_path.parent.mkdir(parents=True)
     if source != "by default":
-        kept.touch(mode=0o600)
-        kept.write_text("0123456789")
-    more = {"RAY_AUTH_MODE": "token"} if source == "mode" else {}
+        token_path.touch(mode=0o600)
+        token_path.write_text("0123456789")
+    extra_vars = {"RAY_AUTH_MODE": "token"} if source == "mode" else {}
     address = "auto" if source == "home" else cluster.address
-    said = {name: getattr(task, name) for name in Task.__slots__} | {"spec": None, "study": "nowhere"}
-    words = (json.dumps(said), str(kept) if source == "file" else source, address)
-    done = subprocess.run(
+    task_data = {name: getattr(task, name) for name in Task.__slots__} | {"spec": None, "study": "nowhere"}
+    words = (json.dumps(task_data), str(token_path) if source == "file" else source, address)
+    process = subprocess.run(
         _script(cluster, _ASKED_FOR_NONE, *words),
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env=_shell(tmp_path / "home", **more),
+        env=_shell(tmp_path / "home", **extra_vars),
     )
-    assert done.stdout.startswith("failed") and "holds no tempopt studies" in done.stdout, done.stderr
+    assert process.stdout.startswith("failed") and "holds no tempopt studies" in process.stdout, (
+        process.stderr
+    )
 
 
 def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher) -> None:

@@ -44,7 +44,7 @@ class Cluster:
 
 
 @pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def connect_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Returns what connects to a cluster with given outcomes."""
     from tempopt.launch import ray_connection
 
@@ -54,90 +54,97 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(ray_connection.ray, "is_initialized", lambda: False)
 
     def connect(*outcomes: BaseException | None) -> tuple[Cluster, Any]:
-        made = Cluster(list(outcomes))
-        monkeypatch.setattr(ray_connection.ray, "init", made.init)
-        monkeypatch.setattr(ray_connection.ray, "shutdown", made.shutdown)
+        fake_cluster = Cluster(list(outcomes))
+        monkeypatch.setattr(ray_connection.ray, "init", fake_cluster.init)
+        monkeypatch.setattr(ray_connection.ray, "shutdown", fake_cluster.shutdown)
         connection = ray_connection.Connection()
-        return made, lambda: connection.take("ray://head:10001", None, None)
+        return fake_cluster, lambda: connection.take("ray://head:10001", None, None)
 
     yield connect
 
 
 @pytest.mark.parametrize("failures", [1, 2, 4])
 def test_a_connection_that_failed_for_a_passing_reason_is_tried_again(
-    connected: Any, capsys: pytest.CaptureFixture[str], failures: int
+    connect_to: Any, capsys: pytest.CaptureFixture[str], failures: int
 ) -> None:
-    cluster, take = connected(*[ConnectionAbortedError(_ENDED)] * failures, None)
+    cluster, take = connect_to(*[ConnectionAbortedError(_ENDED)] * failures, None)
     take()
     assert (cluster.tries, cluster.shut) == (failures + 1, failures)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == failures
-    assert said[0] == "tempopt: Ray at ray://head:10001 has not taken the connection; trying again (2 of 5)"
+    stderr_lines = capsys.readouterr().err.splitlines()
+    assert len(stderr_lines) == failures
+    assert (
+        stderr_lines[0]
+        == "tempopt: Ray at ray://head:10001 has not taken the connection; trying again (2 of 5)"
+    )
 
 
 def test_a_connection_that_never_comes_about_is_given_up_with_the_cause_and_the_remedy(
-    connected: Any,
+    connect_to: Any,
 ) -> None:
-    cluster, take = connected(ConnectionAbortedError(_ENDED))
+    cluster, take = connect_to(ConnectionAbortedError(_ENDED))
     with pytest.raises(
         UsageError, match="address=ray://head:10001: tried 5 times: .*client server failed"
-    ) as told:
+    ) as error:
         take()
     assert (cluster.tries, cluster.shut) == (5, 5)
-    assert "GRPC_ENABLE_FORK_SUPPORT=0" in str(told.value)
+    assert "GRPC_ENABLE_FORK_SUPPORT=0" in str(error.value)
 
 
-def test_what_would_fail_again_is_tried_once(connected: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster, take = connected(RuntimeError("Version mismatch: the cluster has Ray 2.52."))
+def test_what_would_fail_again_is_tried_once(connect_to: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, take = connect_to(RuntimeError("Version mismatch: the cluster has Ray 2.52."))
     with pytest.raises(UsageError, match=r"Version mismatch: the cluster has Ray 2.52. Give HOST:PORT"):
         take()
     assert (cluster.tries, cluster.shut, capsys.readouterr().err) == (1, 1, "")
 
 
-def test_an_exception_without_a_message_is_named(connected: Any) -> None:
-    _, take = connected(AssertionError())
+def test_an_exception_without_a_message_is_named(connect_to: Any) -> None:
+    _, take = connect_to(AssertionError())
     with pytest.raises(
         UsageError, match="address=ray://head:10001: AssertionError without a message, raised in init"
     ):
         take()
 
 
-def test_ctrl_c_is_not_tried_again_and_leaves_no_half_of_a_connection(connected: Any) -> None:
-    cluster, take = connected(KeyboardInterrupt())
+def test_ctrl_c_is_not_tried_again_and_leaves_no_half_of_a_connection(connect_to: Any) -> None:
+    cluster, take = connect_to(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         take()
     assert (cluster.tries, cluster.shut) == (1, 1)
 
 
 @contextlib.contextmanager
-def _servers_killed(most: int) -> Iterator[list[int]]:
+def _servers_killed(max_kills: int) -> Iterator[list[int]]:
     """Kill the first processes, ``most`` of them, that a head node starts for programs that connect."""
-    killed: list[int] = []
-    over = threading.Event()
+    killed_pids: list[int] = []
+    finish = threading.Event()
 
     def watch() -> None:
-        while not over.is_set() and len(killed) < most:
-            for place in Path("/proc").glob("[0-9]*"):
+        while not finish.is_set() and len(killed_pids) < max_kills:
+            for process_folder in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
-                    is_one = b"--mode=specific-server" in (place / "cmdline").read_bytes()
-                    if is_one and int(place.name) not in killed and strike(int(place.name), signal.SIGKILL):
-                        killed.append(int(place.name))
+                    is_one = b"--mode=specific-server" in (process_folder / "cmdline").read_bytes()
+                    if (
+                        is_one
+                        and int(process_folder.name) not in killed_pids
+                        and strike(int(process_folder.name), signal.SIGKILL)
+                    ):
+                        killed_pids.append(int(process_folder.name))
             time.sleep(0.001)
 
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        yield killed
+        yield killed_pids
     finally:
-        over.set()
+        finish.set()
         watching.join()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes that serve ray://."""
-    with ray_cluster.running(with_clients=True) as made:
-        yield made
+    with ray_cluster.run_cluster(with_clients=True) as running_cluster:
+        yield running_cluster
 
 
 @pytest.mark.long
@@ -146,19 +153,19 @@ def test_a_client_server_that_dies_is_another_the_next_time(
 ) -> None:
     from tempopt.launch import ray_connection
 
-    with monkeypatch.context() as patched, _servers_killed(10) as killed:
-        patched.setattr(ray_connection, "_TRIES", 1)
+    with monkeypatch.context() as patch, _servers_killed(10) as killed_pids:
+        patch.setattr(ray_connection, "_TRIES", 1)
         with pytest.raises(UsageError, match="tried once: .*GRPC_ENABLE_FORK_SUPPORT=0"):
             make_launcher("ray", {"address": cluster.client_address})
-    assert killed
+    assert killed_pids
     # what failed is not in the way of another kind of connection
     for address in (cluster.address, "auto"):
         launcher = make_launcher("ray", {"address": address})
         assert launcher.has_gpus()
         launcher.close()
-    with _servers_killed(1) as killed:
+    with _servers_killed(1) as killed_pids:
         launcher = make_launcher("ray", {"address": cluster.client_address})
-    assert len(killed) == 1 and launcher.has_gpus()
+    assert len(killed_pids) == 1 and launcher.has_gpus()
     launcher.close()
     assert "trying again (2 of 5)" in capfd.readouterr().err
     assert "RAY_ADDRESS" not in os.environ

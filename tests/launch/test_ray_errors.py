@@ -16,7 +16,7 @@ _SLOW = "RuntimeError: Proxy failed to Connect to backend! Check `ray_client_ser
 _TWICE = "Call to `ray.init()` on the server failed with: Perhaps you called ray.init twice by accident?"
 
 
-def _raised(error: Exception) -> Exception:
+def _raise_and_catch(error: Exception) -> Exception:
     try:
         raise error
     except type(error) as caught:
@@ -25,11 +25,11 @@ def _raised(error: Exception) -> Exception:
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError(""), ValueError("  \n")], ids=repr)
 def test_an_exception_without_a_message_is_named_with_its_place(error: Exception) -> None:
-    said = shortly(_raised(error))
-    assert said.startswith(
+    message = shortly(_raise_and_catch(error))
+    assert message.startswith(
         f"{type(error).__name__} without a message, raised in _raised (test_ray_errors.py, "
     )
-    assert "error inside of Ray. Try again; " in said and "/tmp/ray/session_latest/logs" in said
+    assert "error inside of Ray. Try again; " in message and "/tmp/ray/session_latest/logs" in message
 
 
 def test_an_exception_that_was_never_raised_has_no_place() -> None:
@@ -38,12 +38,12 @@ def test_an_exception_that_was_never_raised_has_no_place() -> None:
 
 def test_a_message_is_one_line_and_a_long_one_keeps_its_ends() -> None:
     assert shortly(RuntimeError("two\n  lines ")) == "two lines"
-    said = shortly("a" * 500 + " " + "z" * 500)
-    assert len(said) < 650 and said.startswith("a" * 200) and said.endswith("z" * 400)
+    message = shortly("a" * 500 + " " + "z" * 500)
+    assert len(message) < 650 and message.startswith("a" * 200) and message.endswith("z" * 400)
 
 
 @pytest.mark.parametrize(
-    ("said", "advice"),
+    ("message", "advice"),
     [
         (_ENDED, "ray start --head with GRPC_ENABLE_FORK_SUPPORT=0"),
         (_SLOW, "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S=120"),
@@ -56,9 +56,9 @@ def test_a_message_is_one_line_and_a_long_one_keeps_its_ends() -> None:
         ),
     ],
 )
-def test_what_another_try_may_not_meet_is_explained(said: str, advice: str) -> None:
-    known = passing(ConnectionAbortedError(said))
-    assert known is not None and advice in known.meaning
+def test_what_another_try_may_not_meet_is_explained(message: str, advice: str) -> None:
+    reason = passing(ConnectionAbortedError(message))
+    assert reason is not None and advice in reason.meaning
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ TOKEN = secrets.token_hex(32)
 _VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
 
 
-def _kept(path: Path, text: str) -> Path:
+def _write_token(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
     path.write_text(text)
@@ -41,14 +41,14 @@ def _kept(path: Path, text: str) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """Two nodes that ask for the token, as a file that an editor has ended with a new line gives it."""
-    token = _kept(tmp_path_factory.mktemp("nodes") / "token", f"{TOKEN}\n")
-    with ray_cluster.running(token_file=token, with_clients=True) as made:
-        yield made
+    token = _write_token(tmp_path_factory.mktemp("nodes") / "token", f"{TOKEN}\n")
+    with ray_cluster.run_cluster(token_file=token, with_clients=True) as running_cluster:
+        yield running_cluster
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder of somebody who has no token yet and whose shell says nothing of Ray."""
+    """The home folder of a user who has no token yet and whose shell says nothing of Ray."""
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -73,7 +73,7 @@ def task(tmp_path: Path, url: str) -> Task:
         program=PROGRAM,
         study=studies.NAME,
         storage=url,
-        spec=studies.stored(studies.spec(2, steps=8)),
+        spec=studies.stored_spec(studies.spec(2, steps=8)),
         options=("--checkpoints", str(tmp_path / "runs")),
         cpus=CPUS,
         folder=str(tmp_path),
@@ -81,8 +81,8 @@ def task(tmp_path: Path, url: str) -> Task:
     )
 
 
-def _address(cluster: RayCluster, way: str) -> str:
-    return {"auto": "auto", "host": cluster.address, "client": cluster.client_address}[way]
+def _address(cluster: RayCluster, address_kind: str) -> str:
+    return {"auto": "auto", "host": cluster.address, "client": cluster.client_address}[address_kind]
 
 
 def _states(launcher: Launcher, ids: list[str]) -> list[str]:
@@ -94,56 +94,65 @@ def _everything_in(url: str) -> str:
     tables = sqlalchemy.MetaData()
     tables.reflect(engine)
     with engine.connect() as connection:
-        found = [list(connection.execute(table.select())) for table in tables.tables.values()]
+        row_lists = [list(connection.execute(table.select())) for table in tables.tables.values()]
     engine.dispose()
-    assert any(found)
-    return repr(found)
+    assert any(row_lists)
+    return repr(row_lists)
 
 
 def _command_lines() -> bytes:
-    found = [Path(f"/proc/{pid}/cmdline") for pid in descendants(os.getpid())]
-    return b"".join(path.read_bytes() for path in found if path.exists())
+    command_files = [Path(f"/proc/{pid}/cmdline") for pid in descendants(os.getpid())]
+    return b"".join(path.read_bytes() for path in command_files if path.exists())
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["host", pytest.param("client", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("address_kind", ["host", pytest.param("client", marks=pytest.mark.nightly)])
 def test_a_search_ends_with_its_verdict_and_the_token_is_written_down_nowhere(
-    cluster: RayCluster, url: str, tmp_path: Path, way: str
+    cluster: RayCluster, url: str, tmp_path: Path, address_kind: str
 ) -> None:
-    token = _kept(tmp_path / "token", f"{TOKEN}\n")
-    ray = ["--launcher", "ray", "--address", _address(cluster, way), "--launch", f"token_file={token}"]
+    token = _write_token(tmp_path / "token", f"{TOKEN}\n")
+    ray = [
+        "--launcher",
+        "ray",
+        "--address",
+        _address(cluster, address_kind),
+        "--launch",
+        f"token_file={token}",
+    ]
     store = ["--storage", url]
 
-    def done(*words: str) -> str:
-        ended = subprocess.run(
+    def run_tempopt(*words: str) -> str:
+        process = subprocess.run(
             studies.tempopt(*words, *store),
             capture_output=True,
             text=True,
             cwd=tmp_path,
             env=studies.environment(),
         )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout + ended.stderr
+        assert process.returncode == 0, process.stderr
+        return process.stdout + process.stderr
 
-    spec = studies.written(tmp_path, studies.spec(8))
-    said = done("search", spec, *ray, "--workers", "4", "--checkpoints", str(tmp_path / "runs"), "--detach")
-    wait_until(lambda: any(row.state == "running" for row in studies.seen(url)), "an agent at work")
+    spec = studies.write_spec(tmp_path, studies.spec(8))
+    output = run_tempopt(
+        "search", spec, *ray, "--workers", "4", "--checkpoints", str(tmp_path / "runs"), "--detach"
+    )
+    wait_until(lambda: any(row.state == "running" for row in studies.read_tickets(url)), "an agent at work")
     lines = _command_lines()
     assert b"raylet" in lines and studies.NAME.encode() in _everything_in(url).encode()
-    shown = done("show", studies.NAME, *ray)
-    assert "running" in shown
+    show_output = run_tempopt("show", studies.NAME, *ray)
+    assert "running" in show_output
     wait_until(lambda: studies.state(url) == "done", "the verdict")
-    said += shown + done("show", studies.NAME, "--json")
-    assert TOKEN not in said and TOKEN.encode() not in lines
-    held = _everything_in(url)
-    assert TOKEN not in held and str(token) not in held
-    kept = [path for path in Path(os.environ["RAY_TMPDIR"], "ray").rglob("*") if path.is_file()]
-    kept += [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
-    assert any("logs" in path.parts for path in kept)
-    assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
+    output += show_output + run_tempopt("show", studies.NAME, "--json")
+    assert TOKEN not in output and TOKEN.encode() not in lines
+    rows_text = _everything_in(url)
+    assert TOKEN not in rows_text and str(token) not in rows_text
+    files = [path for path in Path(os.environ["RAY_TMPDIR"], "ray").rglob("*") if path.is_file()]
+    files += [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert any("logs" in path.parts for path in files)
+    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("way", ["auto", "host", "client"])
+@pytest.mark.parametrize("address_kind", ["auto", "host", "client"])
 @pytest.mark.parametrize("source", ["token_file", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "home"])
 def test_whoever_has_the_token_starts_agents_and_has_them_leave_though_no_mode_is_set(
     cluster: RayCluster,
@@ -151,20 +160,22 @@ def test_whoever_has_the_token_starts_agents_and_has_them_leave_though_no_mode_i
     home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    way: str,
+    address_kind: str,
     source: str,
 ) -> None:
     import ray
 
-    options = {"address": _address(cluster, way)}
-    kept = _kept(home / ".ray" / "auth_token" if source == "home" else tmp_path / "token", f"{TOKEN}\n")
+    options = {"address": _address(cluster, address_kind)}
+    token_path = _write_token(
+        home / ".ray" / "auth_token" if source == "home" else tmp_path / "token", f"{TOKEN}\n"
+    )
     if source == "token_file":
-        options[source] = str(kept)
+        options[source] = str(token_path)
         # what else is there is not what was asked for
         monkeypatch.setenv("RAY_AUTH_TOKEN", "another")
     elif source != "home":
-        monkeypatch.setenv(source, TOKEN if source == "RAY_AUTH_TOKEN" else str(kept))
-    before = {name: os.environ.get(name) for name in _VARIABLES}
+        monkeypatch.setenv(source, TOKEN if source == "RAY_AUTH_TOKEN" else str(token_path))
+    values_before = {name: os.environ.get(name) for name in _VARIABLES}
     launcher: Any = make_launcher("ray", options)
     try:
         ids = launcher.start([task])
@@ -175,33 +186,35 @@ def test_whoever_has_the_token_starts_agents_and_has_them_leave_though_no_mode_i
         assert TOKEN not in ray.get_runtime_context().get_runtime_env_string()
     finally:
         launcher.close()
-    assert {name: os.environ.get(name) for name in _VARIABLES} == before
+    assert {name: os.environ.get(name) for name in _VARIABLES} == values_before
 
 
-@pytest.mark.parametrize("way", ["auto", "host", "client"])
-def test_without_a_token_one_is_told_what_to_do(cluster: RayCluster, way: str) -> None:
-    address = _address(cluster, way)
-    with pytest.raises(UsageError) as told:
+@pytest.mark.parametrize("address_kind", ["auto", "host", "client"])
+def test_without_a_token_one_is_told_what_to_do(cluster: RayCluster, address_kind: str) -> None:
+    address = _address(cluster, address_kind)
+    with pytest.raises(UsageError) as error:
         make_launcher("ray", {"address": address})
-    said = str(told.value)
-    assert f"--launch address={address}: this Ray cluster asks for a token, and there is none here" in said
+    message = str(error.value)
+    assert f"--launch address={address}: this Ray cluster asks for a token, and there is none here" in message
     for word in ("token_file=FILE", "RAY_AUTH_TOKEN_PATH=FILE", "ray get-auth-token --generate"):
-        assert word in said
+        assert word in message
 
 
-@pytest.mark.parametrize("way", ["auto", "host", "client"])
-def test_a_wrong_token_is_refused_and_not_repeated(cluster: RayCluster, tmp_path: Path, way: str) -> None:
-    wrong = secrets.token_hex(32)
-    file = _kept(tmp_path / "wrong", wrong)
-    with pytest.raises(UsageError, match="refuses the one of --launch token_file=") as told:
-        make_launcher("ray", {"address": _address(cluster, way), "token_file": str(file)})
-    assert str(file) in str(told.value) and wrong not in str(told.value)
+@pytest.mark.parametrize("address_kind", ["auto", "host", "client"])
+def test_a_wrong_token_is_refused_and_not_repeated(
+    cluster: RayCluster, tmp_path: Path, address_kind: str
+) -> None:
+    wrong_token = secrets.token_hex(32)
+    file = _write_token(tmp_path / "wrong", wrong_token)
+    with pytest.raises(UsageError, match="refuses the one of --launch token_file=") as error:
+        make_launcher("ray", {"address": _address(cluster, address_kind), "token_file": str(file)})
+    assert str(file) in str(error.value) and wrong_token not in str(error.value)
 
 
 def test_a_mode_that_shows_no_token_is_named(
     cluster: RayCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _kept(home / ".ray" / "auth_token", TOKEN)
+    _write_token(home / ".ray" / "auth_token", TOKEN)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(UsageError, match="asks for a token, and RAY_AUTH_MODE=disabled is set"):
         make_launcher("ray", {"address": cluster.address})
@@ -216,6 +229,6 @@ def test_jobs_that_cannot_be_asked_after_without_a_token_say_so(cluster: RayClus
     row = JobRow(
         id="chaos-1:0", launcher="ray", options={"address": cluster.address}, created=datetime.now(UTC)
     )
-    (found,) = standing([row], Given(launcher="ray", options={"address": cluster.address}))
-    assert found.state == "unknown"
-    assert re.search("asks for a token, and there is none here: .*token_file", found.message)
+    (job,) = standing([row], Given(launcher="ray", options={"address": cluster.address}))
+    assert job.state == "unknown"
+    assert re.search("asks for a token, and there is none here: .*token_file", job.message)

@@ -20,7 +20,7 @@ _VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder of somebody who has no token yet."""
+    """The home folder of a user who has no token yet."""
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -30,10 +30,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file with the right token."""
-    return _written(tmp_path / "token", f"{RIGHT}\n")
+    return _write_file(tmp_path / "token", f"{RIGHT}\n")
 
 
-def _written(path: Path, text: str, mode: int = 0o600) -> Path:
+def _write_file(path: Path, text: str, mode: int = 0o600) -> Path:
     path.write_text(text)
     path.chmod(mode)
     return path
@@ -56,19 +56,19 @@ class Head:
                 for door, name in doors.items()
             ]
         )
-        where = "127.0.0.1:0"
+        address = "127.0.0.1:0"
         port = (
-            self._server.add_insecure_port(where)
+            self._server.add_insecure_port(address)
             if credentials is None
-            else self._server.add_secure_port(where, credentials)
+            else self._server.add_secure_port(address, credentials)
         )
         self.address = f"127.0.0.1:{port}"
         self._server.start()
 
     def _answer(self, request: bytes, context: Any) -> bytes:
-        found = dict(context.invocation_metadata()).get("authorization")
-        self.shown.append(found)
-        if self._token is not None and found != f"Bearer {self._token}":
+        authorization = dict(context.invocation_metadata()).get("authorization")
+        self.shown.append(authorization)
+        if self._token is not None and authorization != f"Bearer {self._token}":
             context.abort(self._unauthenticated, "Invalid or missing authentication token")
         return b""
 
@@ -80,12 +80,12 @@ class Head:
 @pytest.fixture
 def head() -> Iterator[Head]:
     """A head node that asks for the token."""
-    made = Head(RIGHT)
-    yield made
-    made.stop()
+    fake_head = Head(RIGHT)
+    yield fake_head
+    fake_head.stop()
 
 
-class Noted(Shown):
+class RecordingDisplay(Shown):
     """Notes what would be shown, and changes nothing."""
 
     def __init__(self) -> None:
@@ -105,19 +105,21 @@ def test_a_file_that_others_can_read_is_used_with_a_warning(
     assert capsys.readouterr() == ("", "")
     file.chmod(0o640)
     assert read_file(str(file)).path == file
-    said = f"{file} holds a token that others on this machine can read. Run: chmod 600 {file}"
-    assert capsys.readouterr().err == f"tempopt: warning: {said}\n"
+    warning = f"{file} holds a token that others on this machine can read. Run: chmod 600 {file}"
+    assert capsys.readouterr().err == f"tempopt: warning: {warning}\n"
 
 
 def test_a_token_is_not_in_what_is_printed_of_it(file: Path) -> None:
     assert RIGHT not in repr(read_file(str(file)))
 
 
-@pytest.mark.parametrize(("text", "held"), [("", "nothing"), (" \n", "nothing"), ("two words", "2 words")])
-def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str, held: str) -> None:
-    path = _written(tmp_path / "held", text)
+@pytest.mark.parametrize(
+    ("text", "description"), [("", "nothing"), (" \n", "nothing"), ("two words", "2 words")]
+)
+def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str, description: str) -> None:
+    path = _write_file(tmp_path / "held", text)
     with pytest.raises(
-        UsageError, match=f"token_file={path}: the file holds {held}, where one word is expected"
+        UsageError, match=f"token_file={path}: the file holds {description}, where one word is expected"
     ):
         read_file(str(path))
 
@@ -135,15 +137,15 @@ def test_a_file_is_refused_where_tokens_are_off(file: Path, monkeypatch: pytest.
         read_file(str(file))
 
 
-@pytest.mark.parametrize("way", ["", "ray://"])
-def test_only_a_cluster_that_asks_for_a_token_is_shown_one(head: Head, file: Path, way: str) -> None:
-    shown = Noted()
-    settle(shown, way + head.address, head.address, read_file(str(file)))
-    assert (shown.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_only_a_cluster_that_asks_for_a_token_is_shown_one(head: Head, file: Path, scheme: str) -> None:
+    token_display = RecordingDisplay()
+    settle(token_display, scheme + head.address, head.address, read_file(str(file)))
+    assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
     open_to_all = Head(None)
-    settle(shown, way + open_to_all.address, open_to_all.address, read_file(str(file)))
+    settle(token_display, scheme + open_to_all.address, open_to_all.address, read_file(str(file)))
     open_to_all.stop()
-    assert (shown.calls, open_to_all.shown) == ([file, "none"], [None])
+    assert (token_display.calls, open_to_all.shown) == ([file, "none"], [None])
 
 
 def test_a_file_in_the_environment_that_cannot_be_read_matters_once_a_token_is_asked_for(
@@ -151,10 +153,10 @@ def test_a_file_in_the_environment_that_cannot_be_read_matters_once_a_token_is_a
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
     open_to_all = Head(None)
-    settle(Noted(), open_to_all.address, open_to_all.address, None)
+    settle(RecordingDisplay(), open_to_all.address, open_to_all.address, None)
     open_to_all.stop()
     with pytest.raises(UsageError, match="RAY_AUTH_TOKEN_PATH=/nowhere/token: .* cannot be read"):
-        settle(Noted(), head.address, head.address, None)
+        settle(RecordingDisplay(), head.address, head.address, None)
 
 
 def test_the_variable_comes_before_the_file_and_is_what_is_refused(
@@ -162,44 +164,44 @@ def test_the_variable_comes_before_the_file_and_is_what_is_refused(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
     monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
-    with pytest.raises(UsageError, match="refuses the one of RAY_AUTH_TOKEN. ") as told:
-        settle(Noted(), head.address, head.address, None)
-    assert WRONG not in str(told.value)
+    with pytest.raises(UsageError, match="refuses the one of RAY_AUTH_TOKEN. ") as error:
+        settle(RecordingDisplay(), head.address, head.address, None)
+    assert WRONG not in str(error.value)
 
 
 def test_what_does_not_answer_as_ray_does_is_left_to_ray(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Noted()
-    settle(shown, "127.0.0.1:1", "127.0.0.1:1", None)
-    settle(shown, "127.0.0.1:1", "127.0.0.1:1", read_file(str(file)))
-    settle(shown, "auto", None, read_file(str(file)))
-    assert shown.calls == [file, file]
+    token_display = RecordingDisplay()
+    settle(token_display, "127.0.0.1:1", "127.0.0.1:1", None)
+    settle(token_display, "127.0.0.1:1", "127.0.0.1:1", read_file(str(file)))
+    settle(token_display, "auto", None, read_file(str(file)))
+    assert token_display.calls == [file, file]
 
 
 @pytest.fixture
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, bytes]:
     """Key and certificate of this machine, which Ray's variables name."""
-    key, held = tmp_path / "key.pem", tmp_path / "cert.pem"
+    key, cert_path = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1".split()
-    alternative = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(held)]
+    alternative = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert_path)]
     try:
         subprocess.run([*command, *alternative], check=True, capture_output=True)
     except OSError:
         pytest.skip("NOT TESTED with TLS: openssl is not installed. Run: apt install openssl")
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    for name, path in (("SERVER_KEY", key), ("SERVER_CERT", held), ("CA_CERT", held)):
+    for name, path in (("SERVER_KEY", key), ("SERVER_CERT", cert_path), ("CA_CERT", cert_path)):
         monkeypatch.setenv(f"RAY_TLS_{name}", str(path))
-    return key.read_bytes(), held.read_bytes()
+    return key.read_bytes(), cert_path.read_bytes()
 
 
 def test_a_cluster_behind_tls_is_asked_too(certificate: tuple[bytes, bytes], file: Path) -> None:
     grpc = pytest.importorskip("grpc")
     head = Head(RIGHT, grpc.ssl_server_credentials([certificate], certificate[1], require_client_auth=True))
-    shown = Noted()
+    token_display = RecordingDisplay()
     try:
-        settle(shown, head.address, head.address, read_file(str(file)))
+        settle(token_display, head.address, head.address, read_file(str(file)))
     finally:
         head.stop()
-    assert (shown.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
+    assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
 
 
 @pytest.mark.usefixtures("certificate")
@@ -207,17 +209,17 @@ def test_a_certificate_that_is_not_named_is_asked_for(monkeypatch: pytest.Monkey
     pytest.importorskip("grpc")
     monkeypatch.delenv("RAY_TLS_CA_CERT")
     with pytest.raises(UsageError, match="RAY_USE_TLS is set, and RAY_TLS_CA_CERT is not"):
-        settle(Noted(), "127.0.0.1:1", "127.0.0.1:1", None)
+        settle(RecordingDisplay(), "127.0.0.1:1", "127.0.0.1:1", None)
 
 
 def test_what_is_shown_is_taken_back(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
-    shown = Shown()
-    shown.show(file)
+    token_display = Shown()
+    token_display.show(file)
     assert "RAY_AUTH_TOKEN" not in os.environ
     loader = ray._raylet.AuthenticationTokenLoader.instance()
     assert loader.get_token_for_http_header() == {"authorization": f"Bearer {RIGHT}"}
-    shown.take_back()
+    token_display.take_back()
     assert os.environ["RAY_AUTH_TOKEN"] == WRONG and "RAY_AUTH_MODE" not in os.environ
     assert loader.get_token_for_http_header() == {}

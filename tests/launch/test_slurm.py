@@ -46,9 +46,9 @@ def shared_slurm() -> Iterator[Slurm]:
     """A Slurm for the tests of one process: it is there in a second."""
     if reason := cluster.why_not():
         pytest.skip(reason)
-    started = Slurm()
-    yield started
-    started.stop()
+    slurm_cluster = Slurm()
+    yield slurm_cluster
+    slurm_cluster.stop()
 
 
 @pytest.fixture
@@ -82,23 +82,23 @@ class Scene:
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer."""
-        new = self.folder / "pace.new"
-        new.write_text(str(seconds))
-        new.replace(self.folder / "pace")
+        new_path = self.folder / "pace.new"
+        new_path.write_text(str(seconds))
+        new_path.replace(self.folder / "pace")
 
-    def task(self, spec: dict[str, Any], **more: Any) -> Task:
+    def task(self, spec: dict[str, Any], **options: Any) -> Task:
         """Return an agent for a study."""
-        there = studies.environment(PACE=str(self.folder / "pace"))
+        env_vars = studies.environment(PACE=str(self.folder / "pace"))
         return Task(
             program=PROGRAM,
             study=studies.NAME,
             storage=self.url,
-            spec=studies.stored(spec),
+            spec=studies.stored_spec(spec),
             options=("--checkpoints", str(self.folder / "runs")),
             folder=str(self.folder),
-            environment={name: there[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
+            environment={name: env_vars[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
             grace=10.0,
-            **more,
+            **options,
         )
 
     def start(self, *tasks: Task) -> list[str]:
@@ -111,7 +111,7 @@ class Scene:
         return self.launcher.jobs(self.ids)[index]
 
     def wait_for(self, states: Sequence[str], index: int = 0) -> Job:
-        """Wait until a job has come to one of these states, and return it."""
+        """Wait until a job has reached one of these states, and return it."""
         wait_until(lambda: self.job(index).state in states, f"a job that is one of {states}")
         return self.job(index)
 
@@ -119,62 +119,64 @@ class Scene:
         """Wait until a ticket is at work, of an agent that was not there when this was last called."""
 
         def agents() -> set[str]:
-            return {row.agent for row in studies.seen(self.url) if row.state == "running" and row.agent}
+            return {
+                row.agent for row in studies.read_tickets(self.url) if row.state == "running" and row.agent
+            }
 
         wait_until(lambda: bool(agents() - self.known), "an agent at work")
         self.known |= agents()
 
     def search_states(self) -> set[str]:
         """Return the states in which there are search tickets."""
-        return {row.state for row in studies.seen(self.url) if row.kind == "search"}
+        return {row.state for row in studies.read_tickets(self.url) if row.kind == "search"}
 
     def let_time_run_out(self) -> None:
         """Have the time limit of a job come as soon as Slurm, which looks every half minute, warns of it."""
-        shown = self.slurm.command("scontrol", "show", "job", self.ids[0])
-        found = re.search(r"RunTime=(\d+):(\d+):(\d+)", shown)
-        assert found is not None, shown
-        hours, minutes, seconds = map(int, found.groups())
+        job_text = self.slurm.command("scontrol", "show", "job", self.ids[0])
+        match = re.search(r"RunTime=(\d+):(\d+):(\d+)", job_text)
+        assert match is not None, job_text
+        hours, minutes, seconds = map(int, match.groups())
         limit = math.ceil((60 * (60 * hours + minutes) + seconds + 45) / 60)
         self.slurm.command("scontrol", "update", f"JobId={self.ids[0]}", f"TimeLimit={limit}")
 
-    def shown(self, index: int = 0) -> str:
+    def job_text(self, index: int = 0) -> str:
         """Return what Slurm tells of a job."""
         return self.slurm.command("scontrol", "show", "job", self.ids[index])
 
     def restarts(self, index: int = 0) -> int:
         """Return how often a job was queued again."""
-        shown = self.shown(index)
-        found = re.search(r"Restarts=(\d+)", shown)
-        assert found is not None, shown
-        return int(found[1])
+        job_text = self.job_text(index)
+        match = re.search(r"Restarts=(\d+)", job_text)
+        assert match is not None, job_text
+        return int(match[1])
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the agents printed."""
         return "".join(log.read_text() for log in sorted(self.folder.glob("slurm/*/*_agent.log")))
 
     def check_privacy(self) -> Path:
-        """Check that jobs tell nobody the password and let nobody look; return their folder."""
+        """Check that jobs show no user the password or their files; return their folder."""
         (folder,) = self.folder.glob("slurm/*")
         assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
         assert self.processes(_SECRET) == []
         assert [path for path in folder.iterdir() if _SECRET in _text(path)] == []
         return folder
 
-    def deserted(self) -> Path:
+    def unreachable_config(self) -> Path:
         """Return the configuration of a Slurm whose controller is not there."""
-        there = Path(self.slurm.environment["SLURM_CONF"]).read_text()
+        config_text = Path(self.slurm.environment["SLURM_CONF"]).read_text()
         config = self.folder / "deserted.conf"
-        config.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", there) + "MessageTimeout=2\n")
+        config.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", config_text) + "MessageTimeout=2\n")
         return config
 
     def processes(self, words: str) -> list[int]:
         """Return the processes of this Slurm whose command line has these words in it."""
-        found = []
+        pids = []
         for pid in self.slurm.processes():
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             if re.search(words, line):
-                found.append(pid)
-        return found
+                pids.append(pid)
+        return pids
 
 
 @pytest.fixture
@@ -193,9 +195,9 @@ def database(a_slurm: Slurm) -> Iterator[str]:
 @pytest.fixture
 def scene(a_slurm: Slurm, database: str, tmp_path: Path) -> Scene:
     """A study that is not slowed down."""
-    made = Scene(a_slurm, tmp_path, database)
-    made.set_pace(_FAST)
-    return made
+    slurm_scene = Scene(a_slurm, tmp_path, database)
+    slurm_scene.set_pace(_FAST)
+    return slurm_scene
 
 
 class TestContract(LauncherTests):
@@ -223,13 +225,13 @@ class TestTimeLimit:
         scene.set_pace(_CRAWL)
         scene.let_time_run_out()
         (tmp_path / "peace").mkdir()
-        undisturbed = studies.undisturbed(tmp_path / "peace", spec)
+        undisturbed = studies.run_undisturbed(tmp_path / "peace", spec)
         wait_until(lambda: scene.restarts() == 1, "a job that is queued again")
         assert scene.search_states() > {"done"}
         scene.slurm.command("scontrol", "update", f"JobId={scene.ids[0]}", "TimeLimit=60")
         scene.set_pace(_FAST)
         assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
-        assert "Interrupted. Everything that was reported is saved." in scene.said()
+        assert "Interrupted. Everything that was reported is saved." in scene.log_text()
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
 
@@ -256,21 +258,28 @@ class TestPreemption:
         for name, value in studies.environment(PACE=str(scene.folder / "pace")).items():
             patch.setenv(name, value)
         with Store.open(scene.url) as store:
-            stand(store, StudySpec.from_json(studies.stored(spec)), None, checkpoints=f"{scene.folder}/runs")
+            stand(
+                store,
+                StudySpec.from_json(studies.stored_spec(spec)),
+                None,
+                checkpoints=f"{scene.folder}/runs",
+            )
         (scene.folder / "studies.url").write_text(scene.url)
         script = scene.folder / "agents.sh"
         script.write_text(AGENTS.format(python=sys.executable))
-        said = f"--output={scene.folder}/agents.txt"
-        done = scene.slurm.command("sbatch", "--parsable", f"--chdir={scene.folder}", said, str(script))
-        scene.ids = [done.strip()]
+        output_option = f"--output={scene.folder}/agents.txt"
+        job_id = scene.slurm.command(
+            "sbatch", "--parsable", f"--chdir={scene.folder}", output_option, str(script)
+        )
+        scene.ids = [job_id.strip()]
 
-    @pytest.mark.parametrize("by", ["sbatch", "launcher"])
+    @pytest.mark.parametrize("submission", ["sbatch", "launcher"])
     def test_an_agent_that_makes_room_is_queued_again_and_goes_on_to_the_same_numbers(
-        self, scene: Scene, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, scene: Scene, submission: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec = studies.spec(12)
         scene.set_pace(_SLOW)
-        if by == "sbatch":
+        if submission == "sbatch":
             self._start_by_sbatch(scene, spec, monkeypatch)
         else:
             scene.make_launcher(partition=cluster.LOW)
@@ -282,13 +291,13 @@ class TestPreemption:
             "--wrap=sleep 2",
         )  # fmt: skip
         wait_until(lambda: scene.restarts() == 1, "a job that is queued again")
-        assert not [row for row in studies.seen(scene.url) if row.state == "running"]
+        assert not [row for row in studies.read_tickets(scene.url) if row.state == "running"]
         scene.set_pace(_FAST)
         (tmp_path / "peace").mkdir()
-        undisturbed = studies.undisturbed(tmp_path / "peace", spec)
-        wait_until(lambda: "JobState=COMPLETED" in scene.shown(), "the end of the job")
-        said = scene.said() if by == "launcher" else (scene.folder / "agents.txt").read_text()
-        assert "Interrupted. Everything that was reported is saved." in said
+        undisturbed = studies.run_undisturbed(tmp_path / "peace", spec)
+        wait_until(lambda: "JobState=COMPLETED" in scene.job_text(), "the end of the job")
+        output = scene.log_text() if submission == "launcher" else (scene.folder / "agents.txt").read_text()
+        assert "Interrupted. Everything that was reported is saved." in output
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
 
@@ -307,11 +316,14 @@ class TestDeaths:
         scene.set_pace(1.0)
         scene.start(scene.task(studies.spec(1)))
         job, step = r"^(?!srun).*submitit\.core\._submit", r"slurmstepd: \[\d+\.0\]"
-        for restarts, whom in enumerate((job, step)):
+        for restarts, target in enumerate((job, step)):
             scene.wait_for_work()
-            for pid in scene.processes(whom):
+            for pid in scene.processes(target):
                 strike(pid, signal.SIGKILL)
-            wait_until(lambda done=restarts: scene.restarts() == done + 1, "a job that is queued again")  # type: ignore[misc]
+            wait_until(
+                lambda num_restarts=restarts: scene.restarts() == num_restarts + 1,
+                "a job that is queued again",
+            )  # type: ignore[misc]
         scene.wait_for_work()
         scene.slurm.kill_node()
         scene.slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=DOWN", "Reason=lost")
@@ -328,34 +340,36 @@ class TestJobs:
     ) -> None:
         launcher = scene.make_launcher(parallel="1")
         spec = studies.spec(1, steps=8)
-        bad = {**spec, "study": {**spec["study"], "name": "another", "metric": "no_such_metric"}}
+        bad_spec = {**spec, "study": {**spec["study"], "name": "another", "metric": "no_such_metric"}}
         scene.set_pace(_SLOW)
-        scene.start(scene.task(spec), replace(scene.task(bad), study="another"))
+        scene.start(scene.task(spec), replace(scene.task(bad_spec), study="another"))
         scene.wait_for(["running"])
-        standing = launcher.jobs(scene.ids)
-        assert standing[0] == Job(id=scene.ids[0], state="running")
-        assert standing[1] == Job(id=scene.ids[1], state="waiting", message="JobArrayTaskLimit")
+        jobs = launcher.jobs(scene.ids)
+        assert jobs[0] == Job(id=scene.ids[0], state="running")
+        assert jobs[1] == Job(id=scene.ids[1], state="waiting", message="JobArrayTaskLimit")
         folder = scene.check_privacy()
-        with monkeypatch.context() as away:
-            away.setattr(slurm, "_PAUSES", ())
-            away.setenv("SLURM_CONF", str(scene.deserted()))
-            assert launcher.jobs(scene.ids) == standing
+        with monkeypatch.context() as patch:
+            patch.setattr(slurm, "_PAUSES", ())
+            patch.setenv("SLURM_CONF", str(scene.unreachable_config()))
+            assert launcher.jobs(scene.ids) == jobs
             (job,) = SlurmLauncher(launcher.options).jobs(scene.ids[:1])
             assert job.state == "waiting" and job.message.startswith("Slurm does not answer: squeue failed")
             with pytest.raises(UsageError, match="squeue failed"):
                 launcher.cancel(scene.ids)
         scene.set_pace(_FAST)
-        ended = [scene.wait_for(_ENDED, index) for index in (0, 1)]
-        assert [(job.state, job.code) for job in ended] == [("done", 0), ("failed", 2)]
-        assert "no_such_metric" in ended[1].message
-        written = [path for path in scene.folder.rglob("*") if path.is_file() and _SECRET in _text(path)]
-        assert written == []
+        ended_jobs = [scene.wait_for(_ENDED, index) for index in (0, 1)]
+        assert [(job.state, job.code) for job in ended_jobs] == [("done", 0), ("failed", 2)]
+        assert "no_such_metric" in ended_jobs[1].message
+        files_with_secret = [
+            path for path in scene.folder.rglob("*") if path.is_file() and _SECRET in _text(path)
+        ]
+        assert files_with_secret == []
         assert {path.suffix for path in folder.iterdir()} == {".err", ".json", ".log", ".out"}
         scene.slurm.forget()
-        # whoever looks later
-        again = SlurmLauncher(launcher.options)
-        assert again.jobs([*scene.ids, "4711_0"]) == [*ended, Job(id="4711_0", state="gone")]
-        assert again.jobs(["4711"]) == [Job(id="4711", state="gone")]
+        # a later launcher
+        second_launcher = SlurmLauncher(launcher.options)
+        assert second_launcher.jobs([*scene.ids, "4711_0"]) == [*ended_jobs, Job(id="4711_0", state="gone")]
+        assert second_launcher.jobs(["4711"]) == [Job(id="4711", state="gone")]
 
     def test_jobs_that_wait_are_cancelled_at_once_and_need_nothing_any_more(self, scene: Scene) -> None:
         scene.slurm.command("scontrol", "update", f"PartitionName={PARTITION}", "State=DOWN")
@@ -367,7 +381,7 @@ class TestJobs:
             scene.slurm.command("scontrol", "update", f"PartitionName={PARTITION}", "State=UP")
         assert [job.state for job in scene.launcher.jobs(ids)] == ["done"] * 2
         assert list(scene.folder.glob("slurm/*/*.pkl")) == []
-        assert studies.seen(scene.url) == []
+        assert studies.read_tickets(scene.url) == []
 
 
 class TestWhatIsAsked:
@@ -376,18 +390,18 @@ class TestWhatIsAsked:
         scene.make_launcher(setup=f"env > {environment}", extra="comment=hello;nice", partition=PARTITION)
         scene.start(scene.task(studies.spec(1), gpus=2, cpus=3, memory=2_000_000_000))
         wait_until(environment.exists, "the setup")
-        shown = scene.slurm.command("scontrol", "show", "job", scene.ids[0])
+        job_text = scene.slurm.command("scontrol", "show", "job", scene.ids[0])
         wait_until(lambda: "CUDA_VISIBLE_DEVICES=0,1\n" in environment.read_text(), "the cards")
-        assert "NumCPUs=3 NumTasks=1" in shown and "Comment=hello" in shown
-        assert "TresPerNode=gres:gpu:2" in shown and "MinMemoryNode=1908M" in shown
+        assert "NumCPUs=3 NumTasks=1" in job_text and "Comment=hello" in job_text
+        assert "TresPerNode=gres:gpu:2" in job_text and "MinMemoryNode=1908M" in job_text
 
     def test_a_setup_that_fails_ends_the_job_with_its_message_at_hand(self, scene: Scene) -> None:
         scene.make_launcher(setup="echo no such module >&2; false")
         scene.start(scene.task(studies.spec(1)))
-        ended = scene.wait_for(_ENDED)
-        assert ended.state == "failed" and "Slurm ended it: FAILED" in ended.message
+        ended_job = scene.wait_for(_ENDED)
+        assert ended_job.state == "failed" and "Slurm ended it: FAILED" in ended_job.message
         (log,) = scene.folder.glob(f"slurm/*/{scene.ids[0]}_*.err")
-        assert "no such module" in log.read_text() and str(log.parent) in ended.message
+        assert "no such module" in log.read_text() and str(log.parent) in ended_job.message
 
     def test_room_is_what_fits_on_the_nodes_of_the_partition(self, a_slurm: Slurm, tmp_path: Path) -> None:
         launcher = SlurmLauncher({"folder": str(tmp_path), "partition": PARTITION})
@@ -468,7 +482,7 @@ def test_a_job_that_asked_for_no_cards_sees_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "cards"),
+    ("gres", "cards"),
     [
         ("(null)", 0),
         ("gpu", 1),
@@ -478,15 +492,15 @@ def test_a_job_that_asked_for_no_cards_sees_none() -> None:
         ("craynetwork:4,gpu:2(S:0)", 2),
     ],
 )
-def test_cards_are_counted_in_all_ways_in_which_slurm_writes_them(given: str, cards: int) -> None:
-    assert slurm._gpus(given) == cards
+def test_cards_are_counted_in_all_ways_in_which_slurm_writes_them(gres: str, cards: int) -> None:
+    assert slurm._gpus(gres) == cards
 
 
 @pytest.mark.parametrize(
-    ("given", "minutes"), [("90", 90), ("01:30:00", 90), ("00:00:30", 1), ("2-01:00:00", 2940)]
+    ("time_limit", "minutes"), [("90", 90), ("01:30:00", 90), ("00:00:30", 1), ("2-01:00:00", 2940)]
 )
-def test_a_time_is_given_as_slurm_writes_it(given: str, minutes: int) -> None:
-    assert slurm._minutes(given) == minutes
+def test_a_time_is_given_as_slurm_writes_it(time_limit: str, minutes: int) -> None:
+    assert slurm._minutes(time_limit) == minutes
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a row of the jobs table can make of whoever asks how the jobs of a study stand: nothing."""
+"""What a row of the jobs table can do to a process that asks how the jobs stand: nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def callers() -> Iterator[tuple[str, list[Any]]]:
 @pytest.mark.parametrize("ask", [standing, cancelled])
 def test_a_module_that_a_row_names_is_not_imported(ask: Any, folder: Path) -> None:
     (folder / "innocent.py").write_text("open('imported', 'w').close()\n")
-    (found,) = ask([_row("innocent:X")], NOBODY)
-    assert (found.state, "only if you name it" in found.message) == ("unknown", True)
+    (job,) = ask([_row("innocent:X")], NOBODY)
+    assert (job.state, "only if you name it" in job.message) == ("unknown", True)
     assert not (folder / "imported").exists()
     # neither is one whose name a person has given for another launcher
     ask([_row("innocent:X")], Given(launcher="innocent:Y"))
@@ -61,19 +61,19 @@ def test_an_address_that_a_row_names_is_not_connected_to(
     ask: Any, callers: tuple[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, called = callers
-    (found,) = ask([_row("ray", "evil:0", address=address)], NOBODY)
-    assert (found.state, "Add --address URL, or set RAY_ADDRESS" in found.message) == ("unknown", True)
+    (job,) = ask([_row("ray", "evil:0", address=address)], NOBODY)
+    assert (job.state, "Add --address URL, or set RAY_ADDRESS" in job.message) == ("unknown", True)
     # nor does it start a Ray of its own for that
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert ask([_row("ray", "evil:0", address=address)], NOBODY)[0].message == found.message
-    (gone,) = ask(
+    assert ask([_row("ray", "evil:0", address=address)], NOBODY)[0].message == job.message
+    (unreachable_job,) = ask(
         [_row("ray", "evil:0", address=address)], Given(launcher="ray", options={"address": "127.0.0.1:1"})
     )
-    assert gone.state == "unknown"
+    assert unreachable_job.state == "unknown"
     if importlib.util.find_spec("ray"):
-        assert "--launch address=127.0.0.1:1" in gone.message
+        assert "--launch address=127.0.0.1:1" in unreachable_job.message
     else:
-        assert "tempopt[ray]" in gone.message
+        assert "tempopt[ray]" in unreachable_job.message
     assert called == []
 
 
@@ -88,7 +88,7 @@ def test_a_file_of_the_current_folder_takes_no_modules_place(folder: Path) -> No
 @pytest.mark.parametrize("options", [{"partition": "p", "evil": "x"}, {"folder": "/etc"}, {"address": 3}, []])
 def test_the_options_of_a_row_are_not_used(options: Any) -> None:
     row = JobRow(id="7", launcher="local", options=options, created=datetime.now(UTC))
-    assert [each.state for each in standing([row], NOBODY)] == ["gone"]
+    assert [job.state for job in standing([row], NOBODY)] == ["gone"]
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     queue = "7|RUNNING|their_training|None\\n8|PENDING|tempopt-pairs|Resources"
     for name in ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"):
         # the queue is empty once something was cancelled
-        says = f'test -e {folder}/scancel || printf "{queue}\\n"' if name == "squeue" else ":"
-        (programs / name).write_text(f'#!/bin/sh\n{says}\necho "$@" >> {folder}/{name}\n')
+        script_line = f'test -e {folder}/scancel || printf "{queue}\\n"' if name == "squeue" else ":"
+        (programs / name).write_text(f'#!/bin/sh\n{script_line}\necho "$@" >> {folder}/{name}\n')
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     return folder

@@ -52,8 +52,8 @@ class Items(L.Callback):
     def __init__(self) -> None:
         self.returned: list[dict[str, torch.Tensor]] = []
 
-    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *rest: Any) -> None:
-        self.returned.append(rest[0])
+    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        self.returned.append(args[0])
 
 
 @pytest.fixture
@@ -67,6 +67,6 @@ def validate() -> Validate:
         quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "callbacks": [items]}
         trainer = L.Trainer(accelerator="cpu", inference_mode=False, enable_model_summary=False, **quiet)
         (logged,) = trainer.validate(module, datamodule=data, verbose=False)
-        return logged[metric], torch.cat([each[metric] for each in items.returned])
+        return logged[metric], torch.cat([output[metric] for output in items.returned])
 
     return measure

@@ -16,11 +16,11 @@ def test_each_query_asks_for_the_value_that_followed_its_key() -> None:
     recall = draw_recall(50, 8, vocabulary=32, generator=torch.Generator().manual_seed(0))
     assert recall.tokens_BN.shape == (50, 24)
     for tokens, values in zip(recall.tokens_BN.tolist(), recall.values_BQ.tolist(), strict=True):
-        shown = dict(zip(tokens[0:16:2], tokens[1:16:2], strict=True))
-        assert len(shown) == 8
-        assert max(shown) < 16 <= min(shown.values())
-        assert sorted(tokens[16:]) == sorted(shown)
-        assert [shown[key] for key in tokens[16:]] == values
+        value_by_key = dict(zip(tokens[0:16:2], tokens[1:16:2], strict=True))
+        assert len(value_by_key) == 8
+        assert max(value_by_key) < 16 <= min(value_by_key.values())
+        assert sorted(tokens[16:]) == sorted(value_by_key)
+        assert [value_by_key[key] for key in tokens[16:]] == values
 
 
 def test_an_answer_does_not_depend_on_later_questions() -> None:
@@ -36,15 +36,15 @@ def test_an_answer_does_not_depend_on_later_questions() -> None:
 def test_test_sequences_are_new_for_each_run_and_never_those_of_validation() -> None:
     data = AssociativeRecallData(pairs=(16,), num_sequences=8)
     data.setup("fit")
-    (seen,) = data.val_dataloader()[0]
-    drawn = []
+    (validation_batch,) = data.val_dataloader()[0]
+    test_tokens = []
     for run_seed in (1, 1, 2):
         torch.manual_seed(run_seed)
         (batch,) = data.test_dataloader()[0]
-        drawn.append(batch.tokens_BN)
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-    assert not torch.equal(drawn[0], seen.tokens_BN)
+        test_tokens.append(batch.tokens_BN)
+    assert torch.equal(test_tokens[0], test_tokens[1])
+    assert not torch.equal(test_tokens[0], test_tokens[2])
+    assert not torch.equal(test_tokens[0], validation_batch.tokens_BN)
 
 
 def test_it_learns_an_easy_case_in_a_plain_trainer(fit: Fit) -> None:

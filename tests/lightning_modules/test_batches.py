@@ -16,27 +16,27 @@ class Pair(NamedTuple):
     label: Tensor
 
 
-def stored(size: int) -> Stored[Pair]:
+def make_stored(size: int) -> Stored[Pair]:
     return Stored(Pair(torch.arange(size), None, torch.arange(size) * 10))
 
 
 def test_a_stored_batch_keeps_its_fields_together() -> None:
-    chosen = stored(10).__getitems__([7, 2])
-    assert chosen.number.tolist() == [7, 2]
-    assert chosen.label.tolist() == [70, 20]
-    assert chosen.nothing is None
+    batch = make_stored(10).__getitems__([7, 2])
+    assert batch.number.tolist() == [7, 2]
+    assert batch.label.tolist() == [70, 20]
+    assert batch.nothing is None
 
 
 def test_every_stored_item_comes_once_when_nothing_is_shuffled() -> None:
-    seen = [number for batch in batches(stored(10), 4) for number in batch.number.tolist()]
-    assert seen == list(range(10))
+    numbers = [number for batch in batches(make_stored(10), 4) for number in batch.number.tolist()]
+    assert numbers == list(range(10))
 
 
 def test_a_shuffled_loader_has_batches_of_one_size_in_an_order_that_follows_the_generator() -> None:
     orders = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        orders.append([batch.number.tolist() for batch in batches(stored(10), 4, shuffle=True)])
+        orders.append([batch.number.tolist() for batch in batches(make_stored(10), 4, shuffle=True)])
     assert [len(batch) for batch in orders[0]] == [4, 4]
     assert orders[0] == orders[1] != orders[2]
 
@@ -44,14 +44,14 @@ def test_a_shuffled_loader_has_batches_of_one_size_in_an_order_that_follows_the_
 def test_drawn_items_follow_the_global_generator_and_are_new_each_time() -> None:
     dataset = Drawn(lambda size: (torch.rand(size),), epoch_size=8)
     torch.manual_seed(3)
-    first, second = [torch.cat([batch[0] for batch in batches(dataset, 4)]) for _ in range(2)]
+    first_epoch, second = [torch.cat([batch[0] for batch in batches(dataset, 4)]) for _ in range(2)]
     torch.manual_seed(3)
-    again = torch.cat([batch[0] for batch in batches(dataset, 4)])
-    assert len(first) == len(dataset) == 8
-    assert torch.equal(first, again)
-    assert not torch.equal(first, second)
+    second_epoch = torch.cat([batch[0] for batch in batches(dataset, 4)])
+    assert len(first_epoch) == len(dataset) == 8
+    assert torch.equal(first_epoch, second_epoch)
+    assert not torch.equal(first_epoch, second)
 
 
 def test_a_dataset_gives_single_items_too() -> None:
-    assert stored(10)[3].label.tolist() == [30]
+    assert make_stored(10)[3].label.tolist() == [30]
     assert Drawn(lambda size: (torch.zeros(size),), epoch_size=8)[0][0].shape == (1,)

@@ -37,19 +37,19 @@ def towers(seed: int = 0, **arguments: float) -> ClipDigits:
 
 
 def unit_vectors(generator: np.random.Generator, count: int) -> np.ndarray:
-    drawn = generator.normal(size=(count, 4))
-    normed: np.ndarray = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    vectors = generator.normal(size=(count, 4))
+    normed: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return normed
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_the_loss_is_the_mean_surprise_of_the_match_in_both_directions(temperature: float) -> None:
     generator = np.random.default_rng(0)
-    left, right = unit_vectors(generator, 7), unit_vectors(generator, 7)
-    logits = left @ right.T / temperature
+    left_vectors, right_vectors = unit_vectors(generator, 7), unit_vectors(generator, 7)
+    logits = left_vectors @ right_vectors.T / temperature
     by_row, by_column = log_softmax(logits, axis=1), log_softmax(logits, axis=0)
     expected = -np.mean([by_row[pair, pair] + by_column[pair, pair] for pair in range(7)]) / 2
-    loss = InfoNCE(temperature)(torch.from_numpy(left), torch.from_numpy(right))
+    loss = InfoNCE(temperature)(torch.from_numpy(left_vectors), torch.from_numpy(right_vectors))
     assert loss.item() == pytest.approx(expected, rel=1e-9)
 
 
@@ -66,10 +66,10 @@ def test_reciprocal_ranks_are_those_of_scikit_learn_with_and_without_ties(decima
     assert (len(np.unique(similarity)) < similarity.size) == (decimals == 1)
     ranked = reciprocal_ranks(torch.from_numpy(similarity))
     assert ranked.shape == (40,)
-    for query, each in enumerate(ranked.tolist()):
+    for query, reciprocal_rank in enumerate(ranked.tolist()):
         relevant = np.eye(40, dtype=int)[query : query + 1]
         expected = label_ranking_average_precision_score(relevant, similarity[query : query + 1])
-        assert each == pytest.approx(expected, rel=1e-6)
+        assert reciprocal_rank == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("value", [1.0, math.nan])
@@ -79,23 +79,28 @@ def test_towers_that_tell_nothing_apart_are_ranked_last(value: float) -> None:
 
 def test_the_metric_is_the_mean_over_both_directions(validate: Validate) -> None:
     module, batch = towers(), validation_halves()
-    left, right = (each.detach().double().numpy() for each in module(batch.pixels_BHW))
-    assert np.linalg.norm(left, axis=1) == pytest.approx(np.ones(len(left)), rel=1e-5)
-    own = np.eye(len(left), dtype=int)
-    both = [label_ranking_average_precision_score(own, each) for each in (left @ right.T, right @ left.T)]
+    left_vectors, right_vectors = (
+        embeddings.detach().double().numpy() for embeddings in module(batch.pixels_BHW)
+    )
+    assert np.linalg.norm(left_vectors, axis=1) == pytest.approx(np.ones(len(left_vectors)), rel=1e-5)
+    relevance = np.eye(len(left_vectors), dtype=int)
+    precisions = [
+        label_ranking_average_precision_score(relevance, similarity)
+        for similarity in (left_vectors @ right_vectors.T, right_vectors @ left_vectors.T)
+    ]
     logged, of_images = validate(module, DigitsData(), "val_mrr")
-    assert logged == pytest.approx(np.mean(both), rel=1e-3)
-    assert of_images.shape == (len(left),)
+    assert logged == pytest.approx(np.mean(precisions), rel=1e-3)
+    assert of_images.shape == (len(left_vectors),)
     assert of_images.mean().item() == pytest.approx(logged, rel=1e-5)
 
 
 def test_each_tower_sees_its_half_alone() -> None:
     module, pixels = towers(), torch.rand(3, 8, 8)
-    left, right = module(pixels)
-    other = pixels.clone()
-    other[:, :, 4:] = 0.0
-    assert torch.equal(module(other)[0], left)
-    assert not torch.equal(module(other)[1], right)
+    left_output, right_output = module(pixels)
+    masked_pixels = pixels.clone()
+    masked_pixels[:, :, 4:] = 0.0
+    assert torch.equal(module(masked_pixels)[0], left_output)
+    assert not torch.equal(module(masked_pixels)[1], right_output)
 
 
 def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -> None:
@@ -109,7 +114,7 @@ def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -
         of_images.append(ranked)
     assert len(losses) == 3
     assert len(metrics) == 1
-    assert all(torch.equal(each, of_images[0]) for each in of_images)
+    assert all(torch.equal(values, of_images[0]) for values in of_images)
 
 
 def test_testing_logs_the_metric_of_the_test_split() -> None:
@@ -139,26 +144,26 @@ def test_a_training_finds_many_more_matches_than_chance(fit: Fit) -> None:
 
 
 def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
-    def trained(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
         module = towers(seed)
         fit(module, DigitsData(), steps=12, seed=seed, callbacks=callbacks)
-        return torch.cat([each.detach().flatten() for each in module.parameters()])
+        return torch.cat([param.detach().flatten() for param in module.parameters()])
 
-    plain = trained(0)
-    assert torch.equal(plain, trained(0))
-    assert torch.equal(plain, trained(0, ValueCallback("criterion.temperature", {})))
-    assert not torch.equal(plain, trained(1))
+    plain = trained_weights(0)
+    assert torch.equal(plain, trained_weights(0))
+    assert torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", {})))
+    assert not torch.equal(plain, trained_weights(1))
     schedule = {"schedule": "linear", "temperature_final": 0.05}
-    assert not torch.equal(plain, trained(0, ValueCallback("criterion.temperature", schedule)))
+    assert not torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", schedule)))
 
 
 def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
     module = towers(temperature=0.2, lr=0.002)
     fit(module, DigitsData(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
-    again = ClipDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert again.hparams == module.hparams
-    assert again.criterion.temperature == 0.2
-    for name, parameter in again.named_parameters():
+    loaded_module = ClipDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert loaded_module.hparams == module.hparams
+    assert loaded_module.criterion.temperature == 0.2
+    for name, parameter in loaded_module.named_parameters():
         assert torch.equal(parameter, module.get_parameter(name))
 
 

@@ -44,12 +44,12 @@ def test_labels_stay_with_their_images() -> None:
     data = DigitsData()
     data.setup("fit")
     pixels, labels = load_digits(return_X_y=True)
-    known = {
+    label_by_image = {
         tuple(image): label for image, label in zip((pixels / 16).tolist(), labels.tolist(), strict=True)
     }
     (batch,) = data.val_dataloader()
     for image, label in zip(batch.pixels_BHW.flatten(1).tolist(), batch.label_B.tolist(), strict=True):
-        assert known[tuple(image)] == label
+        assert label_by_image[tuple(image)] == label
 
 
 @pytest.mark.parametrize("module_class", [DigitsViT, StockDigits])

@@ -32,7 +32,7 @@ def taught(**arguments: int) -> TaughtDigits:
 
 def lesson(data: TaughtDigits) -> TaughtImages:
     """Return all that the student is trained on, in the order in which it comes."""
-    return TaughtImages(*(torch.cat(each) for each in zip(*data.train_dataloader(), strict=True)))
+    return TaughtImages(*(torch.cat(column) for column in zip(*data.train_dataloader(), strict=True)))
 
 
 def unseen() -> Images:
@@ -51,8 +51,8 @@ def test_the_student_is_trained_on_the_first_of_the_teachers_images() -> None:
     data.setup("fit")
     pixels_BHW, label_B = data.splits["train"].__getitems__(range(100))
     first = sorted(zip(pixels_BHW.flatten(1).tolist(), label_B.tolist(), strict=True))
-    few = lesson(taught())
-    assert sorted(zip(few.pixels_BHW.flatten(1).tolist(), few.label_B.tolist(), strict=True)) == first
+    images = lesson(taught())
+    assert sorted(zip(images.pixels_BHW.flatten(1).tolist(), images.label_B.tolist(), strict=True)) == first
     assert {name: len(split) for name, split in data.splits.items()} == {
         "train": 600,
         "val": 598,
@@ -61,10 +61,10 @@ def test_the_student_is_trained_on_the_first_of_the_teachers_images() -> None:
 
 
 def test_the_teacher_gives_logarithms_of_probabilities_and_knows_its_own_images() -> None:
-    few = lesson(taught())
-    assert few.teacher_BC.shape == (100, 10)
-    assert few.teacher_BC.double().exp().sum(dim=1).numpy() == pytest.approx(np.ones(100), rel=1e-5)
-    assert torch.equal(few.teacher_BC.argmax(dim=1), few.label_B)
+    images = lesson(taught())
+    assert images.teacher_BC.shape == (100, 10)
+    assert images.teacher_BC.double().exp().sum(dim=1).numpy() == pytest.approx(np.ones(100), rel=1e-5)
+    assert torch.equal(images.teacher_BC.argmax(dim=1), images.label_B)
 
 
 def test_the_teacher_is_the_same_in_each_run_and_leaves_the_generators_alone() -> None:
@@ -78,8 +78,11 @@ def test_the_teacher_is_the_same_in_each_run_and_leaves_the_generators_alone() -
     torch.manual_seed(1)
     first = lesson(data)
     torch.manual_seed(1)
-    again = lesson(taught(num_teacher=200, num_student=50))
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    repeated_images = lesson(taught(num_teacher=200, num_student=50))
+    assert all(
+        torch.equal(tensor, repeated_tensor)
+        for tensor, repeated_tensor in zip(first, repeated_images, strict=True)
+    )
 
 
 def test_a_student_with_more_images_than_its_teacher_is_refused() -> None:
@@ -89,13 +92,13 @@ def test_a_student_with_more_images_than_its_teacher_is_refused() -> None:
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_the_loss_is_the_teachers_and_the_labels_by_their_shares(temperature: float) -> None:
-    few, module = lesson(taught()), student(temperature=temperature, mix=0.7)
-    logits = module(few.pixels_BHW).detach().double().numpy()
-    teacher = softmax(few.teacher_BC.double().numpy() / temperature, axis=1)
+    images, module = lesson(taught()), student(temperature=temperature, mix=0.7)
+    logits = module(images.pixels_BHW).detach().double().numpy()
+    teacher = softmax(images.teacher_BC.double().numpy() / temperature, axis=1)
     divergence = entropy(teacher, softmax(logits / temperature, axis=1), axis=1).mean()
-    surprise = log_loss(few.label_B.numpy(), softmax(logits, axis=1), labels=range(10))
+    surprise = log_loss(images.label_B.numpy(), softmax(logits, axis=1), labels=range(10))
     expected = 0.7 * temperature**2 * divergence + 0.3 * surprise
-    assert module.training_step(few, 0).item() == pytest.approx(expected, rel=1e-4)
+    assert module.training_step(images, 0).item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_metrics_are_accuracy_and_cross_entropy_of_the_labels(validate: Validate) -> None:
@@ -112,23 +115,26 @@ def test_the_metrics_are_accuracy_and_cross_entropy_of_the_labels(validate: Vali
 
 @pytest.mark.parametrize("metric", ["val_accuracy", "val_loss"])
 def test_the_temperature_moves_the_loss_and_no_metric(metric: str, validate: Validate) -> None:
-    module, few = student(), lesson(taught())
+    module, images = student(), lesson(taught())
     losses, metrics, of_images = set(), set(), []
     for temperature in TEMPERATURES:
         module.criterion.temperature = temperature
-        losses.add(module.training_step(few, 0).item())
+        losses.add(module.training_step(images, 0).item())
         logged, measured = validate(module, TaughtDigits(), metric)
         metrics.add(logged)
         of_images.append(measured)
     assert len(losses) == 3
     assert len(metrics) == 1
-    assert all(torch.equal(each, of_images[0]) for each in of_images)
+    assert all(torch.equal(values, of_images[0]) for values in of_images)
 
 
 def test_tempopt_finds_that_training_reads_the_temperature() -> None:
-    module, few = student(), lesson(taught())
+    module, images = student(), lesson(taught())
     attachment = attach_value(
-        module, "criterion.temperature", {"temperature_init": 2.0}, loss=lambda: module.training_step(few, 0)
+        module,
+        "criterion.temperature",
+        {"temperature_init": 2.0},
+        loss=lambda: module.training_step(images, 0),
     )
     assert attachment.found == 4.0
     assert module.criterion.temperature == 2.0
@@ -145,26 +151,26 @@ def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: 
 
 
 def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
-    def trained(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
         module = student(seed)
         fit(module, TaughtDigits(), steps=12, seed=seed, callbacks=callbacks)
-        return torch.cat([each.detach().flatten() for each in module.parameters()])
+        return torch.cat([param.detach().flatten() for param in module.parameters()])
 
-    plain = trained(0)
-    assert torch.equal(plain, trained(0))
-    assert torch.equal(plain, trained(0, ValueCallback("criterion.temperature", {})))
-    assert not torch.equal(plain, trained(1))
+    plain = trained_weights(0)
+    assert torch.equal(plain, trained_weights(0))
+    assert torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", {})))
+    assert not torch.equal(plain, trained_weights(1))
     schedule = {"schedule": "cosine", "temperature_final": 1.0}
-    assert not torch.equal(plain, trained(0, ValueCallback("criterion.temperature", schedule)))
+    assert not torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", schedule)))
 
 
 def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
     module = student(temperature=2.0, lr=0.002)
     fit(module, TaughtDigits(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
-    again = DistilledDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert again.hparams == module.hparams
-    assert again.criterion.temperature == 2.0
-    for name, parameter in again.named_parameters():
+    loaded_module = DistilledDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert loaded_module.hparams == module.hparams
+    assert loaded_module.criterion.temperature == 2.0
+    for name, parameter in loaded_module.named_parameters():
         assert torch.equal(parameter, module.get_parameter(name))
 
 

@@ -29,65 +29,67 @@ def edges(walks: Walks, graph: int) -> list[tuple[int, int]]:
 def test_two_edges_leave_each_node_and_the_walk_is_along_edges() -> None:
     walks = draw()
     for graph, walk in enumerate(walks.walk_BL.tolist()):
-        found = edges(walks, graph)
-        assert len(set(found)) == len(found) == 12 and all(one != other for one, other in found)
-        assert sorted(node for node, _ in found) == sorted(2 * list({node for node, _ in found}))
-        assert len({node for node, _ in found}) == 6
-        assert all(step in found for step in itertools.pairwise(walk)) and len(walk) == 4
+        graph_edges = edges(walks, graph)
+        assert len(set(graph_edges)) == len(graph_edges) == 12 and all(
+            source != target for source, target in graph_edges
+        )
+        assert sorted(node for node, _ in graph_edges) == sorted(2 * list({node for node, _ in graph_edges}))
+        assert len({node for node, _ in graph_edges}) == 6
+        assert all(step in graph_edges for step in itertools.pairwise(walk)) and len(walk) == 4
     assert are_walks(walks, walks.walk_BL[:, None]).all()
 
 
 def test_a_step_that_is_no_edge_makes_no_walk() -> None:
     walks = draw()
-    other = walks.walk_BL.clone()
-    for graph in range(len(other)):
-        here = int(other[graph, 1])
+    changed_walks = walks.walk_BL.clone()
+    for graph in range(len(changed_walks)):
+        start_node = int(changed_walks[graph, 1])
         nodes = {node for node, _ in edges(walks, graph)}
-        strangers = nodes - {there for node, there in edges(walks, graph) if node == here}
-        other[graph, 2] = min(strangers)
-    both = torch.stack([walks.walk_BL, other], dim=1)
-    assert are_walks(walks, both).tolist() == [[True, False]] * len(other)
+        strangers = nodes - {target for node, target in edges(walks, graph) if node == start_node}
+        changed_walks[graph, 2] = min(strangers)
+    walk_pairs = torch.stack([walks.walk_BL, changed_walks], dim=1)
+    assert are_walks(walks, walk_pairs).tolist() == [[True, False]] * len(changed_walks)
 
 
 def test_walks_are_sampled_as_by_a_loop_that_reads_the_whole_sequence_again() -> None:
     torch.manual_seed(0)
-    given = {"sampling_temperature": 0.7, "top_k_tokens": 4, "temperature_init": 0.5}
-    module = GraphWalks(vocabulary=12, d_model=16, num_samples=4, **given).eval()
+    options = {"sampling_temperature": 0.7, "top_k_tokens": 4, "temperature_init": 0.5}
+    module = GraphWalks(vocabulary=12, d_model=16, num_samples=4, **options).eval()
     walks = draw(5)
     with torch.no_grad():
-        found = module.sampled(walks, torch.Generator().manual_seed(1))
+        sampled_walks = module.sampled(walks, torch.Generator().manual_seed(1))
         generator = torch.Generator().manual_seed(1)
         nowhere = torch.full((5, 1), 12)
         previous = torch.cat([walks.from_BE, nowhere], dim=1).repeat_interleave(4, 0)
         token = torch.cat([walks.to_BE, walks.walk_BL[:, :1]], dim=1).repeat_interleave(4, 0)
         for _ in range(3):
-            drawn = sample(module(previous, token)[:, -1], module.generation, generator=generator)
+            next_token = sample(module(previous, token)[:, -1], module.generation, generator=generator)
             previous = torch.cat([previous, token[:, -1:]], dim=1)
-            token = torch.cat([token, drawn[:, None]], dim=1)
-    assert torch.equal(found, token[:, -4:].unflatten(0, (5, 4)))
+            token = torch.cat([token, next_token[:, None]], dim=1)
+    assert torch.equal(sampled_walks, token[:, -4:].unflatten(0, (5, 4)))
 
 
 def test_greedy_walks_are_all_the_same_and_sampled_ones_are_not() -> None:
     torch.manual_seed(0)
     walks = draw(8)
-    for tau, several in ((0.0, False), (1.0, True)):
+    for tau, is_varied in ((0.0, False), (1.0, True)):
         module = GraphWalks(vocabulary=12, d_model=16, sampling_temperature=tau).eval()
         with torch.no_grad():
-            found = module.sampled(walks, torch.Generator().manual_seed(1))
-        assert found.shape == (8, 16, 4)
-        assert bool((found != found[:, :1]).any()) == several
+            sampled_walks = module.sampled(walks, torch.Generator().manual_seed(1))
+        assert sampled_walks.shape == (8, 16, 4)
+        assert bool((sampled_walks != sampled_walks[:, :1]).any()) == is_varied
 
 
 def test_test_graphs_are_new_for_each_run_and_never_those_of_validation() -> None:
     data = GraphWalksData(num_graphs=8)
-    (seen,) = data.val_dataloader()
-    drawn: list[Tensor] = []
+    (validation_batch,) = data.val_dataloader()
+    test_edges: list[Tensor] = []
     for run_seed in (1, 1, 2):
         torch.manual_seed(run_seed)
         (batch,) = data.test_dataloader()
-        drawn.append(batch.to_BE)
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-    assert not torch.equal(drawn[0], seen.to_BE)
+        test_edges.append(batch.to_BE)
+    assert torch.equal(test_edges[0], test_edges[1]) and not torch.equal(test_edges[0], test_edges[2])
+    assert not torch.equal(test_edges[0], validation_batch.to_BE)
 
 
 def test_it_learns_to_walk_and_both_temperatures_change_what_is_found(fit: Fit, validate: Any) -> None:
@@ -95,15 +97,15 @@ def test_it_learns_to_walk_and_both_temperatures_change_what_is_found(fit: Fit, 
     data = GraphWalksData(num_nodes=4, num_nodes_larger=8, vocabulary=12, num_graphs=64)
     logged = fit(module, data, steps=300).callback_metrics
     assert logged["val_valid"] > 0.5
-    seen = {}
+    pass_values = {}
     for tau, sampling in ((1.0, 1.0), (0.5, 1.0), (1.0, 0.0)):
         module.use(TemperatureParameters(temperature_init=tau))
         module._generation = GenerationParameters(sampling_temperature=sampling)
         _, items = validate(module, data, "val_pass_at_4")
-        seen[tau, sampling] = items
-    assert len({tuple(items.tolist()) for items in seen.values()}) == 3
+        pass_values[tau, sampling] = items
+    assert len({tuple(items.tolist()) for items in pass_values.values()}) == 3
     # the one walk that greedy decoding repeats ends at the goal, or not
-    assert set(seen[1.0, 0.0].tolist()) <= {0.0, 1.0}
+    assert set(pass_values[1.0, 0.0].tolist()) <= {0.0, 1.0}
 
 
 def test_what_is_logged_is_the_mean_of_its_items(fit: Fit, validate: Any) -> None:

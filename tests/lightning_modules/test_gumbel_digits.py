@@ -47,8 +47,8 @@ def nelbo(module: GumbelDigits, images: Images, codes: torch.Tensor) -> np.ndarr
     posterior = softmax(module(binary.float()).detach().double().numpy(), axis=-1)
     uniform = np.full(posterior.shape, 1 / posterior.shape[-1])
     divergence = entropy(posterior, uniform, axis=-1).sum(axis=1)
-    shown = module.decode(codes).detach().double().sigmoid().numpy()
-    surprise = -bernoulli.logpmf(binary.flatten(1).numpy(), shown).sum(axis=1)
+    pixel_probabilities = module.decode(codes).detach().double().sigmoid().numpy()
+    surprise = -bernoulli.logpmf(binary.flatten(1).numpy(), pixel_probabilities).sum(axis=1)
     return np.asarray(surprise + divergence)
 
 
@@ -111,8 +111,8 @@ def test_the_negative_elbo_bounds_the_negative_log_evidence(validate: Validate) 
     module, images = autoencoder(num_codes=2, num_categories=3), validation_images()
     binary = (images.pixels_BHW > 0.5).double().flatten(1).numpy()
     codes = torch.eye(3)[torch.cartesian_prod(torch.arange(3), torch.arange(3))]
-    shown = module.decode(codes).detach().double().sigmoid().numpy()
-    log_joint = bernoulli.logpmf(binary[:, None], shown[None]).sum(axis=2) - math.log(9)
+    pixel_probabilities = module.decode(codes).detach().double().sigmoid().numpy()
+    log_joint = bernoulli.logpmf(binary[:, None], pixel_probabilities[None]).sum(axis=2) - math.log(9)
     evidence = np.logaddexp.reduce(log_joint, axis=1)
     metric, _ = validate(module, DigitsData(), "val_nelbo")
     assert metric > -evidence.mean()
@@ -133,7 +133,7 @@ def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -
         of_images.append(nats)
     assert len(losses) == 3
     assert len(metrics) == 1
-    assert all(torch.equal(each, of_images[0]) for each in of_images)
+    assert all(torch.equal(values, of_images[0]) for values in of_images)
 
 
 def test_testing_logs_the_metric_of_the_test_split() -> None:
@@ -157,33 +157,33 @@ def test_a_training_beats_pixels_that_are_independent(fit: Fit) -> None:
     data = DigitsData()
     trainer = fit(autoencoder(), data, steps=180)
     trained_on = data.splits["train"].__getitems__(range(300)).pixels_BHW > 0.5
-    shown = trained_on.flatten(1).double().mean(dim=0).clamp(0.01, 0.99).numpy()
+    pixel_probabilities = trained_on.flatten(1).double().mean(dim=0).clamp(0.01, 0.99).numpy()
     binary = (validation_images().pixels_BHW > 0.5).flatten(1).numpy()
-    independent = -bernoulli.logpmf(binary, shown).sum(axis=1).mean()
+    independent = -bernoulli.logpmf(binary, pixel_probabilities).sum(axis=1).mean()
     assert trainer.callback_metrics["val_nelbo"] < independent - 0.2
 
 
 def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
-    def trained(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
         module = autoencoder(seed)
         fit(module, DigitsData(), steps=12, seed=seed, callbacks=callbacks)
-        return torch.cat([each.detach().flatten() for each in module.parameters()])
+        return torch.cat([param.detach().flatten() for param in module.parameters()])
 
-    plain = trained(0)
-    assert torch.equal(plain, trained(0))
-    assert torch.equal(plain, trained(0, ValueCallback("sampler.temperature", {})))
-    assert not torch.equal(plain, trained(1))
+    plain = trained_weights(0)
+    assert torch.equal(plain, trained_weights(0))
+    assert torch.equal(plain, trained_weights(0, ValueCallback("sampler.temperature", {})))
+    assert not torch.equal(plain, trained_weights(1))
     schedule = {"schedule": "exponential", "temperature_final": 0.3}
-    assert not torch.equal(plain, trained(0, ValueCallback("sampler.temperature", schedule)))
+    assert not torch.equal(plain, trained_weights(0, ValueCallback("sampler.temperature", schedule)))
 
 
 def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
     module = autoencoder(temperature=0.5, lr=0.002)
     fit(module, DigitsData(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
-    again = GumbelDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert again.hparams == module.hparams
-    assert again.sampler.temperature == 0.5
-    for name, parameter in again.named_parameters():
+    loaded_module = GumbelDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert loaded_module.hparams == module.hparams
+    assert loaded_module.sampler.temperature == 0.5
+    for name, parameter in loaded_module.named_parameters():
         assert torch.equal(parameter, module.get_parameter(name))
 
 

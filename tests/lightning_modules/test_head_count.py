@@ -37,10 +37,10 @@ def test_every_number_of_heads_has_the_same_parameters_and_computes_something_el
         shapes.add(tuple((name, value.shape) for name, value in module.named_parameters()))
         outputs.append(module(recall))
     assert len(shapes) == 1
-    assert not any(torch.equal(outputs[0], other) for other in outputs[1:])
+    assert not any(torch.equal(outputs[0], output) for output in outputs[1:])
 
 
 def test_the_numbers_of_heads_can_be_compared_in_pairs() -> None:
     spec = comparison_spec("head_count", vary={"model.num_heads": NUM_HEADS}, all_pairs=True)
     assert spec.compare is not None
-    assert [each.parameters for each in spec.compare] == [{"num_heads": heads} for heads in NUM_HEADS]
+    assert [variant.parameters for variant in spec.compare] == [{"num_heads": heads} for heads in NUM_HEADS]

@@ -21,9 +21,11 @@ def test_the_label_is_the_class_of_the_item_of_highest_priority() -> None:
     sets = draw_sets(200, 4, 16, num_classes=10, generator=torch.Generator().manual_seed(0))
     assert sets.valid_BN is not None
     for items, valid, label in zip(sets.items_BNF, sets.valid_BN, sets.label_B, strict=True):
-        there = [item for item, is_there in zip(items.tolist(), valid.tolist(), strict=True) if is_there]
-        assert 4 <= len(there) <= 16
-        priority, *one_hot = max(there)
+        valid_items = [
+            item for item, is_there in zip(items.tolist(), valid.tolist(), strict=True) if is_there
+        ]
+        assert 4 <= len(valid_items) <= 16
+        priority, *one_hot = max(valid_items)
         assert 0.0 <= priority < 1.0
         assert one_hot == [float(number == label) for number in range(10)]
 
@@ -49,7 +51,7 @@ def test_the_module_does_not_see_padding() -> None:
     assert torch.equal(module(sets), module(changed))
 
 
-def loaded(loaders: list[torch.utils.data.DataLoader[Sets]]) -> list[Sets]:
+def load_batches(loaders: list[torch.utils.data.DataLoader[Sets]]) -> list[Sets]:
     return [batch for loader in loaders for batch in loader]
 
 
@@ -59,9 +61,9 @@ def test_validation_sets_are_the_same_in_all_runs() -> None:
         torch.manual_seed(run_seed)
         data = small_data(seed=5)
         data.setup("fit")
-        batches.append(loaded(data.val_dataloader()))
-    for one, other in zip(*batches, strict=True):
-        assert torch.equal(one.items_BNF, other.items_BNF)
+        batches.append(load_batches(data.val_dataloader()))
+    for first_sets, second_sets in zip(*batches, strict=True):
+        assert torch.equal(first_sets.items_BNF, second_sets.items_BNF)
 
 
 def test_test_sets_are_new_for_each_run_and_shaped_like_validation_sets() -> None:
@@ -70,13 +72,13 @@ def test_test_sets_are_new_for_each_run_and_shaped_like_validation_sets() -> Non
     runs = []
     for run_seed in (1, 1, 2):
         torch.manual_seed(run_seed)
-        runs.append(loaded(data.test_dataloader()))
-    validation = loaded(data.val_dataloader())
+        runs.append(load_batches(data.test_dataloader()))
+    validation = load_batches(data.val_dataloader())
     assert [batch.items_BNF.shape for batch in runs[0]] == [batch.items_BNF.shape for batch in validation]
-    for first, same, other, seen in zip(*runs, validation, strict=True):
-        assert torch.equal(first.items_BNF, same.items_BNF)
-        assert not torch.equal(first.items_BNF, other.items_BNF)
-        assert not torch.equal(first.items_BNF, seen.items_BNF)
+    for first_sets, repeated_sets, other_sets, validation_sets in zip(*runs, validation, strict=True):
+        assert torch.equal(first_sets.items_BNF, repeated_sets.items_BNF)
+        assert not torch.equal(first_sets.items_BNF, other_sets.items_BNF)
+        assert not torch.equal(first_sets.items_BNF, validation_sets.items_BNF)
 
 
 def test_it_learns_what_it_is_trained_on_in_a_plain_trainer(fit: Fit) -> None:

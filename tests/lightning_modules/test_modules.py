@@ -70,9 +70,9 @@ def test_the_saved_hyperparameters_make_the_module_again(module_class: type[Temp
     module = module_class(**arguments)
     saved = dict(module.hparams)
     assert saved.items() >= arguments.items()
-    again = module_class(**saved)
-    assert again.hparams == module.hparams
-    assert again.plan == module.plan
+    loaded_module = module_class(**saved)
+    assert loaded_module.hparams == module.hparams
+    assert loaded_module.plan == module.plan
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,17 @@ def test_a_checkpoint_makes_the_module_again(
     module = module_class(**arguments)
     trainer = fit(module, data_class(), steps=1)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
-    again = module_class.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert again.hparams == module.hparams
-    for name, parameter in again.named_parameters():
+    loaded_module = module_class.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert loaded_module.hparams == module.hparams
+    for name, parameter in loaded_module.named_parameters():
         assert torch.equal(parameter, module.get_parameter(name))
 
 
 # behind QK-norm a temperature that is baked in is undone, though there are rows
-@pytest.mark.parametrize("module_class", [*(each for each in TEMPERED if each is not QKNormLM), StockDigits])
+@pytest.mark.parametrize(
+    "module_class",
+    [*(module_class for module_class in TEMPERED if module_class is not QKNormLM), StockDigits],
+)
 def test_every_layer_has_query_rows_that_a_temperature_can_be_baked_into(
     module_class: type[L.LightningModule],
 ) -> None:
@@ -132,7 +135,7 @@ def test_a_worker_trains_a_module_whose_temperature_is_not_of_attention(
         compared=True,
     )
 
-    def trained(temperature: float) -> dict[str, Any]:
+    def measure(temperature: float) -> dict[str, Any]:
         request = RunRequest(
             ticket=1,
             attempt=1,
@@ -145,7 +148,7 @@ def test_a_worker_trains_a_module_whose_temperature_is_not_of_attention(
         assert (finished.state, finished.step) == ("complete", 4)
         return finished.measurements
 
-    found = trained(number_as_found)
-    assert set(found) == {"validate", "test"}
-    assert trained(number_as_found) == found
-    assert trained(number_as_found / 10)["validate"] != found["validate"]
+    measurements = measure(number_as_found)
+    assert set(measurements) == {"validate", "test"}
+    assert measure(number_as_found) == measurements
+    assert measure(number_as_found / 10)["validate"] != measurements["validate"]

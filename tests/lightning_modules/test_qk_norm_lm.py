@@ -51,9 +51,9 @@ def test_the_gain_as_found_is_the_default_scale_on_queries_and_keys_of_mean_squa
 
 
 def test_a_gain_over_a_temperature_is_a_gain() -> None:
-    both, one = model(gain=6.0, temperature_init=1.5), model(gain=4.0)
-    assert torch.allclose(both(tokens()), one(tokens()), atol=1e-5)
-    assert not torch.allclose(both(tokens()), model(gain=6.0)(tokens()), atol=1e-3)
+    gain_and_temperature, gain_only = model(gain=6.0, temperature_init=1.5), model(gain=4.0)
+    assert torch.allclose(gain_and_temperature(tokens()), gain_only(tokens()), atol=1e-5)
+    assert not torch.allclose(gain_and_temperature(tokens()), model(gain=6.0)(tokens()), atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", [QKNormLM, SourceLM])
@@ -71,11 +71,11 @@ def test_the_size_of_queries_and_keys_sharpens_nothing_behind_a_norm(kind: type[
 def test_without_the_norm_it_is_the_same_model() -> None:
     ours, plain = model(), model(SourceLM, objective="causal")
     assert ours.hparams["objective"] == "causal"
-    for (name, one), (other_name, other) in zip(
+    for (name, param), (plain_name, plain_param) in zip(
         ours.named_parameters(), plain.named_parameters(), strict=True
     ):
-        assert name == other_name
-        assert torch.equal(one, other)
+        assert name == plain_name
+        assert torch.equal(param, plain_param)
 
 
 def test_it_does_not_see_what_it_guesses() -> None:

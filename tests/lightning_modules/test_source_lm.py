@@ -38,10 +38,12 @@ def names(text: torch.Tensor) -> set[str]:
 
 def test_no_file_is_in_two_splits_and_other_files_are_in_none(sources: Path) -> None:
     texts = read_sources(sources, max_bytes=1_000_000)
-    found = {split: names(text) for split, text in texts.items()}
-    assert found["train"] | found["val"] | found["test"] == {f"module_{number}" for number in range(60)}
-    assert sum(map(len, found.values())) == 60
-    assert len(found["train"]) > 30
+    names_by_split = {split: names(text) for split, text in texts.items()}
+    assert names_by_split["train"] | names_by_split["val"] | names_by_split["test"] == {
+        f"module_{number}" for number in range(60)
+    }
+    assert sum(map(len, names_by_split.values())) == 60
+    assert len(names_by_split["train"]) > 30
     assert b"left_out" not in bytes(torch.cat(list(texts.values())).tolist())
 
 
@@ -74,14 +76,14 @@ def data(root: Path, **changes: object) -> SourceData:
 def test_test_windows_lie_in_files_of_their_own(sources: Path) -> None:
     split = data(sources)
     split.setup("fit")
-    drawn = []
+    test_windows = []
     for run_seed in (1, 1, 2):
         torch.manual_seed(run_seed)
         (batch,) = split.test_dataloader()[1]
-        drawn.append(batch.bytes_BN)
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-    for windows in drawn[0]:
+        test_windows.append(batch.bytes_BN)
+    assert torch.equal(test_windows[0], test_windows[1])
+    assert not torch.equal(test_windows[0], test_windows[2])
+    for windows in test_windows[0]:
         assert bytes(windows.tolist()) in bytes(split.texts["test"].tolist())
 
 

@@ -56,8 +56,8 @@ def test_a_comment_says_what_a_study_asks(path: Path) -> None:
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["check_val_every_n_epoch"] is None
 
 
-class Nobody:
-    """A channel with nobody at its end."""
+class NullChannel:
+    """A channel that drops its messages and never stops a run."""
 
     def send(self, message: Message) -> None:
         pass
@@ -81,6 +81,6 @@ def test_a_study_trains_two_steps_with_each_value_that_it_searches(path: Path) -
         task="rehearse",
         space={name: list(domain.probes) for name, domain in spec.search.items()},
     )
-    finished = rehearse(request, Nobody())
+    finished = rehearse(request, NullChannel())
     assert (finished.state, finished.step) == ("complete", 2)
     assert spec.study.metric in finished.metrics["validate"]

@@ -23,28 +23,28 @@ class Asker:
         self.client = client
         self.schemas = schemas
 
-    async def ask(self, tool: str, **given: Any) -> dict[str, Any]:
+    async def ask(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Return what a tool answers, which is as its schema says."""
-        found = await self.client.call_tool(tool, given)
-        assert not found.is_error, found.content[0].text  # type: ignore[union-attr]
-        answer = found.structured_content
+        reply = await self.client.call_tool(tool, arguments)
+        assert not reply.is_error, reply.content[0].text  # type: ignore[union-attr]
+        answer = reply.structured_content
         assert answer is not None
         jsonschema.validate(answer, self.schemas[tool])
-        assert json.loads(found.content[0].text) == answer  # type: ignore[union-attr]
+        assert json.loads(reply.content[0].text) == answer  # type: ignore[union-attr]
         return answer
 
-    async def refused(self, tool: str, **given: Any) -> str:
+    async def refusal(self, tool: str, **arguments: Any) -> str:
         """Return the error with which a tool refuses."""
-        found = await self.client.call_tool(tool, given)
-        assert found.is_error, found.structured_content
-        assert found.structured_content is None
-        [content] = found.content
+        reply = await self.client.call_tool(tool, arguments)
+        assert reply.is_error, reply.structured_content
+        assert reply.structured_content is None
+        [content] = reply.content
         return content.text  # type: ignore[union-attr]
 
-    async def until(self, study: str, state: str) -> dict[str, Any]:
+    async def wait_for_state(self, study: str, state: str) -> dict[str, Any]:
         """Return what show answers once a study stands so."""
-        until = time.monotonic() + 900
-        while time.monotonic() < until:
+        deadline = time.monotonic() + 900
+        while time.monotonic() < deadline:
             answer = await self.ask("show", study=study)
             if answer["state"] == state:
                 return answer
@@ -55,7 +55,7 @@ class Asker:
 
     async def until_done(self, study: str) -> dict[str, Any]:
         """Return what show answers once a study is over."""
-        answer = await self.until(study, "done")
+        answer = await self.wait_for_state(study, "done")
         assert answer["troubles"] == []
         return answer
 
@@ -63,22 +63,22 @@ class Asker:
 @asynccontextmanager
 async def session(*words: str, folder: Path | None = None, **environment: str) -> AsyncIterator[Asker]:
     """Yield who asks a process ``tempopt mcp`` with these words, in a folder or the current one."""
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "XDG_CONFIG_HOME") if name in os.environ}
+    env_vars = {name: os.environ[name] for name in ("PYTHONPATH", "XDG_CONFIG_HOME") if name in os.environ}
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "tempopt", "mcp", *words],
-        env={**kept, "OMP_NUM_THREADS": "1", **environment},
+        env={**env_vars, "OMP_NUM_THREADS": "1", **environment},
         cwd=folder or Path.cwd(),
     )
     async with Client(server, read_timeout_seconds=280) as client:
         tools = (await client.list_tools()).tools
-        yield Asker(client, {each.name: each.output_schema for each in tools})
+        yield Asker(client, {tool.name: tool.output_schema for tool in tools})
 
 
-def run(does: Callable[[], Awaitable[None]]) -> None:
+def run(client_task: Callable[[], Awaitable[None]]) -> None:
     """Carry out what is asynchronous, to its end."""
 
     async def main() -> None:
-        await does()
+        await client_task()
 
     asyncio.run(main())

@@ -32,7 +32,7 @@ CODE = {
 }
 
 
-def installed(folder: Path) -> dict[str, str]:
+def install_modules(folder: Path) -> dict[str, str]:
     """Return the environment in which what the studies train is found, written into a folder."""
     folder.mkdir(exist_ok=True)
     for name, text in CODE.items():
@@ -79,18 +79,18 @@ class Team:
     def begun_runs(self) -> int:
         """Return how many runs were begun so far, of all studies."""
         with Store.open(self.storage) as store:
-            rows = [row for each in store.list_studies() for row in store.tickets(each.study.id)]
-        return sum(each.attempt > 0 for each in rows)
+            rows = [row for entry in store.list_studies() for row in store.tickets(entry.study.id)]
+        return sum(row.attempt > 0 for row in rows)
 
 
 @contextmanager
 def _agent_of_every_study(folder: Path, servers: HttpServers, modules: dict[str, str]) -> Iterator[None]:
     folder.mkdir()
-    said = folder.with_suffix(".txt")
-    where = ("--server", servers.url, "--token-file", str(servers.token_file))
-    with said.open("wb") as output:
+    log_path = folder.with_suffix(".txt")
+    server_args = ("--server", servers.url, "--token-file", str(servers.token_file))
+    with log_path.open("wb") as output:
         process = subprocess.Popen(
-            tempopt("agent", "--any", *where),
+            tempopt("agent", "--any", *server_args),
             cwd=folder,
             env=environment(**modules, PACE=str(folder.parent / "pace")),
             stdin=subprocess.DEVNULL,
@@ -114,7 +114,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
         pass
     servers = HttpServers(folder, storage, 1)
     try:
-        modules = installed(tmp_path / "code")
+        modules = install_modules(tmp_path / "code")
         with _agent_of_every_study(agent, servers, modules):
             yield Team(folder, desk, modules, servers.url, storage, agent)
     finally:
@@ -125,28 +125,28 @@ def _spec(name: str) -> dict[str, Any]:
     return toy_spec(name=name, **SMALL)
 
 
-def _paced(name: str) -> dict[str, Any]:
+def _paced_spec(name: str) -> dict[str, Any]:
     spec = _spec(name)
-    return {**spec, "model": {**spec["model"], "class_path": "paced_modules.Paced"}}
+    return {**spec, "model": {**spec["model"], "class_path": "paced_modules.PacedModule"}}
 
 
 async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
     spec = _spec("coder-toy")
-    planned = await coder.ask("plan", spec=spec)
-    assert planned["fits"] and planned["gpu_hours_at_most"] > 0
-    assert planned["budget"]["user"] == "coder"
-    begun = await coder.ask("search", spec=spec)
-    assert begun["state"] == "running"
-    shown = await coder.until_done("coder-toy")
-    assert shown["runs_done"] > 0
-    found = await coder.ask("verdict", study="coder-toy")
+    plan_reply = await coder.ask("plan", spec=spec)
+    assert plan_reply["fits"] and plan_reply["gpu_hours_at_most"] > 0
+    assert plan_reply["budget"]["user"] == "coder"
+    search_reply = await coder.ask("search", spec=spec)
+    assert search_reply["state"] == "running"
+    study_data = await coder.until_done("coder-toy")
+    assert study_data["runs_done"] > 0
+    verdict_reply = await coder.ask("verdict", study="coder-toy")
     with Store.open(team.storage) as store:
         result = study_result.load(store, "coder-toy")
         assert store.load_study("coder-toy").owner == "coder"
-    assert found["done"] and found["words"] == full_lines(result)
-    assert shown["words"] == screen_lines(result)
+    assert verdict_reply["done"] and verdict_reply["words"] == full_lines(result)
+    assert study_data["words"] == screen_lines(result)
     assert result.verdict is not None
-    assert found["answer"] == ("gain_shown" if result.verdict.total.significant else "not_shown")
+    assert verdict_reply["answer"] == ("gain_shown" if result.verdict.total.significant else "not_shown")
     text = (await coder.ask("export", study="coder-toy"))["text"]
     assert text == result.export()
 
@@ -155,43 +155,43 @@ async def _compare(coder: Asker, team: Team) -> None:
     sets = ["{}", "{temperature_init: 2}"]
     await coder.ask("compare", spec=_spec("coder-toy"), sets=sets, pairs=2, name="coder-sets")
     await coder.until_done("coder-sets")
-    found = await coder.ask("verdict", study="coder-sets")
-    assert found["details"]["comparison"]["reference"]["name"] == "A"
-    assert found["answer"] in ("gain_shown", "not_shown")
+    verdict_reply = await coder.ask("verdict", study="coder-sets")
+    assert verdict_reply["details"]["comparison"]["reference"]["name"] == "A"
+    assert verdict_reply["answer"] in ("gain_shown", "not_shown")
 
 
 async def _nothing_is_left(coder: Asker, team: Team) -> None:
     """See that another study is refused within a budget that is spent, and none of its runs begun."""
-    before = team.begun_runs()
-    for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 3}"]})):
-        told = await coder.refused(tool, spec=_spec("coder-more"), **more)
-        assert "would exceed the budget of coder" in told
-        assert "GPU-hours are left in this budget" in told
-    listed = await coder.ask("list")
-    assert [each["study"] for each in listed["studies"]] == ["coder-toy", "coder-sets"]
-    assert [each["left"] for each in listed["budget"]["limits"]] == [0]
-    assert team.begun_runs() == before
+    runs_before = team.begun_runs()
+    for tool, arguments in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 3}"]})):
+        message = await coder.refusal(tool, spec=_spec("coder-more"), **arguments)
+        assert "would exceed the budget of coder" in message
+        assert "GPU-hours are left in this budget" in message
+    list_reply = await coder.ask("list")
+    assert [entry["study"] for entry in list_reply["studies"]] == ["coder-toy", "coder-sets"]
+    assert [limit["left"] for limit in list_reply["budget"]["limits"]] == [0]
+    assert team.begun_runs() == runs_before
 
 
 def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_spent(team: Team) -> None:
-    where = {"folder": team.desk, **team.modules}
+    session_args = {"folder": team.desk, **team.modules}
 
     async def codes() -> None:
-        async with session("--storage", team.url, **where, **team.token("submit", "view")) as coder:
+        async with session("--storage", team.url, **session_args, **team.token("submit", "view")) as coder:
             assert (await coder.ask("list"))["studies"] == []
             await _search_to_its_verdict(coder, team)
             await _compare(coder, team)
 
     async def asks_for_more() -> None:
-        spent = ("--gpu-hours", "1e-6", "--storage", team.url)
-        async with session(*spent, **where, **team.token("submit", "view")) as coder:
+        budget_args = ("--gpu-hours", "1e-6", "--storage", team.url)
+        async with session(*budget_args, **session_args, **team.token("submit", "view")) as coder:
             await _nothing_is_left(coder, team)
 
     async def looks() -> None:
-        async with session("--storage", team.url, **where, **team.token("view")) as viewer:
+        async with session("--storage", team.url, **session_args, **team.token("view")) as viewer:
             assert (await viewer.ask("verdict", study="coder-toy"))["done"]
-            told = await viewer.refused("search", spec=_spec("coder-new"))
-            assert "may view" in told and "takes the scope submit" in told and "\n" not in told
+            message = await viewer.refusal("search", spec=_spec("coder-new"))
+            assert "may view" in message and "takes the scope submit" in message and "\n" not in message
 
     run(codes)
     run(asks_for_more)
@@ -200,28 +200,28 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_sp
 
 def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -> None:
     team.pace.write_text("0.3")
-    where = {"folder": team.desk, **team.modules, **team.token("submit", "view")}
-    given: dict[str, Any] = {"spec": _paced("coder-paced")}
+    session_args = {"folder": team.desk, **team.modules, **team.token("submit", "view")}
+    arguments: dict[str, Any] = {"spec": _paced_spec("coder-paced")}
 
     async def begins() -> None:
-        async with session("--gpu-hours", "5", "--storage", team.url, **where) as coder:
-            await coder.ask("search", **given)
+        async with session("--gpu-hours", "5", "--storage", team.url, **session_args) as coder:
+            await coder.ask("search", **arguments)
 
     async def is_paused() -> None:
         # what was begun is trained without the session that has begun it
-        async with session("--gpu-hours", "1e-4", "--storage", team.url, **where) as coder:
-            paused = await coder.until("coder-paced", "paused")
-            assert any("GPU-hours are left in this budget" in each for each in paused["troubles"])
-            before = team.begun_runs()
-            told = await coder.refused("search", **given)
-            assert '"coder-paced" cannot go on within the budget of coder' in told
+        async with session("--gpu-hours", "1e-4", "--storage", team.url, **session_args) as coder:
+            study_data = await coder.wait_for_state("coder-paced", "paused")
+            assert any("GPU-hours are left in this budget" in trouble for trouble in study_data["troubles"])
+            runs_before = team.begun_runs()
+            message = await coder.refusal("search", **arguments)
+            assert '"coder-paced" cannot go on within the budget of coder' in message
             await asyncio.sleep(5)
-            assert team.begun_runs() == before and paused["runs_running"] == 0
+            assert team.begun_runs() == runs_before and study_data["runs_running"] == 0
 
     async def goes_on() -> None:
-        async with session("--gpu-hours", "5", "--storage", team.url, **where) as coder:
+        async with session("--gpu-hours", "5", "--storage", team.url, **session_args) as coder:
             team.pace.write_text("0")
-            await coder.ask("search", **given)
+            await coder.ask("search", **arguments)
             await coder.until_done("coder-paced")
             assert (await coder.ask("verdict", study="coder-paced"))["answer"] in ("gain_shown", "not_shown")
 
@@ -234,12 +234,12 @@ def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -
 def test_on_a_database_this_machine_trains(tmp_path: Path) -> None:
     desk = tmp_path / "desk"
     desk.mkdir()
-    given: dict[str, Any] = {"spec": _spec("toy")}
+    arguments: dict[str, Any] = {"spec": _spec("toy")}
 
     async def codes() -> None:
-        async with session("--workers", "1", folder=desk, **installed(tmp_path / "code")) as coder:
-            await coder.ask("search", **given)
+        async with session("--workers", "1", folder=desk, **install_modules(tmp_path / "code")) as coder:
+            await coder.ask("search", **arguments)
             await coder.until_done("toy")
-            assert (await coder.ask("search", **given))["state"] == "done"
+            assert (await coder.ask("search", **arguments))["state"] == "done"
 
     run(codes)

@@ -20,7 +20,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.store.store import Store
 from tempopt.study import api
 from tempopt.study.progress import Cell, in_notebook, watching
-from tests.toy_study import SMALL, begun, toy_spec
+from tests.toy_study import SMALL, begin_study, toy_spec
 
 URL = "sqlite:///tempopt.db"
 SPEC: dict[str, Any] = {
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Interrupting(Unobserved):
+class InterruptObserver(Unobserved):
     """The observer with a person who presses Ctrl-C after the first training."""
 
     def finished(self, ticket: TicketRow) -> None:
@@ -57,24 +57,24 @@ class Interrupting(Unobserved):
 
 
 def test_python_and_the_command_line_keep_a_study_in_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+    urls: list[str] = []
 
     def notes(*_: object, storage: str, **__: object) -> None:
-        seen.append(storage)
+        urls.append(storage)
 
     for name in ("search", "compare", "resume", "plan"):
         monkeypatch.setattr(api, name, notes)
-    for asked in (URL, "sqlite:///other.db"):
+    for url in (URL, "sqlite:///other.db"):
         for call in (
-            lambda **given: tempopt.search(SPEC, **given),
-            lambda **given: tempopt.compare(SPEC, {"one": {}, "hot": {"temperature_init": 2.0}}, **given),
-            lambda **given: tempopt.resume("toy", **given),
-            lambda **given: tempopt.plan(SPEC, **given),
+            lambda **options: tempopt.search(SPEC, **options),
+            lambda **options: tempopt.compare(SPEC, {"one": {}, "hot": {"temperature_init": 2.0}}, **options),
+            lambda **options: tempopt.resume("toy", **options),
+            lambda **options: tempopt.plan(SPEC, **options),
         ):
             call()
             call(storage="sqlite:///given.db")
-            assert seen == [asked, "sqlite:///given.db"]
-            seen.clear()
+            assert urls == [url, "sqlite:///given.db"]
+            urls.clear()
         monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
 
 
@@ -86,17 +86,17 @@ def test_a_search_shows_a_line_for_each_training_on_standard_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     result = tempopt.search(SPEC, workers=1)
-    shown = capfd.readouterr()
-    assert not shown.out
-    assert "toy: minimize val_loss" in shown.err and "baseline 0: " in shown.err
+    captured_output = capfd.readouterr()
+    assert not captured_output.out
+    assert "toy: minimize val_loss" in captured_output.err and "baseline 0: " in captured_output.err
     assert result.state == "done"
     assert tempopt.resume("toy", workers=1).state == "done"
     # a handle on a study that is over starts nothing
     with tempopt.resume("toy", wait=False) as handle:
         assert handle.state == "done"
         assert handle.result(progress=False).verdict == result.verdict
-        done = sum(count.done for count in result.tickets.values())
-        assert f"{done} of {done} trainings done, best so far" in repr(handle)
+        num_done = sum(count.done for count in result.tickets.values())
+        assert f"{num_done} of {num_done} trainings done, best so far" in repr(handle)
     assert handle.state == "done" and handle.result().state == "done"
     assert tempopt.write_report(result, "page.html") == Path("page.html")
     assert "toy" in Path("page.html").read_text("utf-8")
@@ -106,15 +106,15 @@ def test_a_search_shows_a_line_for_each_training_on_standard_error(
 def test_progress_can_be_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     with watching(False) as observer:
         observer.note("anything")
-    shown = capfd.readouterr()
-    assert not shown.out + shown.err
+    captured_output = capfd.readouterr()
+    assert not captured_output.out + captured_output.err
 
 
-def _output(shown: list[Any]) -> Any:
+def _output(displays: list[Any]) -> Any:
     def display(data: Any, **options: Any) -> Any:
         assert options == {"raw": True, "display_id": True}
-        shown.append(data)
-        return SimpleNamespace(update=lambda data, raw: shown.__setitem__(-1, data))
+        displays.append(data)
+        return SimpleNamespace(update=lambda data, raw: displays.__setitem__(-1, data))
 
     return SimpleNamespace(display=display)
 
@@ -122,24 +122,24 @@ def _output(shown: list[Any]) -> Any:
 def test_a_notebook_has_one_output_that_is_drawn_anew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_snapshot: Any
 ) -> None:
-    shown: list[Any] = []
+    displays: list[Any] = []
     shell = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[misc]
-    monkeypatch.setitem(sys.modules, "IPython.display", _output(shown))
+    monkeypatch.setitem(sys.modules, "IPython.display", _output(displays))
     # IPython in a terminal has no kernel
     assert not in_notebook()
     shell.kernel = object()
     assert in_notebook()
     with watching(True) as observer:
         assert isinstance(observer, Cell)
-        assert "starting the workers" in shown[0]["text/plain"]
+        assert "starting the workers" in displays[0]["text/plain"]
         observer.note("A <note>.")
         snapshot: Snapshot = make_snapshot()
         for _ in range(100):
             observer.update(snapshot)
-    assert len(shown) == 1
-    assert "16/40" in shown[0]["text/plain"] and "16/40" in shown[0]["text/html"]
-    assert shown[0]["text/html"].startswith("<pre")
+    assert len(displays) == 1
+    assert "16/40" in displays[0]["text/plain"] and "16/40" in displays[0]["text/html"]
+    assert displays[0]["text/html"].startswith("<pre")
     assert capsys.readouterr().out == "A <note>.\n"
 
 
@@ -147,19 +147,19 @@ def test_a_notebook_has_one_output_that_is_drawn_anew(
 
 
 def test_an_interrupt_says_how_to_go_on() -> None:
-    with pytest.raises(KeyboardInterrupt, match=r"tempopt\.resume\('toy'\)\n  tempopt resume toy$") as caught:
-        tempopt.search(SPEC, workers=1, observer=Interrupting())
-    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    with pytest.raises(KeyboardInterrupt, match=r"tempopt\.resume\('toy'\)\n  tempopt resume toy$") as error:
+        tempopt.search(SPEC, workers=1, observer=InterruptObserver())
+    assert error.value.__cause__ is None and error.value.__suppress_context__
     assert tempopt.load_study(URL, "toy").trials["complete"] < 2
 
 
 def test_an_interrupt_before_the_beginning_says_that_nothing_was_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stopped(*_: Any, **__: Any) -> None:
+    def raise_interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tempopt.study.api.search", stopped)
+    monkeypatch.setattr("tempopt.study.api.search", raise_interrupt)
     with pytest.raises(KeyboardInterrupt, match="before the study was begun"):
         tempopt.search(SPEC, progress=False)
 
@@ -170,7 +170,7 @@ def test_an_interrupt_before_the_beginning_says_that_nothing_was_written(
 @pytest.mark.usefixtures("fake_workers")
 def test_a_verdict_is_explained_on_request_and_not_before_there_is_one() -> None:
     spec = toy_spec(**SMALL)
-    begun(spec)
+    begin_study(spec)
     with pytest.raises(UsageError, match="confirmation is not over"):
         tempopt.resume("toy", explain=True, workers=1, progress=False)
     result = tempopt.search(spec, workers=1, progress=False)
@@ -178,10 +178,10 @@ def test_a_verdict_is_explained_on_request_and_not_before_there_is_one() -> None
     assert not result.verdict.parts
     with pytest.raises(UsageError, match="in another command"):
         tempopt.resume("toy", explain=True, more=1, workers=1, progress=False)
-    explained = tempopt.resume("toy", explain=True, workers=1, progress=False)
-    assert explained.state == "done" and explained.verdict is not None
-    assert explained.tickets["ablation"].done > 0 and explained.verdict.parts
-    assert explained.verdict.total == result.verdict.total
+    explained_result = tempopt.resume("toy", explain=True, workers=1, progress=False)
+    assert explained_result.state == "done" and explained_result.verdict is not None
+    assert explained_result.tickets["ablation"].done > 0 and explained_result.verdict.parts
+    assert explained_result.verdict.total == result.verdict.total
 
 
 # ---- handles
@@ -223,8 +223,8 @@ def test_a_handle_is_waited_for_and_paused_and_a_comparison_has_one_too() -> Non
     with tempopt.search(spec, workers=1, wait=False) as handle:
         while handle.state == "starting":
             time.sleep(0.2)
-        seen = handle.progress()
-        assert seen is not None and seen.study == "toy"
+        snapshot = handle.progress()
+        assert snapshot is not None and snapshot.study == "toy"
         handle.pause()
         assert handle.state == "paused"
         assert handle.result(progress=False).state == "paused"
@@ -241,12 +241,12 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.long
 def test_a_study_outlives_the_process_that_waited_for_it() -> None:
-    died = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    until = time.monotonic() + 120
+    process = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    deadline = time.monotonic() + 120
     with Store.open(URL, create=False) as store:
         study = store.load_study("toy")
-        while time.monotonic() < until and any(t.state == "running" for t in store.tickets(study.id)):
+        while time.monotonic() < deadline and any(t.state == "running" for t in store.tickets(study.id)):
             time.sleep(0.1)
         assert not any(ticket.failures for ticket in store.tickets(study.id))
     assert tempopt.resume("toy", workers=1, progress=False).state == "done"
@@ -270,6 +270,6 @@ print(result.state)
 @pytest.mark.long
 def test_a_script_without_a_guard_runs_once() -> None:
     Path("train.py").write_text(UNGUARDED, encoding="utf-8")
-    done = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
-    assert done.stdout == "done\n", done.stderr
+    process = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
+    assert process.stdout == "done\n", process.stderr
     assert Path("begun").read_text("utf-8") == "x"

@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    for name in [each for each in sys.modules if each.partition(".")[0] == FOLDER]:
+    for name in [module_name for module_name in sys.modules if module_name.partition(".")[0] == FOLDER]:
         del sys.modules[name]
 
 
@@ -83,7 +83,7 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def written(path: str) -> ModuleType:
+def load_module(path: str) -> ModuleType:
     importlib.invalidate_caches()
     return importlib.import_module(path.rpartition(".")[0])
 
@@ -91,29 +91,34 @@ def written(path: str) -> ModuleType:
 # ---- classes of modules
 
 
-@pytest.mark.parametrize("given", [Toy, {"class_path": Toy}, {"class_path": "tempopt.testing.toys.Toy"}])
-def test_a_class_is_given_as_itself_or_as_its_path(given: object) -> None:
-    assert spec(model=given).model == {"class_path": "tempopt.testing.toys.Toy", "init_args": {}}
+@pytest.mark.parametrize(
+    "model_class", [Toy, {"class_path": Toy}, {"class_path": "tempopt.testing.toys.Toy"}]
+)
+def test_a_class_is_given_as_itself_or_as_its_path(model_class: object) -> None:
+    assert spec(model=model_class).model == {"class_path": "tempopt.testing.toys.Toy", "init_args": {}}
     assert not Path(FOLDER).exists()
 
 
 def test_callbacks_and_arguments_can_be_classes() -> None:
-    found = spec(
+    class_spec = spec(
         model={"class_path": Toy, "init_args": {"inner": {"class_path": ToyData}, "kind": ToyData}},
         trainer={"max_steps": 1, "callbacks": [ToyData, {"class_path": ToyData, "init_args": {"a": 1}}]},
     )
     path = "tempopt.testing.toys.ToyData"
-    assert found.model["init_args"] == {"inner": {"class_path": path}, "kind": path}
-    assert found.trainer["callbacks"] == [{"class_path": path}, {"class_path": path, "init_args": {"a": 1}}]
+    assert class_spec.model["init_args"] == {"inner": {"class_path": path}, "kind": path}
+    assert class_spec.trainer["callbacks"] == [
+        {"class_path": path},
+        {"class_path": path, "init_args": {"a": 1}},
+    ]
 
 
-@pytest.mark.parametrize("given", [ToyData(), object(), np.int64(3)])
-def test_an_object_in_place_of_plain_data_is_refused(given: object) -> None:
-    named = type(given).__qualname__
-    with pytest.raises(SpecError, match=rf"data: given an object of the class {named}.*class_path"):
-        spec(data=given)
-    with pytest.raises(SpecError, match=rf"trainer.logger\[0\]: given an object of the class {named}"):
-        spec(trainer={"max_steps": 1, "logger": [given]})
+@pytest.mark.parametrize("value", [ToyData(), object(), np.int64(3)])
+def test_an_object_in_place_of_plain_data_is_refused(value: object) -> None:
+    class_name = type(value).__qualname__
+    with pytest.raises(SpecError, match=rf"data: given an object of the class {class_name}.*class_path"):
+        spec(data=value)
+    with pytest.raises(SpecError, match=rf"trainer.logger\[0\]: given an object of the class {class_name}"):
+        spec(trainer={"max_steps": 1, "logger": [value]})
 
 
 def test_a_class_that_no_name_leads_to_is_refused() -> None:
@@ -181,7 +186,7 @@ PROGRAM = """
 def test_a_class_of_a_script_is_written_with_all_that_it_uses(script: Run) -> None:
     main = script(PROGRAM)
     path = spec(model=main.Model).model["class_path"]
-    module = written(path)
+    module = load_module(path)
     assert path == f"{FOLDER}.{module.__name__.rpartition('.')[2]}.Model"
     model = module.Model()
     assert model.found() == main.Model().found()
@@ -200,14 +205,17 @@ def test_classes_of_one_spec_share_a_module_and_a_change_makes_another(script: R
     main = script(PROGRAM)
     first = spec(model=main.Model, trainer={"max_steps": 1, "callbacks": [main.Late]})
     late = first.trainer["callbacks"][0]["class_path"]
-    module = written(late)
+    module = load_module(late)
     assert first.model["class_path"] == f"{module.__name__}.Model"
     assert issubclass(module.Late, module.Model)
-    before = spec(model=main.Model).model["class_path"]
-    again = script(PROGRAM.replace("model = object()", "model = None"))
-    assert spec(model=again.Model, trainer=first.trainer | {"callbacks": [again.Late]}) == first
-    changed = script(PROGRAM.replace("WIDTH = 8", "WIDTH = 9"))
-    assert spec(model=changed.Model).model["class_path"] not in (before, first.model["class_path"])
+    path_before = spec(model=main.Model).model["class_path"]
+    same_script = script(PROGRAM.replace("model = object()", "model = None"))
+    assert spec(model=same_script.Model, trainer=first.trainer | {"callbacks": [same_script.Late]}) == first
+    changed_script = script(PROGRAM.replace("WIDTH = 8", "WIDTH = 9"))
+    assert spec(model=changed_script.Model).model["class_path"] not in (
+        path_before,
+        first.model["class_path"],
+    )
 
 
 def test_annotations_that_are_not_evaluated_stay_so(script: Run) -> None:
@@ -219,7 +227,7 @@ def test_annotations_that_are_not_evaluated_stay_so(script: Run) -> None:
             def used(self, data: ToyData, later: Nowhere) -> Model:
                 return self
     """)
-    module = written(spec(model=main.Model).model["class_path"])
+    module = load_module(spec(model=main.Model).model["class_path"])
     assert module.Model.used.__annotations__["later"] == "Nowhere"
     assert module.ToyData is ToyData
 
@@ -234,13 +242,13 @@ def test_a_class_of_a_notebook_is_that_of_the_cell_which_was_run_last(cells: Run
         "SIZE = 300",
         "Other = Model",
     )
-    module = written(spec(model=main.Model).model["class_path"])
+    module = load_module(spec(model=main.Model).model["class_path"])
     assert module.Model.size(None)[1] == 320
     assert not hasattr(module, "Other")
 
 
 @pytest.mark.parametrize(
-    ("added", "named"),
+    ("cell", "message"),
     [
         ("import threading\nlock = threading.Lock()\n", r"lock \(of type lock\)"),
         ("lock = lambda: 1\n", "lock, which is a lambda"),
@@ -253,31 +261,33 @@ def test_a_class_of_a_notebook_is_that_of_the_cell_which_was_run_last(cells: Run
         ),
     ],
 )
-def test_what_cannot_be_written_is_named_with_the_way_out(cells: Run, added: str, named: str) -> None:
+def test_what_cannot_be_written_is_named_with_the_way_out(cells: Run, cell: str, message: str) -> None:
     model = "class Model(Toy):\n    def used(self):\n        return lock, fine\n"
-    main = cells("from tempopt.testing.toys import Toy\nfine = 1\n", added, model)
-    with pytest.raises(SpecError, match=named) as caught:
+    main = cells("from tempopt.testing.toys import Toy\nfine = 1\n", cell, model)
+    with pytest.raises(SpecError, match=message) as error:
         spec(model=main.Model)
-    assert "%%writefile my_module.py" in str(caught.value) and "my_module.Model" in str(caught.value)
-    assert "  fine" not in str(caught.value)
+    assert "%%writefile my_module.py" in str(error.value) and "my_module.Model" in str(error.value)
+    assert "  fine" not in str(error.value)
     assert not Path(FOLDER).exists()
 
 
 @pytest.mark.parametrize(
-    ("cell", "named"),
+    ("cell", "message"),
     [
         ("def step(self):\n    return 2\nModel.step = step", "was given step after its definition"),
         ("def used(self):\n    return 2\nModel.used = used", "was given used after its definition"),
         ("class Base(Toy):\n    pass", "base Base has been defined anew since"),
     ],
 )
-def test_a_class_that_is_no_longer_what_its_source_says_is_refused(cells: Run, cell: str, named: str) -> None:
+def test_a_class_that_is_no_longer_what_its_source_says_is_refused(
+    cells: Run, cell: str, message: str
+) -> None:
     main = cells(
         "from tempopt.testing.toys import Toy\nclass Base(Toy):\n    pass\n",
         "class Model(Base):\n    def used(self):\n        return 1\n",
         cell,
     )
-    with pytest.raises(SpecError, match=named):
+    with pytest.raises(SpecError, match=message):
         spec(model=main.Model)
 
 
@@ -293,7 +303,7 @@ def test_what_the_program_imports_later_makes_no_other_module(cells: Run) -> Non
     first = spec(model=cells(text).Model)
     main = cells("import torch\nimport torch.utils.data\nimport tempopt.testing.toys\nx = 1")
     assert spec(model=main.Model) == first
-    assert written(first.model["class_path"]).Model.used(None).gelu
+    assert load_module(first.model["class_path"]).Model.used(None).gelu
 
 
 def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
@@ -302,15 +312,15 @@ def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
     shell = sys.modules["IPython"].get_ipython()
     shell.run_cell_magic = lambda magic, line, cell: exec(compile(cell, "<timed exec>", "exec"), vars(main))
     cells(f"get_ipython().run_cell_magic('time', '', {body!r})")
-    assert written(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
+    assert load_module(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
 
 
 def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run) -> None:
     source = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    pass\n"
-    old = cells(source).Model
+    first_class = cells(source).Model
     cells(source)
     with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
-        spec(model=old)
+        spec(model=first_class)
 
 
 def test_a_class_without_source_is_refused(cells: Run) -> None:

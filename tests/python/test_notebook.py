@@ -114,22 +114,22 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebo
     """Yield a notebook in an empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
-    made = Notebook(tmp_path)
-    with made.client.setup_kernel():
-        yield made
+    notebook_runner = Notebook(tmp_path)
+    with notebook_runner.client.setup_kernel():
+        yield notebook_runner
 
 
 def _text(outputs: list[Any]) -> str:
     """Return all that a cell shows, as plain text."""
-    shown = []
-    for each in outputs:
-        if each.output_type == "stream":
-            shown.append(each.text)
-        elif each.output_type == "error":
-            shown.append("\n".join(each.traceback))
+    texts = []
+    for output in outputs:
+        if output.output_type == "stream":
+            texts.append(output.text)
+        elif output.output_type == "error":
+            texts.append("\n".join(output.traceback))
         else:
-            shown.append(each.data["text/plain"])
-    return "\n".join(shown)
+            texts.append(output.data["text/plain"])
+    return "\n".join(texts)
 
 
 def _tickets_done() -> int:
@@ -143,16 +143,16 @@ def test_a_module_of_a_cell_is_searched_interrupted_and_gone_on_with(notebook: N
     assert not notebook.run(SPEC)
 
     def interrupt() -> None:
-        until = time.monotonic() + 300
-        while _tickets_done() < 2 and time.monotonic() < until:
+        deadline = time.monotonic() + 300
+        while _tickets_done() < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
         notebook.interrupt()
 
     hand = threading.Thread(target=interrupt)
     hand.start()
-    stopped = notebook.run("result = tempopt.search(spec, workers=1)")
+    outputs_interrupted = notebook.run("result = tempopt.search(spec, workers=1)")
     hand.join()
-    text = _text(stopped)
+    text = _text(outputs_interrupted)
     assert "Everything that was reported is saved" in text
     assert "tempopt resume reader" in text
     assert 2 <= _tickets_done() < 10
@@ -160,7 +160,7 @@ def test_a_module_of_a_cell_is_searched_interrupted_and_gone_on_with(notebook: N
     assert len(text) < 8000
 
     outputs = notebook.run("result = tempopt.search(spec, workers=1)")
-    pictures = [each for each in outputs if "text/html" in each.get("data", {})]
+    pictures = [output for output in outputs if "text/html" in output.get("data", {})]
     assert len(pictures) == 1, _text(outputs)
     assert "baseline" in pictures[0].data["text/html"]
     assert "3/3" in pictures[0].data["text/plain"]
@@ -173,30 +173,30 @@ def test_a_module_of_a_cell_is_searched_interrupted_and_gone_on_with(notebook: N
     # the class of a study is that of its cell
     notebook.run(MODULE.replace("0.0", "0.1"))
     notebook.run(SPEC)
-    changed = _text(notebook.run("tempopt.search(spec, workers=1)"))
-    assert "StudyChanged" in changed
-    assert "model.class_path" in changed
-    assert "is not what it was when the study was begun" in changed
+    changed_text = _text(notebook.run("tempopt.search(spec, workers=1)"))
+    assert "StudyChanged" in changed_text
+    assert "model.class_path" in changed_text
+    assert "is not what it was when the study was begun" in changed_text
 
 
 def test_a_handle_pauses_goes_on_and_outlives_no_kernel(notebook: Notebook) -> None:
     notebook.run(MODULE)
     notebook.run(SPEC)
-    begun = notebook.run("handle = tempopt.search(spec, workers=1, wait=False)\nhandle")
-    assert "StudyHandle" in _text(begun), _text(begun)
-    until = time.monotonic() + 300
-    while not _tickets_done() and time.monotonic() < until:
+    handle_outputs = notebook.run("handle = tempopt.search(spec, workers=1, wait=False)\nhandle")
+    assert "StudyHandle" in _text(handle_outputs), _text(handle_outputs)
+    deadline = time.monotonic() + 300
+    while not _tickets_done() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "paused" in _text(notebook.run("handle.pause(); print(handle.state, handle.result().state)"))
     notebook.run("handle = tempopt.resume('reader', workers=1, wait=False)")
-    before = _tickets_done()
-    while _tickets_done() == before and time.monotonic() < until:
+    num_before = _tickets_done()
+    while _tickets_done() == num_before and time.monotonic() < deadline:
         time.sleep(0.1)
     asyncio.run(notebook.client.km._async_restart_kernel(now=True))
     with Store.open(URL, create=False) as store:
         study = store.load_study("reader")
-        while time.monotonic() < until and any(t.state == "running" for t in store.tickets(study.id)):
+        while time.monotonic() < deadline and any(t.state == "running" for t in store.tickets(study.id)):
             time.sleep(0.2)
-        left = store.tickets(study.id)
-    assert not [ticket for ticket in left if ticket.state == "running"]
-    assert [ticket for ticket in left if ticket.state == "waiting"]
+        remaining_tickets = store.tickets(study.id)
+    assert not [ticket for ticket in remaining_tickets if ticket.state == "running"]
+    assert [ticket for ticket in remaining_tickets if ticket.state == "waiting"]

@@ -29,14 +29,18 @@ def test_a_value_up_to_the_largest_stays_as_it_is(value: float) -> None:
 
 @pytest.mark.parametrize("value", BEYOND)
 def test_a_complete_run_whose_value_is_beyond_the_largest_has_diverged(value: float) -> None:
-    found = Outcomes(outcome="complete", value=value, steps=9, seconds=1.0)
-    assert (found.outcome, found.value, found.diverged_at) == ("diverged", None, 9)
-    pruned = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
-    assert (pruned.outcome, pruned.value, pruned.diverged_at) == ("pruned", None, None)
+    outcomes = Outcomes(outcome="complete", value=value, steps=9, seconds=1.0)
+    assert (outcomes.outcome, outcomes.value, outcomes.diverged_at) == ("diverged", None, 9)
+    pruned_outcomes = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
+    assert (pruned_outcomes.outcome, pruned_outcomes.value, pruned_outcomes.diverged_at) == (
+        "pruned",
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
-    ("stored", "counts"),
+    ("stored_seconds", "counts"),
     [
         (-1.0, 0.0),
         (0.0, 0.0),
@@ -48,5 +52,5 @@ def test_a_complete_run_whose_value_is_beyond_the_largest_has_diverged(value: fl
         (math.nan, MOST_SECONDS),
     ],
 )
-def test_seconds_count_from_none_to_the_most(stored: float, counts: float) -> None:
-    assert counted_seconds(stored) == counts
+def test_seconds_count_from_none_to_the_most(stored_seconds: float, counts: float) -> None:
+    assert counted_seconds(stored_seconds) == counts

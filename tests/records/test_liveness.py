@@ -36,9 +36,9 @@ def test_a_process_is_alive_until_it_has_ended() -> None:
 
 
 def test_a_pid_that_was_given_out_again_is_another_agent() -> None:
-    host, pid, where, start = agent_name().split(":")
-    began, _, count = start.partition(".")
-    assert is_dead(f"{host}:{pid}:{where}:{int(began) - 1}.{count}")
+    host, pid, machine_id, start = agent_name().split(":")
+    boot_seconds, _, count = start.partition(".")
+    assert is_dead(f"{host}:{pid}:{machine_id}:{int(boot_seconds) - 1}.{count}")
 
 
 @pytest.mark.parametrize("error", [None, PermissionError])
@@ -61,25 +61,25 @@ def test_a_process_that_is_hidden_is_not_taken_for_dead(
 def test_a_process_that_neither_proc_nor_the_kernel_knows_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, _, where, start = agent_name().split(":")
+    host, _, machine_id, start = agent_name().split(":")
     monkeypatch.setattr(liveness, "_PROC", tmp_path)
     for pid in (999999999, 10**30):
-        assert is_dead(f"{host}:{pid}:{where}:{start}")
+        assert is_dead(f"{host}:{pid}:{machine_id}:{start}")
 
 
 def test_nothing_is_known_of_agents_on_other_machines() -> None:
-    host, _, where, start = agent_name().split(":")
-    elsewhere = "0" * 8 if where != "0" * 8 else "1" * 8
-    assert not is_dead(f"{host}:999999999:{elsewhere}:{start}")
+    host, _, machine_id, start = agent_name().split(":")
+    other_machine = "0" * 8 if machine_id != "0" * 8 else "1" * 8
+    assert not is_dead(f"{host}:999999999:{other_machine}:{start}")
     assert not is_dead("an agent of an older version")
-    assert not is_dead(f"{host}:not a number:{where}:{start}")
+    assert not is_dead(f"{host}:not a number:{machine_id}:{start}")
 
 
 def test_machines_are_told_apart_by_more_than_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = machine()
+    machine_before = machine()
     liveness.machine.cache_clear()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    assert machine() != before
+    assert machine() != machine_before
     liveness.machine.cache_clear()
 
 

@@ -29,9 +29,9 @@ def test_words_say_commit_changes_and_packages() -> None:
 
 
 def test_versions_are_counted_by_runs() -> None:
-    one = RunCode(identity="a", commit=COMMIT)
-    other = RunCode(identity="a", commit=COMMIT, is_dirty=True)
-    codes = [one.text, None, other.text, other.text]
-    assert run_codes(codes) == [(other, 2), (one, 1)]
+    code = RunCode(identity="a", commit=COMMIT)
+    other_code = RunCode(identity="a", commit=COMMIT, is_dirty=True)
+    codes = [code.text, None, other_code.text, other_code.text]
+    assert run_codes(codes) == [(other_code, 2), (code, 1)]
     assert [(row["is_dirty"], row["runs"]) for row in run_codes_json(codes)] == [(True, 2), (False, 1)]
     assert run_codes([None]) == []

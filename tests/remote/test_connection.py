@@ -29,24 +29,28 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_AGAIN_SECONDS", (0.0, 0.0))
 
 
-def _asked(handler: Handler, token: Callable[[], str | None] | str | None = "token") -> ServerConnection:
-    found = ServerConnection(URL, token)
-    found.client.close()
-    found.client = httpx.Client(base_url=URL, transport=httpx.MockTransport(handler), auth=found.client.auth)
-    return found
+def _connection_with(
+    handler: Handler, token: Callable[[], str | None] | str | None = "token"
+) -> ServerConnection:
+    connection = ServerConnection(URL, token)
+    connection.client.close()
+    connection.client = httpx.Client(
+        base_url=URL, transport=httpx.MockTransport(handler), auth=connection.client.auth
+    )
+    return connection
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 3), ("POST", 1), ("PUT", 1), ("DELETE", 1)])
 def test_what_only_reads_is_asked_again_and_nothing_else_is(method: str, times: int) -> None:
-    asked: list[str] = []
+    methods: list[str] = []
 
-    def lost(request: httpx.Request) -> httpx.Response:
-        asked.append(request.method)
+    def drop_request(request: httpx.Request) -> httpx.Response:
+        methods.append(request.method)
         raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
 
     with pytest.raises(StoreUnreachable, match="cannot be reached"):
-        _asked(lost).request(method, "/api/studies")
-    assert asked == [method] * times
+        _connection_with(drop_request).request(method, "/api/studies")
+    assert methods == [method] * times
 
 
 def test_an_answer_after_a_lost_one_is_the_answer() -> None:
@@ -58,7 +62,7 @@ def test_an_answer_after_a_lost_one_is_the_answer() -> None:
             raise answer
         return answer
 
-    assert _asked(handler).get("/api/studies") == {"a": 1}
+    assert _connection_with(handler).get("/api/studies") == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -77,10 +81,10 @@ def test_an_answer_after_a_lost_one_is_the_answer() -> None:
     ],
 )
 def test_an_error_is_raised_as_it_is_on_a_database(code: str, status: int, kind: type[Exception]) -> None:
-    told = {"error": {"code": code, "message": "what is wrong"}}
-    with pytest.raises(kind, match="what is wrong") as raised:
-        _asked(lambda request: httpx.Response(status, json=told)).post("/api/studies")
-    assert type(raised.value) is kind
+    body = {"error": {"code": code, "message": "what is wrong"}}
+    with pytest.raises(kind, match="what is wrong") as error:
+        _connection_with(lambda request: httpx.Response(status, json=body)).post("/api/studies")
+    assert type(error.value) is kind
 
 
 @pytest.mark.parametrize(
@@ -88,26 +92,28 @@ def test_an_error_is_raised_as_it_is_on_a_database(code: str, status: int, kind:
 )
 def test_what_is_no_answer_of_tempopt_is_told_as_such(status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="tempopt.example.com"):
-        _asked(lambda request: httpx.Response(status, text="<html>proxy</html>")).get("/api/studies")
+        _connection_with(lambda request: httpx.Response(status, text="<html>proxy</html>")).get(
+            "/api/studies"
+        )
 
 
 def test_a_token_that_is_refused_is_read_anew_and_one_that_is_the_same_is_not_shown_twice() -> None:
-    shown: list[str] = []
+    authorizations: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
-        shown.append(request.headers["authorization"])
+        authorizations.append(request.headers["authorization"])
         if request.headers["authorization"] == "Bearer new":
             return httpx.Response(200, json=1)
         return httpx.Response(401, json={"error": {"code": "token_revoked", "message": "revoked"}})
 
     tokens = ["old", "new", "new"]
-    server = _asked(handler, lambda: tokens.pop(0))
+    server = _connection_with(handler, lambda: tokens.pop(0))
     assert server.get("/") == 1 and server.get("/") == 1
-    assert shown == ["Bearer old", "Bearer new", "Bearer new"]
-    same = _asked(handler, lambda: "old")
+    assert authorizations == ["Bearer old", "Bearer new", "Bearer new"]
+    unchanged_connection = _connection_with(handler, lambda: "old")
     with pytest.raises(AccessDenied):
-        same.get("/")
-    assert shown[3:] == ["Bearer old"]
+        unchanged_connection.get("/")
+    assert authorizations[3:] == ["Bearer old"]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +121,9 @@ def test_a_token_that_is_refused_is_read_anew_and_one_that_is_the_same_is_not_sh
     ["tempopt.example.com", "ftp://a", "https://", "https://me:secret@a", "https://a?token=x", "https://a#b"],
 )
 def test_a_url_that_is_none_of_a_server_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error:
         server_url(url)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(error.value)
 
 
 def test_a_slash_at_the_end_is_no_part_of_a_server() -> None:

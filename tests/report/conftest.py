@@ -9,21 +9,21 @@ from tests.report.made_study import World, make
 
 
 @pytest.fixture(scope="session")
-def confirmed() -> StudyResult:
+def confirmed_result() -> StudyResult:
     """A study that is over and has everything to show."""
     return make(World()).result()
 
 
 @pytest.fixture(scope="session")
-def searching() -> StudyResult:
+def searching_result() -> StudyResult:
     """A study whose search is done and of which nothing is confirmed."""
     return make(World(confirmed=False, study={"pruner": "none"})).result()
 
 
 @pytest.fixture(scope="session")
-def untouched() -> StudyResult:
+def untouched_result() -> StudyResult:
     """A study of which no trial is over."""
-    made = make(World(trials=1, confirmed=False))
-    made.tickets.clear()
-    made.measurements.clear()
-    return made.result()
+    synthetic = make(World(trials=1, confirmed=False))
+    synthetic.tickets.clear()
+    synthetic.measurements.clear()
+    return synthetic.result()

@@ -16,7 +16,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.optuna_tables import TICKET, End
 from tempopt.store.store import Store
-from tests.report.made_study import Made, World, make, write
+from tests.report.made_study import SyntheticStudy, World, make, write
 
 _TABLES = (
     "trials",
@@ -28,48 +28,51 @@ _TABLES = (
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "diverged": "PRUNED", "failed": "FAIL"}
 
 
-def write_whole(url: str, world: World, *, first_id: int = 1) -> Made:
+def write_whole(url: str, world: World, *, first_id: int = 1) -> SyntheticStudy:
     """Write a study with Optuna's study of the same name, and return its rows.
 
     Args:
         first_id: Id of its first ticket; of a store that has others, one that is free.
     """
-    made = _from(make(world), first_id)
-    write(url, made)
+    synthetic = _shift_ids(make(world), first_id)
+    write(url, synthetic)
     with Store.open(url) as store:
-        spec = StudySpec.from_json(made.row.spec)
+        spec = StudySpec.from_json(synthetic.row.spec)
         make_study(store.url, name=spec.study.name, direction=spec.study.direction, metric=spec.study.metric)
         engine = create_engine(store.url)
     with engine.begin() as connection:
         tables = MetaData()
         tables.reflect(connection)
-        for name, rows in _rows(connection, tables, made, spec).items():
+        for name, rows in _rows(connection, tables, synthetic, spec).items():
             if rows:
                 connection.execute(insert(tables.tables[name]), rows)
     engine.dispose()
-    return made
+    return synthetic
 
 
-def _from(made: Made, first_id: int) -> Made:
+def _shift_ids(synthetic: SyntheticStudy, first_id: int) -> SyntheticStudy:
     shift = first_id - 1
-    tickets = [replace(each, id=each.id + shift) for each in made.tickets]
-    measured = [replace(each, ticket_id=each.ticket_id + shift) for each in made.measurements]
-    maps = {id + shift: each for id, each in made.maps.items()}
-    return replace(made, tickets=tickets, measurements=measured, maps=maps)
+    tickets = [replace(ticket, id=ticket.id + shift) for ticket in synthetic.tickets]
+    measurements = [
+        replace(measurement, ticket_id=measurement.ticket_id + shift)
+        for measurement in synthetic.measurements
+    ]
+    maps = {id + shift: head_maps for id, head_maps in synthetic.maps.items()}
+    return replace(synthetic, tickets=tickets, measurements=measurements, maps=maps)
 
 
 def _rows(
-    connection: Connection, tables: MetaData, made: Made, spec: StudySpec
+    connection: Connection, tables: MetaData, synthetic: SyntheticStudy, spec: StudySpec
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of Optuna's tables, one trial a search ticket, as its public calls write them."""
     studies = tables.tables["studies"]
-    study_id = connection.scalar(select(studies.c.study_id).where(studies.c.study_name == made.row.name))
+    study_id = connection.scalar(select(studies.c.study_id).where(studies.c.study_name == synthetic.row.name))
     reports: dict[int, list[Measurement]] = {}
-    for each in made.measurements:
-        if each.name == "report":
-            reports.setdefault(each.ticket_id, []).append(each)
+    for measurement in synthetic.measurements:
+        if measurement.name == "report":
+            reports.setdefault(measurement.ticket_id, []).append(measurement)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
-    for ticket in (t for t in made.tickets if t.kind == "search"):
+    for ticket in (t for t in synthetic.tickets if t.kind == "search"):
         of_trial = {"trial_id": ticket.id}
         trial = {
             "number": ticket.number,
@@ -78,9 +81,9 @@ def _rows(
         }
         times = {"datetime_start": ticket.started, "datetime_complete": ticket.finished}
         rows["trials"].append(
-            of_trial | trial | {name: when and when.replace(tzinfo=None) for name, when in times.items()}
+            of_trial | trial | {name: time and time.replace(tzinfo=None) for name, time in times.items()}
         )
-        rows["trial_params"] += [of_trial | each for each in _params(ticket, spec)]
+        rows["trial_params"] += [of_trial | param for param in _params(ticket, spec)]
         end = End(
             outcome=ticket.outcome or "complete",
             numbers={TICKET: ticket.id, "tau_final": 0.5 + ticket.number},
@@ -92,7 +95,9 @@ def _rows(
         if ticket.value is not None:
             finite = {"objective": 0, "value": ticket.value, "value_type": "FINITE"}
             rows["trial_values"].append(of_trial | finite)
-        rows["trial_intermediate_values"] += [of_trial | each for each in _values(reports.get(ticket.id, ()))]
+        rows["trial_intermediate_values"] += [
+            of_trial | value_row for value_row in _values(reports.get(ticket.id, ()))
+        ]
     return rows
 
 
@@ -103,19 +108,19 @@ def _params(ticket: TicketRow, spec: StudySpec) -> Iterator[dict[str, Any]]:
             distribution: Any = CategoricalDistribution(tuple(domain.choices))
         else:
             distribution = FloatDistribution(domain.low, domain.high, log=domain.log)
-        inside = float(distribution.to_internal_repr(value))
+        internal_value = float(distribution.to_internal_repr(value))
         yield {
             "param_name": name,
-            "param_value": inside,
+            "param_value": internal_value,
             "distribution_json": distribution_to_json(distribution),
         }
 
 
 def _values(reports: Sequence[Measurement]) -> Iterator[dict[str, Any]]:
-    for each in reports:
-        finite = math.isfinite(each.value)
+    for report in reports:
+        finite = math.isfinite(report.value)
         yield {
-            "step": each.step,
-            "intermediate_value": each.value if finite else None,
+            "step": report.step,
+            "intermediate_value": report.value if finite else None,
             "intermediate_value_type": "FINITE" if finite else "NAN",
         }

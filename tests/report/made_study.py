@@ -108,7 +108,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class SyntheticStudy:
     """A study as rows."""
 
     row: StudyRow
@@ -121,27 +121,30 @@ class Made:
         return assemble(self.row, self.tickets, self.measurements, needs_measurements=True, maps=self.maps)
 
 
-def make(world: World) -> Made:
+def make(world: World) -> SyntheticStudy:
     """Return the rows of a study."""
     spec, draw = world.spec(), random.Random(3)
     names = spec.other_names
     rows = [
-        _ended(world, spec, draw, "baseline", i, _sampled(spec, draw, names))
+        _ended_row(world, spec, draw, "baseline", i, _sample_params(spec, draw, names))
         for i in range(spec.num_baseline)
     ]
     rows += [
-        _ended(world, spec, draw, "constant", i, {**constant, **_sampled(spec, draw, names)})
+        _ended_row(world, spec, draw, "constant", i, {**constant, **_sample_params(spec, draw, names)})
         for i, constant in enumerate(spec.constants())
     ]
     rows += [
-        _ended(world, spec, draw, "search", i, _sampled(spec, draw, spec.search)) for i in range(world.trials)
+        _ended_row(world, spec, draw, "search", i, _sample_params(spec, draw, spec.search))
+        for i in range(world.trials)
     ]
     if world.confirmed:
         _prove(world, spec, draw, rows)
     if world.more_pairs:
-        rows += [_judged(world, spec, draw, each) for each in more_pairs(rows, spec, world.more_pairs)]
+        rows += [
+            _judged_row(world, spec, draw, ticket) for ticket in more_pairs(rows, spec, world.more_pairs)
+        ]
         _prove(world, spec, draw, rows)
-    return _whole(world, spec, draw, rows)
+    return _synthetic_study(world, spec, draw, rows)
 
 
 def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[TicketRow]:
@@ -149,14 +152,16 @@ def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[Tic
     return [run for run in result.runs if run.kind == kind and arm in (None, *arms_of(run))]
 
 
-def finish(world: World, made: Made) -> Made:
-    """Return a study whose search is over, as somebody has changed it, with all that proves it."""
-    spec, draw, rows = world.spec(), random.Random(4), list(made.tickets)
+def finish(world: World, synthetic: SyntheticStudy) -> SyntheticStudy:
+    """Return a study whose search is over, as it was changed, with all that proves it."""
+    spec, draw, rows = world.spec(), random.Random(4), list(synthetic.tickets)
     _prove(world, spec, draw, rows)
-    return _whole(world, spec, draw, rows)
+    return _synthetic_study(world, spec, draw, rows)
 
 
-def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> Made:
+def _synthetic_study(
+    world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]
+) -> SyntheticStudy:
     # as the store's keys: rising in the order of work
     rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
     state = "done" if world.confirmed else "running"
@@ -168,10 +173,10 @@ def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[Ticket
         state=state,
         created=BEGUN,
     )
-    measured = list(_measurements(world, spec, draw, rows))
+    measurements = list(_measurements(world, spec, draw, rows))
     looked_at = [row for row in rows if row.kind == "confirm" and row.pair == 0 and world.layers]
     maps = {row.id: _maps(world) for row in looked_at if not set(OBSERVED).isdisjoint(arms_of(row))}
-    return Made(row=study, tickets=rows, measurements=measured, maps=maps)
+    return SyntheticStudy(row=study, tickets=rows, measurements=measurements, maps=maps)
 
 
 def _maps(world: World) -> dict[str, Any]:
@@ -182,8 +187,8 @@ def _maps(world: World) -> dict[str, Any]:
     numbers = {"score": 0.9, "low": 0.8, "high": 0.95, "value": 0.91, "chance": 0.06}
     places = [(layer, head) for layer in range(world.layers) for head in range(world.heads)]
     heads = [{"layer": layer, "head": head, **picture} for layer, head in places]
-    named = [{"layer": 0, "head": 0, "measure": "previous_token", **numbers}]
-    moments = {"start": (0, []), "middle": (STEPS // 2, named), "end": (STEPS - 1, named)}
+    named_heads = [{"layer": 0, "head": 0, "measure": "previous_token", **numbers}]
+    moments = {"start": (0, []), "middle": (STEPS // 2, named_heads), "end": (STEPS - 1, named_heads)}
     return {
         "moments": {
             name: {"step": step, "heads": heads, "measures": measures}
@@ -194,17 +199,17 @@ def _maps(world: World) -> dict[str, Any]:
 
 
 def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> None:
-    while new := next_tickets(rows, spec):
-        for ticket in new:
-            rows.append(_judged(world, spec, draw, ticket))
+    while new_tickets := next_tickets(rows, spec):
+        for ticket in new_tickets:
+            rows.append(_judged_row(world, spec, draw, ticket))
 
 
-def write(url: str, made: Made) -> None:
+def write(url: str, synthetic: SyntheticStudy) -> None:
     """Write a study's rows into a store that has no study yet."""
     with Store.open(url) as store:
-        study = store.create_study(made.row.name, made.row.spec, made.row.spec_hash)
+        study = store.create_study(synthetic.row.name, synthetic.row.spec, synthetic.row.spec_hash)
         engine = create_engine(store.url)
-    columns = {column.name for column in TICKET.columns} & {each.name for each in fields(TicketRow)}
+    columns = {column.name for column in TICKET.columns} & {field.name for field in fields(TicketRow)}
     columns -= {"lease"}
     with engine.begin() as connection:
         tickets = [
@@ -214,60 +219,60 @@ def write(url: str, made: Made) -> None:
                 "study_id": study.id,
                 "stage": STAGES[ticket.kind],
             }
-            for ticket in made.tickets
+            for ticket in synthetic.tickets
         ]
         connection.execute(insert(TICKET), tickets)
-        measured = [
+        measurement_rows = [
             {
-                "ticket_id": each.ticket_id,
-                "name": each.name,
-                "step": each.step,
-                "value": each.value if math.isfinite(each.value) else None,
+                "ticket_id": measurement.ticket_id,
+                "name": measurement.name,
+                "step": measurement.step,
+                "value": measurement.value if math.isfinite(measurement.value) else None,
             }
-            for each in made.measurements
+            for measurement in synthetic.measurements
         ]
-        if measured:
-            connection.execute(insert(MEASUREMENT), measured)
-        if made.maps:
-            kept = [{"ticket_id": id, "maps": each} for id, each in made.maps.items()]
-            connection.execute(insert(ATTENTION_MAP), kept)
+        if measurement_rows:
+            connection.execute(insert(MEASUREMENT), measurement_rows)
+        if synthetic.maps:
+            map_rows = [{"ticket_id": id, "maps": head_maps} for id, head_maps in synthetic.maps.items()]
+            connection.execute(insert(ATTENTION_MAP), map_rows)
     engine.dispose()
     # last, as agents do: who watches the store takes a study that is done for complete
     with Store.open(url) as store:
-        store.set_state(study.id, made.row.state)
+        store.set_state(study.id, synthetic.row.state)
 
 
-def _sampled(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _sample_params(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
     for name in names:
         domain = spec.search[name]
         if hasattr(domain, "choices"):
-            found[name] = draw.choice(domain.choices)
+            params[name] = draw.choice(domain.choices)
         elif domain.log:
-            found[name] = round(domain.low * (domain.high / domain.low) ** draw.random(), 6)
+            params[name] = round(domain.low * (domain.high / domain.low) ** draw.random(), 6)
         else:
-            found[name] = round(domain.low + (domain.high - domain.low) * draw.random(), 6)
-    return found
+            params[name] = round(domain.low + (domain.high - domain.low) * draw.random(), 6)
+    return params
 
 
 def _worth(world: World, parameters: Mapping[str, Any]) -> float:
     """Return the value that parameters reach without luck: best at τ = 0.5 late and 1.5 early."""
     schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
-    late, early = math.log2(schedule(1.0) / 0.5), math.log2(schedule(0.0) / 1.5)
-    tempered = world.gain * (math.exp(-(late**2)) + 0.3 * math.exp(-(early**2)) - 0.5)
-    return 0.6 + tempered - 0.04 * math.log10(parameters.get("lr", 0.01) / 0.01) ** 2
+    late, early_log = math.log2(schedule(1.0) / 0.5), math.log2(schedule(0.0) / 1.5)
+    temperature_effect = world.gain * (math.exp(-(late**2)) + 0.3 * math.exp(-(early_log**2)) - 0.5)
+    return 0.6 + temperature_effect - 0.04 * math.log10(parameters.get("lr", 0.01) / 0.01) ** 2
 
 
-def _at(world: World, temperature: Mapping[str, Any]) -> float:
+def _evaluated_worth(world: World, temperature: Mapping[str, Any]) -> float:
     """Return what models are worth that are evaluated at a plan's final temperature."""
     late = math.log2(TemperatureParameters.from_mapping(temperature).plan(1).schedule(1.0) / 0.5)
     return 0.5 * world.gain * math.exp(-(late**2))
 
 
-def _ended(
-    world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, sampled: Mapping[str, Any]
+def _ended_row(
+    world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, params: Mapping[str, Any]
 ) -> TicketRow:
-    parameters = spec.parameters(arm, sampled)  # type: ignore[arg-type]
+    parameters = spec.parameters(arm, params)  # type: ignore[arg-type]
     value = _worth(world, parameters) + draw.gauss(0, 0.012)
     outcome = "complete"
     if arm == "search" and world.ends is not None:
@@ -283,13 +288,13 @@ def _ended(
         number=number,
         seed=number,
         parameters=parameters,
-        sampled=dict(sampled),
+        sampled=dict(params),
         outcome=outcome,
         value=value,
     )
 
 
-def _judged(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicket) -> TicketRow:
+def _judged_row(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicket) -> TicketRow:
     parameters = dict(ticket.parameters or {})
     # seeds are easy or hard for all arms alike
     luck = random.Random(ticket.seed).gauss(0, 0.02)
@@ -311,10 +316,10 @@ def _judged(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicke
 
 
 def _row(
-    world: World, draw: random.Random, *, outcome: str, value: float, kind: Kind, number: int, **given: Any
+    world: World, draw: random.Random, *, outcome: str, value: float, kind: Kind, number: int, **fields: Any
 ) -> TicketRow:
-    whole = outcome == "complete"
-    steps = STEPS if whole else STEPS * draw.randrange(2, 6) // 10
+    is_complete = outcome == "complete"
+    steps = STEPS if is_complete else STEPS * draw.randrange(2, 6) // 10
     machine, device = MACHINES[number % len(MACHINES)] if world.cards else MACHINES[-1]
     seconds = 0.03 * steps * (1 + 0.2 * draw.random())
     values: dict[str, Any] = {
@@ -327,7 +332,7 @@ def _row(
         "state": "failed" if outcome == "failed" else "done",
         "outcome": outcome,
         "attempt": 1,
-        "value": value if whole else value - 0.1 if outcome == "pruned" else None,
+        "value": value if is_complete else value - 0.1 if outcome == "pruned" else None,
         "diverged_at": steps if outcome == "diverged" else None,
         "agent": f"{machine}:1:0:0.1",
         "machine": machine,
@@ -340,7 +345,7 @@ def _row(
         "started": BEGUN + timedelta(seconds=30 * number),
         "finished": BEGUN + timedelta(seconds=30 * number + 25),
     }
-    return TicketRow(**{**values, **given})
+    return TicketRow(**{**values, **fields})
 
 
 def _measurements(
@@ -350,28 +355,34 @@ def _measurements(
     for row in rows:
         yield from _reports(world, draw, row)
         if row.kind == "ablation" and "learned" in arms_of(row):
-            yield from _learned(world, row)
+            yield from _learned_measurements(world, row)
         if row.kind != "confirm":
             continue
-        arms, own = arms_of(row), row.parameters or {}
+        arms, params = arms_of(row), row.parameters or {}
         if not set(arms).isdisjoint(OBSERVED):
             yield from _entropies(world, row)
-        for each in evaluations("confirm", arms, spec, winner or {}, own):
+        for evaluation in evaluations("confirm", arms, spec, winner or {}, params):
             if row.value is None:
                 continue
             gain = 0.0
-            if each.temperature is not None and not (each.name.endswith(":winner") and "search" in arms):
-                gain = _at(world, each.temperature) - _at(world, own) + draw.gauss(0, 0.002)
-            yield Measurement(ticket_id=row.id, step=STEPS, name=each.name, value=row.value + gain)
+            if evaluation.temperature is not None and not (
+                evaluation.name.endswith(":winner") and "search" in arms
+            ):
+                gain = (
+                    _evaluated_worth(world, evaluation.temperature)
+                    - _evaluated_worth(world, params)
+                    + draw.gauss(0, 0.002)
+                )
+            yield Measurement(ticket_id=row.id, step=STEPS, name=evaluation.name, value=row.value + gain)
 
 
 def _reports(world: World, draw: random.Random, row: TicketRow) -> Iterator[Measurement]:
     end = row.value if row.value is not None else 0.45
-    for place in range(1, world.reports + 1):
-        step = place * STEPS // world.reports
+    for index in range(1, world.reports + 1):
+        step = index * STEPS // world.reports
         if row.steps is not None and step <= row.steps:
             value = end - 0.35 * math.exp(-4 * step / STEPS) + draw.gauss(0, 0.006)
-            if world.nan and place % 2:
+            if world.nan and index % 2:
                 value = math.nan
             yield Measurement(ticket_id=row.id, step=step, name="report", value=value)
 
@@ -380,8 +391,8 @@ def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
     schedule = TemperatureParameters.from_mapping(row.parameters or {}).plan(1).schedule
     for layer in range(world.layers):
         for head in range(world.heads):
-            for place in range(24):
-                progress = place / 23
+            for index in range(24):
+                progress = index / 23
                 sharpening = (0.3 + 0.1 * head + 0.12 * layer) * progress
                 value = (0.95 - sharpening) * min(1.0, schedule(progress) ** 0.25)
                 yield Measurement(
@@ -392,20 +403,20 @@ def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
                 )
 
 
-def _learned(world: World, row: TicketRow) -> Iterator[Measurement]:
+def _learned_measurements(world: World, row: TicketRow) -> Iterator[Measurement]:
     """Yield temperatures that go from 1 towards one of their own in each layer, a little apart by run.
 
     Those that have a name go from where they were found to half of that.
     """
     luck = random.Random(row.seed).gauss(0, 0.05)
     for name, section in world.temperatures.items():
-        for place in range(24):
-            value = section["as_found"] * math.exp((luck - math.log(2.0)) * place / 23)
-            step = round(place / 23 * STEPS)
+        for index in range(24):
+            value = section["as_found"] * math.exp((luck - math.log(2.0)) * index / 23)
+            step = round(index / 23 * STEPS)
             yield Measurement(ticket_id=row.id, step=step, name=f"learned/{name}", value=value)
     for layer in range(world.layers):
-        for place in range(24):
-            progress = place / 23
+        for index in range(24):
+            progress = index / 23
             yield Measurement(
                 ticket_id=row.id,
                 step=round(progress * STEPS),

@@ -21,13 +21,13 @@ _PATIENCE = 60_000
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, confirmed: StudyResult) -> dict[str, Path]:
+def pages(tmp_path_factory: pytest.TempPathFactory, confirmed_result: StudyResult) -> dict[str, Path]:
     """Written pages by what they show."""
     folder = tmp_path_factory.mktemp("pages")
     results = {
-        "whole": confirmed,
+        "whole": confirmed_result,
         "one_layer": make(World(layers=1, trials=8)).result(),
-        "named": hostile(confirmed, name=SCRIPT, metric=SCRIPT),
+        "named": hostile(confirmed_result, name=SCRIPT, metric=SCRIPT),
         "long": make(World(search={"p" * 500: {"low": 0.0, "high": 1.0}})).result(),
         "nan": make(World(nan=True)).result(),
         "pruned": make(World(trials=12, ends=["pruned"], confirmed=False)).result(),
@@ -35,13 +35,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory, confirmed: StudyResult) -> d
         "large": make(World(trials=10_000, reports=5)).result(),
     }
     results["empty"] = replace(results["lost"], runs=(), curves={}, measured={}, best=None, winner=None)
-    written = {name: folder / f"{name}.html" for name in results}
-    for name, path in written.items():
+    paths = {name: folder / f"{name}.html" for name in results}
+    for name, path in paths.items():
         path.write_text(render_report(results[name]), encoding="utf-8")
-    return written
+    return paths
 
 
-class Opened:
+class PageOpener:
     """Pages that are open, by name, width and scheme; opening one takes a while, so tests share them."""
 
     def __init__(self, browser: Any, pages: dict[str, Path]) -> None:
@@ -61,7 +61,7 @@ class Opened:
                 offline=True,
             )
             page = self._open[key] = context.new_page()
-            page.on("console", lambda said: self._complain(said.type, said.text))
+            page.on("console", lambda message: self._complain(message.type, message.text))
             page.on("pageerror", lambda error: self.errors.append(str(error)))
             page.on("dialog", lambda dialog: self.errors.append(dialog.message))
             page.goto(self._pages[name].as_uri())
@@ -79,25 +79,25 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Opened]:
+def page_opener(browser: Any, pages: dict[str, Path]) -> Iterator[PageOpener]:
     """Return what opens pages, each once."""
-    made = Opened(browser, pages)
-    yield made
-    made.close()
+    pages_opener = PageOpener(browser, pages)
+    yield pages_opener
+    pages_opener.close()
 
 
 @pytest.fixture
-def open_page(opened: Opened) -> Iterator[Opened]:
+def open_page(page_opener: PageOpener) -> Iterator[PageOpener]:
     """Return what opens a page, and fail the test at any error in its console."""
-    yield opened
-    errors, opened.errors[:] = list(opened.errors), []
+    yield page_opener
+    errors, page_opener.errors[:] = list(page_opener.errors), []
     assert not errors
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_opens_offline_and_fits(
-    open_page: Opened, screenshots: Path, width: int, scheme: str
+    open_page: PageOpener, screenshots: Path, width: int, scheme: str
 ) -> None:
     page = open_page("whole", width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -126,12 +126,12 @@ _BARS = """() => Object.fromEntries([...document.querySelectorAll(".plot")].flat
 
 @pytest.mark.parametrize("name", ["whole", "one_layer"])
 def test_on_a_phone_scales_of_colours_lie_below_the_axis_with_labels_apart(
-    open_page: Opened, screenshots: Path, name: str
+    open_page: PageOpener, screenshots: Path, name: str
 ) -> None:
     page = open_page(name, width=390)
     bars = page.evaluate(_BARS)
     assert bars.keys() >= {"landscape", "entropy"}
-    assert all(found == [True, True, False] for found in bars.values()), bars
+    assert all(layout_checks == [True, True, False] for layout_checks in bars.values()), bars
     page.screenshot(path=screenshots / f"report_{name}_390.png", full_page=True)
 
 
@@ -139,13 +139,13 @@ _MARKS = """key => document.getElementById(`plot-${key}`).querySelectorAll(
     ".points path, .lines path, .js-line, .bars path, .heatmaplayer image, .errorbar path").length"""
 
 
-def test_every_plot_has_marks(open_page: Opened, confirmed: StudyResult) -> None:
+def test_every_plot_has_marks(open_page: PageOpener, confirmed_result: StudyResult) -> None:
     page = open_page("whole")
-    counts = {key: page.evaluate(_MARKS, key) for key in plot_keys(confirmed)}
+    counts = {key: page.evaluate(_MARKS, key) for key in plot_keys(confirmed_result)}
     assert all(counts.values()), counts
     assert counts["history"] >= 38  # a mark a trial
     assert counts["differences"] >= 8 + 4  # seeds, and the comparisons below them
-    assert counts["importance"] == len(importance_data(confirmed).shares)
+    assert counts["importance"] == len(importance_data(confirmed_result).shares)
 
 
 _PLACE = """key => {
@@ -163,7 +163,7 @@ _PLACE = """key => {
 
 
 @pytest.mark.parametrize("key", ["differences", "schedule", "history", "landscape"])
-def test_pointing_at_a_mark_shows_its_label(open_page: Opened, key: str) -> None:
+def test_pointing_at_a_mark_shows_its_label(open_page: PageOpener, key: str) -> None:
     page = open_page("whole")
     page.locator(f"#plot-{key}").scroll_into_view_if_needed()
     x, y = page.evaluate(_PLACE, key)
@@ -174,17 +174,17 @@ def test_pointing_at_a_mark_shows_its_label(open_page: Opened, key: str) -> None
     assert label.text_content().strip()
 
 
-def test_code_is_copied_and_the_reader_is_told(open_page: Opened) -> None:
+def test_code_is_copied_and_the_reader_is_told(open_page: PageOpener) -> None:
     page = open_page("whole")
     page.evaluate("document.getElementById('use-code').open = true")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy YAML").click()
     page.get_by_text("Copied", exact=False).first.wait_for()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.locator("#code-yaml").text_content()
+    copied_text = page.evaluate("navigator.clipboard.readText()")
+    assert copied_text == page.locator("#code-yaml").text_content()
 
 
-def test_the_page_can_be_used_from_the_keyboard(open_page: Opened) -> None:
+def test_the_page_can_be_used_from_the_keyboard(open_page: PageOpener) -> None:
     page = open_page("whole", width=400, scheme="dark")
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
     page.keyboard.press("Tab")
@@ -199,29 +199,29 @@ def test_the_page_can_be_used_from_the_keyboard(open_page: Opened) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_keeps_anybody_out(open_page: Opened, width: int, scheme: str) -> None:
+def test_nothing_keeps_anybody_out(open_page: PageOpener, width: int, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     page = open_page("whole", width=width, scheme=scheme)
     # what is behind the summaries has to be seen by everybody, too
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    found = Axe().run(page)
-    assert not found.response["violations"], found.generate_report()
+    axe_results = Axe().run(page)
+    assert not axe_results.response["violations"], axe_results.generate_report()
 
 
-def test_plots_follow_the_reader_into_the_dark_and_back(open_page: Opened) -> None:
+def test_plots_follow_the_reader_into_the_dark_and_back(open_page: PageOpener) -> None:
     page = open_page("whole")
     light = page.evaluate(_INK)
     page.emulate_media(color_scheme="dark")
-    _until(page, f"{_INK} !== '{light}'")
+    _wait_until(page, f"{_INK} !== '{light}'")
     page.emulate_media(color_scheme="light")
-    _until(page, f"{_INK} === '{light}'")
+    _wait_until(page, f"{_INK} === '{light}'")
 
 
 _INK = "getComputedStyle(document.querySelector('#plot-history .xtitle')).fill"
 
 
-def _until(page: Any, expression: str) -> None:
+def _wait_until(page: Any, expression: str) -> None:
     """Wait until it is true; Playwright's own way evaluates strings, which the page's policy forbids."""
     for _ in range(200):
         if page.evaluate(expression):
@@ -230,7 +230,7 @@ def _until(page: Any, expression: str) -> None:
     raise AssertionError(f"never true: {expression}")
 
 
-def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshots: Path) -> None:
+def test_print_is_light_and_keeps_within_the_paper(open_page: PageOpener, screenshots: Path) -> None:
     page = open_page("whole", width=1200, scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print", color_scheme="light")
@@ -247,7 +247,9 @@ def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshot
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["named", "long", "nan", "pruned", "lost", "empty", "large"])
-def test_a_hostile_study_has_a_page_like_any_other(open_page: Opened, screenshots: Path, name: str) -> None:
+def test_a_hostile_study_has_a_page_like_any_other(
+    open_page: PageOpener, screenshots: Path, name: str
+) -> None:
     page = open_page(name, width=400)
     assert page.locator("section h2").count() >= 4
     assert page.locator(".plot").count() + page.locator("p.absent").count() >= len(PLOTS)
@@ -256,15 +258,15 @@ def test_a_hostile_study_has_a_page_like_any_other(open_page: Opened, screenshot
         assert SCRIPT in page.locator("#plot-history .ytitle").text_content()
     for width in (400, 1400):
         page.set_viewport_size({"width": width, "height": 900})
-        _until(page, f"document.documentElement.scrollWidth <= {width}")
+        _wait_until(page, f"document.documentElement.scrollWidth <= {width}")
         page.screenshot(path=screenshots / f"report_{name}_{width}.png", full_page=True)
 
 
 def test_without_the_network_a_page_that_needs_it_says_so(
-    browser: Any, confirmed: StudyResult, tmp_path: Path
+    browser: Any, confirmed_result: StudyResult, tmp_path: Path
 ) -> None:
     path = tmp_path / "cdn.html"
-    path.write_text(render_report(confirmed, plotlyjs="cdn"), encoding="utf-8")
+    path.write_text(render_report(confirmed_result, plotlyjs="cdn"), encoding="utf-8")
     context = browser.new_context(offline=True)
     page = context.new_page()
     page.goto(path.as_uri())

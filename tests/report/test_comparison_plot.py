@@ -21,25 +21,25 @@ from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.comparison_spec import comparison_spec
-from tests.specs import changed
+from tests.specs import change_spec
 
 
 def worth(ticket: NewTicket, gain: float) -> float:
-    own = random.Random(f"{ticket.seed} {ticket.arm}").gauss(0, 0.01)
-    return 0.5 + own + gain * (ticket.arm == "B")
+    noise = random.Random(f"{ticket.seed} {ticket.arm}").gauss(0, 0.01)
+    return 0.5 + noise + gain * (ticket.arm == "B")
 
 
 @pytest.fixture(scope="module")
 def make_result(run_ticket: Any, result_of: Any) -> Any:
     def make(gain: float = 0.2, *, waiting: bool = False) -> StudyResult:
         spec = comparison_spec(
-            changed(study__seeds={"confirm": 8}), [{}, {"lr": 1}, "C={lr: 2}"], name="gate"
+            change_spec(study__seeds={"confirm": 8}), [{}, {"lr": 1}, "C={lr: 2}"], name="gate"
         )
         rows = [run_ticket(t, worth(t, gain), id=t.number) for t in first_tickets(spec)]
         if waiting:
             rows[-1] = dataclasses.replace(rows[-1], state="waiting", outcome=None, value=None)
-        found: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
-        return found
+        result: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
+        return result
 
     return make
 
@@ -48,14 +48,21 @@ def test_each_variant_is_drawn_with_its_seeds_and_its_interval(make_result: Any)
     result = make_result()
     data = PLOTS["differences"].data(result)
     assert isinstance(data, ComparedShown)
-    assert [(each.name, each.shown) for each in data.variants] == [("B", True), ("C", False)]
-    for each, variant in zip(data.variants, result.comparison.variants, strict=True):
+    assert [(variant.name, variant.shown) for variant in data.variants] == [("B", True), ("C", False)]
+    for plot_variant, variant in zip(data.variants, result.comparison.variants, strict=True):
         test = variant.answer.paired
-        assert (each.gain, each.ci_low, each.ci_high) == (test.gain, test.ci_low, test.ci_high)
-        assert fmean(gain for _, gain in each.pairs) == pytest.approx(each.gain)
-        values = {arm: [r.value for r in result.runs if r.arm == arm] for arm in ("A", each.name)}
-        expected = [one - other for one, other in zip(values[each.name], values["A"], strict=True)]
-        assert [gain for _, gain in each.pairs] == pytest.approx(expected)
+        assert (plot_variant.gain, plot_variant.ci_low, plot_variant.ci_high) == (
+            test.gain,
+            test.ci_low,
+            test.ci_high,
+        )
+        assert fmean(gain for _, gain in plot_variant.pairs) == pytest.approx(plot_variant.gain)
+        values = {arm: [r.value for r in result.runs if r.arm == arm] for arm in ("A", plot_variant.name)}
+        expected = [
+            value - reference_value
+            for value, reference_value in zip(values[plot_variant.name], values["A"], strict=True)
+        ]
+        assert [gain for _, gain in plot_variant.pairs] == pytest.approx(expected)
     table = data.table()
     assert len(table.rows) == 2 + 16 and {len(row) for row in table.rows} == {len(table.columns)}
     assert data.caption().endswith("They hold together: the variants share the error rate.")

@@ -13,25 +13,26 @@ from scipy import stats
 from tempopt.records.tickets import arms_of
 from tempopt.report import plots
 from tempopt.results.study_result import StudyResult
-from tests.report.made_study import Made, World, finish, make, runs_of
+from tests.report.made_study import SyntheticStudy, World, finish, make, runs_of
 
 
-def _values(made: Made, arm: str) -> dict[int | None, float | None]:
-    return {t.pair: t.value for t in made.tickets if t.kind == "confirm" and arm in arms_of(t)}
+def _values(synthetic: SyntheticStudy, arm: str) -> dict[int | None, float | None]:
+    return {t.pair: t.value for t in synthetic.tickets if t.kind == "confirm" and arm in arms_of(t)}
 
 
-def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
-    data = plots.differences_data(confirmed)
-    winner = {run.pair: run.value for run in runs_of(confirmed, "confirm", "search")}
-    baseline = {run.pair: run.value for run in runs_of(confirmed, "confirm", "baseline")}
+def test_the_differences_are_those_of_the_pairs(confirmed_result: StudyResult) -> None:
+    data = plots.differences_data(confirmed_result)
+    winner = {run.pair: run.value for run in runs_of(confirmed_result, "confirm", "search")}
+    baseline = {run.pair: run.value for run in runs_of(confirmed_result, "confirm", "baseline")}
     expected = {pair: winner[pair] - baseline[pair] for pair in baseline}  # type: ignore[operator]
     assert dict(data.pairs) == pytest.approx(expected)
     assert data.mean.gain == pytest.approx(fmean(expected.values()))
     assert data.mean.confidence == pytest.approx(0.95)
     interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.95)
     assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
-    assert [each.name for each in data.others] == [
-        "against constants",
+    assert [row.name for row in data.others] == [
+        "against the best constant",
+        "against a constant of its own",
         "inference only",
         "winner over inference only",
         "learned, against τ = 1",
@@ -42,49 +43,49 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
     ]
     assert data.twin == ()
     assert "Bars are 95 % intervals: wholly" in data.caption()
-    said = '"inference only" and "learned, against τ = 1" are without the winner: that '
-    assert f"{said}minus τ = 1." in data.caption()
-    one = replace(data, others=(replace(data.others[0], name="learned, against τ = 1"),)).caption()
-    assert '"learned, against τ = 1" is without the winner: that minus τ = 1.' in one
+    sentence = '"inference only" and "learned, against τ = 1" are without the winner: that '
+    assert f"{sentence}minus τ = 1." in data.caption()
+    short_caption = replace(data, others=(replace(data.others[0], name="learned, against τ = 1"),)).caption()
+    assert '"learned, against τ = 1" is without the winner: that minus τ = 1.' in short_caption
     assert '"without ..." is by how much the winner is better than itself' in data.caption()
 
 
 @pytest.fixture(scope="module")
-def tuned() -> StudyResult:
+def tuned_result() -> StudyResult:
     """A study that searched a learning rate and a length scaling, too."""
     search = {"lr": {"low": 0.001, "high": 0.1, "log": True}, "length_scaling": ["none", "log_n"]}
     return make(World(trials=44, search=search, study={"failure": 0.6})).result()
 
 
-def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyResult) -> None:
-    data = plots.differences_data(tuned)
+def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned_result: StudyResult) -> None:
+    data = plots.differences_data(tuned_result)
     winner, baseline, twin = (
-        {run.pair: run.value for run in runs_of(tuned, "confirm", arm)}
+        {run.pair: run.value for run in runs_of(tuned_result, "confirm", arm)}
         for arm in ("search", "baseline", "twin")
     )
     assert dict(data.pairs) == pytest.approx({p: winner[p] - baseline[p] for p in baseline})  # type: ignore[operator]
     assert dict(data.twin) == pytest.approx({p: winner[p] - twin[p] for p in twin})  # type: ignore[operator]
     assert baseline != twin
-    named = {each.name: each for each in data.others}
-    baseline, own = named["against τ = 1, tuned again"], named["against its twin at τ = 1"]
+    rows_by_name = {row.name: row for row in data.others}
+    baseline, twin_row = rows_by_name["against τ = 1, tuned again"], rows_by_name["against its twin at τ = 1"]
     assert baseline.gain == pytest.approx(fmean(gain for _, gain in data.pairs))
-    assert own.gain == pytest.approx(fmean(gain for _, gain in data.twin))
+    assert twin_row.gain == pytest.approx(fmean(gain for _, gain in data.twin))
     assert data.mean.name == "against τ = 1, both"
-    assert data.mean.gain == min(baseline.gain, own.gain)
-    assert data.mean.ci_low == min(baseline.ci_low, own.ci_low)
-    assert data.mean.ci_high == max(baseline.ci_high, own.ci_high)
+    assert data.mean.gain == min(baseline.gain, twin_row.gain)
+    assert data.mean.ci_low == min(baseline.ci_low, twin_row.ci_low)
+    assert data.mean.ci_high == max(baseline.ci_high, twin_row.ci_high)
     assert "each stroke the winner minus its twin" in data.caption()
-    assert "A gain has to hold against both." in data.caption()
-    drawn = plots.plot_differences(data)
-    strokes = next(trace for trace in drawn.data if trace.name == "minus its twin")
+    assert "A gain has to hold against both; " in data.caption()
+    figure = plots.plot_differences(data)
+    strokes = next(trace for trace in figure.data if trace.name == "minus its twin")
     assert list(strokes.x) == [gain for _, gain in data.twin]
-    assert drawn.layout.showlegend
+    assert figure.layout.showlegend
 
 
-def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyResult) -> None:
-    data = plots.differences_data(tuned)
-    assert tuned.verdict is not None and tuned.verdict.inference_only is not None
-    share = tuned.verdict.inference_only.share
+def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned_result: StudyResult) -> None:
+    data = plots.differences_data(tuned_result)
+    assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
+    share = tuned_result.verdict.inference_only.share
     assert share is not None
     expected = f"{100 * share.ratio:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
     rows = {row[0]: row for row in data.table().rows}
@@ -93,24 +94,50 @@ def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyR
     assert f"reaches {expected} of the total gain" in data.caption()
 
 
-def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned: StudyResult) -> None:
-    assert tuned.verdict is not None and tuned.verdict.simplest is not None
-    named = {each.name: each.gain for each in plots.differences_data(tuned).others}
-    gains = {part.name: part.answer.paired.gain for part in tuned.verdict.parts}
+def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned_result: StudyResult) -> None:
+    assert tuned_result.verdict is not None and tuned_result.verdict.simplest is not None
+    gains_by_name = {row.name: row.gain for row in plots.differences_data(tuned_result).others}
+    gains = {part.name: part.answer.paired.gain for part in tuned_result.verdict.parts}
     assert {"schedule", "level"} <= gains.keys()
-    assert named["without schedule"] == gains["schedule"]
-    assert named["over the simplest plan"] == tuned.verdict.simplest.lost.paired.gain
+    assert gains_by_name["without schedule"] == gains["schedule"]
+    assert gains_by_name["over the simplest plan"] == tuned_result.verdict.simplest.lost.paired.gain
 
 
 def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
     data = plots.differences_data(make(World(study={"seeds": {"confirm": 40}})).result())
-    drawn = plots.plot_differences(data)
-    names = list(drawn.layout.yaxis.ticktext)
-    assert names[-len(data.others) - 1 :] == [data.mean.name, *(each.name for each in data.others)]
-    assert sum(name.startswith("seed ") for name in names) == 12
-    assert len(drawn.data[0].x) == 40
-    assert max(drawn.data[0].y) < drawn.data[1].y[0]
-    assert drawn.layout.height < 800
+    figure = plots.plot_differences(data)
+    names = list(figure.layout.yaxis.ticktext)
+    assert names[-len(data.others) - 1 :] == [data.mean.name, *(row.name for row in data.others)]
+    numbers = [int(name.removeprefix("seed ")) for name in names if name.startswith("seed ")]
+    assert numbers == list(range(1, 41, 3))
+    assert len(figure.data[0].x) == 40
+    assert max(figure.data[0].y) < figure.data[1].y[0]
+    assert figure.layout.height < 800
+
+
+def test_sixteen_seeds_all_have_their_name() -> None:
+    data = plots.differences_data(make(World(study={"seeds": {"confirm": 16}})).result())
+    axis = plots.plot_differences(data).layout.yaxis
+    assert list(axis.ticktext[:16]) == [f"seed {number}" for number in range(1, 17)]
+    assert {second - first for first, second in pairwise(axis.tickvals[:16])} == {0.75}
+
+
+def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed_result: StudyResult) -> None:
+    verdict = confirmed_result.verdict
+    assert verdict is not None and verdict.over_constant is not None
+    paired = verdict.over_constant.paired
+    wide = replace(verdict.over_constant, paired=replace(paired, gain=0.66, ci_low=-0.11, ci_high=1.43))
+    narrow = replace(verdict.over_constant, paired=replace(paired, gain=0.59, ci_low=0.08, ci_high=1.10))
+    both = replace(wide, paired=replace(wide.paired, gain=0.59), each=(wide, narrow))
+    data = plots.differences_data(
+        replace(
+            confirmed_result,
+            verdict=replace(verdict, over_constant=wide, over_constant_twin=narrow, against_constant=both),
+        )
+    )
+    rows = {row.name: (row.gain, row.ci_low, row.ci_high) for row in data.others}
+    assert rows["against the best constant"] == (0.66, -0.11, 1.43)
+    assert rows["against a constant of its own"] == (0.59, 0.08, 1.10)
 
 
 def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
@@ -120,7 +147,7 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
     first = plots.differences_data(make(World()).result())
     assert data.pairs[:8] == first.pairs
     assert data.mean.confidence == pytest.approx(0.975)
-    parts = {each.confidence for each in data.others if each.name.startswith("without")}
+    parts = {row.confidence for row in data.others if row.name.startswith("without")}
     assert list(parts) == pytest.approx([0.95])
     assert (
         "97.5 % intervals, those of the winner's parts 95 %, from before seeds were added" in data.caption()
@@ -129,12 +156,12 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
 
 
 def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:
-    fixed = {"temperature_init": 1.0, "schedule": "constant", "layer_pattern": "uniform"}
-    made = make(World(trials=6, confirmed=False))
-    for place, ticket in enumerate(made.tickets):
+    fixed_params = {"temperature_init": 1.0, "schedule": "constant", "layer_pattern": "uniform"}
+    synthetic = make(World(trials=6, confirmed=False))
+    for index, ticket in enumerate(synthetic.tickets):
         if ticket.kind == "search":
-            made.tickets[place] = replace(ticket, parameters=fixed, outcome="complete", value=0.7)
-    result = finish(World(trials=6), made).result()
+            synthetic.tickets[index] = replace(ticket, parameters=fixed_params, outcome="complete", value=0.7)
+    result = finish(World(trials=6), synthetic).result()
     assert result.verdict is not None and result.verdict.at_one
     data = plots.differences_data(result)
     assert data.at_one and {gain for _, gain in data.pairs} == {0.0}
@@ -145,15 +172,15 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
     assert entropies.heads["search"] == entropies.heads["baseline"]
 
 
-def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
-    data = plots.constant_data(tuned)
-    assert tuned.verdict is not None and tuned.verdict.inference_only is not None
-    for arm, found in (
-        ("baseline", tuned.verdict.inference_only.baseline),
-        ("search", tuned.verdict.inference_only.winner),
+def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -> None:
+    data = plots.constant_data(tuned_result)
+    assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
+    for arm, inference in (
+        ("baseline", tuned_result.verdict.inference_only.baseline),
+        ("search", tuned_result.verdict.inference_only.winner),
     ):
-        assert found is not None
-        models, runs = data.arms[arm], runs_of(tuned, "confirm", arm)
+        assert inference is not None
+        models, runs = data.arms[arm], runs_of(tuned_result, "confirm", arm)
         for (name, scaling), points in models.curves.items():
             assert not name
             label = "" if scaling == "none" else f",length_scaling={scaling}"
@@ -162,12 +189,14 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
                     assert value == models.as_trained
                     continue
                 plan = f"validate:constant={tau:.4g}{label}"
-                assert value == pytest.approx(fmean(tuned.measured[run.id][plan][0][1] for run in runs))
-        own = fmean(tuned.measured[run.id]["validate"][0][1] for run in runs)
-        assert models.as_trained == pytest.approx(own)
+                assert value == pytest.approx(
+                    fmean(tuned_result.measured[run.id][plan][0][1] for run in runs)
+                )
+        mean_value = fmean(tuned_result.measured[run.id]["validate"][0][1] for run in runs)
+        assert models.as_trained == pytest.approx(mean_value)
         winners = 0.0 if models.winners is None else models.winners[1]
         best = max(models.as_trained, winners, *(v for p in models.curves.values() for _, v in p))
-        assert models.picked[2] == best == found.curve[found.plan]
+        assert models.picked[2] == best == inference.curve[inference.plan]
     assert data.arms["search"].winners is None and data.arms["baseline"].winners is not None
     taus = [tau for tau, _ in data.arms["baseline"].curves["", "none"]]
     assert 1.0 in taus and taus == sorted(taus)
@@ -176,28 +205,32 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
     assert "Dotted lines have length scaling as well (log_n)." in data.caption()
 
 
-def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned: StudyResult) -> None:
-    data = plots.constant_data(tuned)
-    drawn = plots.plot_constant(data)
-    assert drawn.layout.xaxis.type == "log"
-    stars = [trace for trace in drawn.data if trace.mode == "markers" and trace.marker.symbol == "star"]
-    assert [(trace.x[0], trace.y[0]) for trace in stars] == [each.picked[1:] for each in data.arms.values()]
-    dashed = [trace for trace in drawn.data if (trace.name or "").endswith("as trained")]
-    assert [trace.y[0] for trace in dashed] == [each.as_trained for each in data.arms.values()]
-    (squares,) = [trace for trace in drawn.data if trace.name == "trained at"]
-    constants = {run.value for run in runs_of(tuned, "constant") if run.outcome == "complete"}
+def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned_result: StudyResult) -> None:
+    data = plots.constant_data(tuned_result)
+    figure = plots.plot_constant(data)
+    assert figure.layout.xaxis.type == "log"
+    stars = [trace for trace in figure.data if trace.mode == "markers" and trace.marker.symbol == "star"]
+    assert [(trace.x[0], trace.y[0]) for trace in stars] == [
+        models.picked[1:] for models in data.arms.values()
+    ]
+    dashed = [trace for trace in figure.data if (trace.name or "").endswith("as trained")]
+    assert [trace.y[0] for trace in dashed] == [models.as_trained for models in data.arms.values()]
+    (squares,) = [trace for trace in figure.data if trace.name == "trained at"]
+    constants = {run.value for run in runs_of(tuned_result, "constant") if run.outcome == "complete"}
     assert set(squares.y) == constants and list(squares.x) == sorted(squares.x)
 
 
-def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(searching: StudyResult) -> None:
-    data = plots.constant_data(searching)
+def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(
+    searching_result: StudyResult,
+) -> None:
+    data = plots.constant_data(searching_result)
     assert data.trained and not data.arms and not data.paths
     assert data.caption().endswith("No temperature was learned; tempopt explain pairs trains such runs.")
     assert len(plots.plot_constant(data).data) == 1
 
 
-def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult) -> None:
-    data = plots.constant_data(tuned)
+def test_models_that_do_best_as_they_were_trained_are_said_to(tuned_result: StudyResult) -> None:
+    data = plots.constant_data(tuned_result)
     models = data.arms["search"]
     stays = replace(models, picked=("as trained", models.trained_at, models.as_trained))
     caption = replace(data, arms={**data.arms, "search": stays}).caption()
@@ -206,45 +239,47 @@ def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult
 
 
 def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
-    made = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
-    data = plots.differences_data(made.result())
-    winner, baseline = _values(made, "search"), _values(made, "baseline")
+    synthetic = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
+    data = plots.differences_data(synthetic.result())
+    winner, baseline = _values(synthetic, "search"), _values(synthetic, "baseline")
     assert dict(data.pairs) == pytest.approx({p: baseline[p] - winner[p] for p in baseline})  # type: ignore[operator]
-    best = plots.history_data(made.result()).best
-    assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
+    best = plots.history_data(synthetic.result()).best
+    assert all(earlier[1] > later_point[1] for earlier, later_point in pairwise(best))
 
 
 def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
-    made = make(World())
-    place = next(i for i, t in enumerate(made.tickets) if (t.kind, t.arm) == ("confirm", "search"))
-    made.tickets[place] = replace(made.tickets[place], outcome="diverged", value=None)
-    data = plots.differences_data(made.result())
-    pair = made.tickets[place].pair
+    synthetic = make(World())
+    search_index = next(
+        i for i, t in enumerate(synthetic.tickets) if (t.kind, t.arm) == ("confirm", "search")
+    )
+    synthetic.tickets[search_index] = replace(synthetic.tickets[search_index], outcome="diverged", value=None)
+    data = plots.differences_data(synthetic.result())
+    pair = synthetic.tickets[search_index].pair
     assert data.diverged == {pair}
-    baseline = _values(made, "baseline")
-    reached = [
-        value for value in (*baseline.values(), *_values(made, "search").values()) if value is not None
+    baseline = _values(synthetic, "baseline")
+    values = [
+        value for value in (*baseline.values(), *_values(synthetic, "search").values()) if value is not None
     ]
-    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - baseline[pair])  # type: ignore[operator]
+    assert dict(data.pairs)[pair] == pytest.approx(min(values) - baseline[pair])  # type: ignore[operator]
 
 
 def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
-    made = make(World(gain=0.3))
-    data = plots.differences_data(made.result())
+    synthetic = make(World(gain=0.3))
+    data = plots.differences_data(synthetic.result())
     assert data.forbidden == ()
     assert "wholly right of zero is a gain, wholly left of it a loss." in data.caption()
     assert "diverged" not in data.caption()
-    for place, ticket in enumerate(made.tickets):
+    for index, ticket in enumerate(synthetic.tickets):
         if (ticket.kind, ticket.arm) == ("confirm", "search"):
-            made.tickets[place] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
-            last = place
-    made.tickets[last] = replace(made.tickets[last], outcome="diverged", value=None)
+            synthetic.tickets[index] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
+            last = index
+    synthetic.tickets[last] = replace(synthetic.tickets[last], outcome="diverged", value=None)
     # the worst value that was reached is still a gain on this seed
-    pair = made.tickets[last].pair
-    for place, ticket in enumerate(made.tickets):
+    pair = synthetic.tickets[last].pair
+    for index, ticket in enumerate(synthetic.tickets):
         if ticket.kind == "confirm" and "baseline" in arms_of(ticket) and ticket.pair == pair:
-            made.tickets[place] = replace(ticket, value=-0.5)
-    data = plots.differences_data(made.result())
+            synthetic.tickets[index] = replace(ticket, value=-0.5)
+    data = plots.differences_data(synthetic.result())
     assert data.mean.ci_low > 0
     assert data.forbidden[0] == data.mean.name
     assert f"Not so for {data.mean.name}" in data.caption()

@@ -50,15 +50,15 @@ def url(template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with Store.open(url, create=False) as opened:
-        yield opened
+    with Store.open(url, create=False) as store:
+        yield store
 
 
 @pytest.fixture
 def storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
-    opened = open_storage(store.url, store.url)
-    yield opened
-    opened.engine.dispose()
+    rdb_storage = open_storage(store.url, store.url)
+    yield rdb_storage
+    rdb_storage.engine.dispose()
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def artifacts(store: Store) -> FileSystemArtifactStore:
 
 
 def summary(store: Store) -> StudySummary:
-    (found,) = store.list_studies()
-    return found
+    (study_summary,) = store.list_studies()
+    return study_summary
 
 
 def test_note_plots_and_artifacts_are_read_by_the_public_calls(
@@ -81,7 +81,7 @@ def test_note_plots_and_artifacts_are_read_by_the_public_calls(
     for key in ("history", "schedule"):
         parts = [name for name in attributes if name.startswith(f"dashboard:plot_data:tempopt-{key}:")]
         text = "".join(
-            attributes[f"dashboard:plot_data:tempopt-{key}:{place}"] for place in range(len(parts))
+            attributes[f"dashboard:plot_data:tempopt-{key}:{index}"] for index in range(len(parts))
         )
         assert json.loads(text)["layout"]["title"]["text"] == PLOTS[key].title
     files = {meta.filename: meta for meta in get_all_artifact_meta(study)}
@@ -98,9 +98,11 @@ def test_a_study_without_news_is_written_once_and_its_files_are_not_repeated(
 ) -> None:
     assert publish(store, storage, artifacts, summary(store))
     assert not publish(store, storage, artifacts, summary(store))
-    changed = summary(store)
-    changed = replace(changed, study=replace(changed.study, version=changed.study.version + 1))
-    assert publish(store, storage, artifacts, changed)
+    changed_summary = summary(store)
+    changed_summary = replace(
+        changed_summary, study=replace(changed_summary.study, version=changed_summary.study.version + 1)
+    )
+    assert publish(store, storage, artifacts, changed_summary)
     study = optuna.load_study(study_name="pairs", storage=storage)
     assert len(get_all_artifact_meta(study)) == 2
 
@@ -123,20 +125,20 @@ def test_a_study_that_optuna_does_not_have_is_skipped(
 
 
 def test_it_serves_optunas_pages_to_this_machine_alone(url: str) -> None:
-    with Dashboard(url, port=0, name="pairs") as served:
-        thread = threading.Thread(target=served.serve)
+    with Dashboard(url, port=0, name="pairs") as dashboard_server:
+        thread = threading.Thread(target=dashboard_server.serve)
         thread.start()
         try:
-            with urllib.request.urlopen(f"{served.url}/api/studies", timeout=60) as answer:
-                assert [each["study_name"] for each in json.load(answer)["study_summaries"]] == ["pairs"]
+            with urllib.request.urlopen(f"{dashboard_server.url}/api/studies", timeout=60) as answer:
+                assert [entry["study_name"] for entry in json.load(answer)["study_summaries"]] == ["pairs"]
             # a foreign site whose name points to this machine
-            foreign = urllib.request.Request(served.url, headers={"Host": "evil.example:80"})
+            foreign = urllib.request.Request(dashboard_server.url, headers={"Host": "evil.example:80"})
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(foreign, timeout=60)
             with pytest.raises(UsageError, match=r"--port 0 for any that is free"):
-                Dashboard(url, port=int(served.url.rpartition(":")[2]))
+                Dashboard(url, port=int(dashboard_server.url.rpartition(":")[2]))
         finally:
-            served.stop()
+            dashboard_server.stop()
             thread.join()
 
 
@@ -145,29 +147,29 @@ def test_an_open_dashboard_writes_the_notes_and_says_once_what_keeps_it_from_tha
 ) -> None:
     monkeypatch.setattr(dashboard, "_PAUSE_SECONDS", 0.01)
     messages: list[str] = []
-    failed = threading.Event()
+    has_failed = threading.Event()
 
     def fail(*arguments: object) -> bool:
         if messages:
-            failed.set()
+            has_failed.set()
         raise RuntimeError("no room")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(dashboard, "publish", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(dashboard, "publish", fail)
         with Dashboard(url, port=0, note=messages.append):
-            assert failed.wait(60)
+            assert has_failed.wait(60)
     assert messages == ["The notes and plots could not be written: no room"]
-    done = threading.Event()
+    has_written = threading.Event()
     real = dashboard.publish
 
-    def published(*arguments: object) -> bool:
+    def fake_publish(*arguments: object) -> bool:
         is_new = real(*arguments)  # type: ignore[arg-type]
-        done.set()
+        has_written.set()
         return is_new
 
-    monkeypatch.setattr(dashboard, "publish", published)
+    monkeypatch.setattr(dashboard, "publish", fake_publish)
     with Dashboard(url, port=0, note=messages.append):
-        assert done.wait(60)
+        assert has_written.wait(60)
     assert belongs_to_tempopt(get_note(optuna.load_study(study_name="pairs", storage=storage)))
 
 

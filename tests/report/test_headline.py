@@ -14,15 +14,15 @@ from tests.report.made_study import World, make
 from tests.results.full_text import full_lines
 
 
-def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed: StudyResult) -> None:
-    assert confirmed.verdict is not None
-    assert answer(confirmed) == GAIN
+def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed_result: StudyResult) -> None:
+    assert confirmed_result.verdict is not None
+    assert answer(confirmed_result) == GAIN
     guard = Guard(
         name="val_loss", text="no worse than 5%", state="broken", side="most", margin=0.05, why="it diverged"
     )
-    broken = replace(confirmed, verdict=replace(confirmed.verdict, guards=(guard,)))
-    assert answer(broken) == "Gain shown, but a guard is not kept"
-    assert decision_lines(broken)[0].startswith("Gain shown: val_accuracy 0.")
+    broken_result = replace(confirmed_result, verdict=replace(confirmed_result.verdict, guards=(guard,)))
+    assert answer(broken_result) == "Gain shown, but a guard is not kept"
+    assert decision_lines(broken_result)[0].startswith("Gain shown: val_accuracy 0.")
 
 
 def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
@@ -30,26 +30,31 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     result = make(World(search={"temperature_init": narrow, "temperature_final": narrow})).result()
     assert result.verdict is not None and not result.verdict.total.significant
     assert answer(result) == "Gain shown at inference, none by training"
-    said = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
-    assert full_lines(result)[0].startswith(said)
+    sentence = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
+    assert full_lines(result)[0].startswith(sentence)
     for code in (to_python(result), to_yaml(result)):
-        assert said in code.replace("\n# ", " ")
+        assert sentence in code.replace("\n# ", " ")
     # the note leads with what is recommended
     assert escaped("evaluated at τ = 0.") in render_note(result)
 
 
-def test_a_statement_that_begins_with_a_temperature_keeps_its_letter(confirmed: StudyResult) -> None:
-    below = [each for _, lines in statements(confirmed) for each in lines]
-    (choice,) = [each for each in below if "has the best mean of" in each]
+def test_a_statement_that_begins_with_a_temperature_keeps_its_letter(confirmed_result: StudyResult) -> None:
+    statement_lines = [line for _, lines in statements(confirmed_result) for line in lines]
+    (choice,) = [line for line in statement_lines if "has the best mean of" in line]
     assert choice.startswith("τ = 0.")
 
 
 def test_terms_say_what_the_first_screen_shows_and_no_more(
-    confirmed: StudyResult, searching: StudyResult
+    confirmed_result: StudyResult, searching_result: StudyResult
 ) -> None:
-    assert "τ is the temperature of attention" in terms(searching)[0] and len(terms(searching)) == 1
-    assert "n0" not in " ".join(terms(confirmed))
-    assert confirmed.verdict is not None
-    scaled = {**confirmed.verdict.params, "length_scaling": "log_n", "n0": 16}
-    told = " ".join(terms(replace(confirmed, verdict=replace(confirmed.verdict, params=scaled))))
-    assert "log_n multiplies it by ln n / ln n0" in told and "Fresh seeds" in told
+    assert (
+        "τ is the temperature of attention" in terms(searching_result)[0]
+        and len(terms(searching_result)) == 1
+    )
+    assert "n0" not in " ".join(terms(confirmed_result))
+    assert confirmed_result.verdict is not None
+    scaled_params = {**confirmed_result.verdict.params, "length_scaling": "log_n", "n0": 16}
+    terms_text = " ".join(
+        terms(replace(confirmed_result, verdict=replace(confirmed_result.verdict, params=scaled_params)))
+    )
+    assert "log_n multiplies it by ln n / ln n0" in terms_text and "Fresh seeds" in terms_text

@@ -20,6 +20,7 @@ from tempopt.report.page.html import Site, file_name, render_report
 from tempopt.report.page.sections import codes_to_reproduce, stages, tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import rounded
 from tempopt.spec.study_spec import StudySpec
 from tests.report.made_study import World, make
 
@@ -27,7 +28,7 @@ SCRIPT = "<script>alert(1)</script>"
 SECTIONS = ("verdict", "progress", "use", "plots", "details")
 
 
-class Parsed(HTMLParser):
+class PageParser(HTMLParser):
     """A page as its reader's browser takes it: elements, attributes, and text by where it stands."""
 
     def __init__(self, text: str) -> None:
@@ -55,16 +56,16 @@ class Parsed(HTMLParser):
     def all_text(self) -> str:
         """Return all text that a person reads."""
         return " ".join(
-            each for tag, texts in self.texts.items() if tag not in ("script", "style") for each in texts
+            text for tag, texts in self.texts.items() if tag not in ("script", "style") for text in texts
         )
 
 
 def figures(text: str) -> dict[str, Any]:
     """Return the figures of a page."""
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    loaded: dict[str, Any] = json.loads(found[1])
-    return loaded
+    match = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    figures_data: dict[str, Any] = json.loads(match[1])
+    return figures_data
 
 
 def hostile(result: StudyResult, **study: Any) -> StudyResult:
@@ -74,12 +75,12 @@ def hostile(result: StudyResult, **study: Any) -> StudyResult:
 
 
 @pytest.fixture(scope="module")
-def page(confirmed: StudyResult) -> str:
-    return render_report(confirmed, plotlyjs="cdn", storage="postgresql://me:***@host/db")
+def page(confirmed_result: StudyResult) -> str:
+    return render_report(confirmed_result, plotlyjs="cdn", storage="postgresql://me:***@host/db")
 
 
 def test_the_page_has_every_section_in_order_and_every_plot(page: str) -> None:
-    assert Parsed(page).ids("section") == list(SECTIONS)
+    assert PageParser(page).ids("section") == list(SECTIONS)
     assert list(figures(page)) == list(PLOTS)
 
 
@@ -89,39 +90,39 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
     assert result.verdict is not None
     heads = " ".join(head for head, _ in statements(result))
     assert heads.count("The winner against itself without ") == len(result.verdict.parts) >= 2
-    for each in (
+    for heading in (
         "Against the best that is known at τ = 1",
         "Against its own other parameters at τ = 1",
         "Inference only",
         "against models trained at τ = 1",
         "Failed runs",
     ):
-        assert each in heads
-    tiles_shown = {name: (value, more) for name, value, more in tiles(result)}
+        assert heading in heads
+    tiles_shown = {name: (value, details) for name, value, details in tiles(result)}
     assert tiles_shown["level, two-sided"] == ("5 %", "verdict 1")
     assert tiles_shown["gain in val_accuracy"][1].startswith("95 % interval +")
-    again = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
-    assert again["level, two-sided"] == "2.5 %"
+    tiles_of_added = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
+    assert tiles_of_added["level, two-sided"] == "2.5 %"
 
 
 def test_every_link_leads_to_something_on_the_page(page: str) -> None:
-    parsed = Parsed(page)
-    ids = [attrs["id"] for _, attrs in parsed.elements if "id" in attrs]
+    parsed_page = PageParser(page)
+    ids = [attrs["id"] for _, attrs in parsed_page.elements if "id" in attrs]
     assert len(ids) == len(set(ids))
-    links = [attrs["href"] or "" for tag, attrs in parsed.elements if tag == "a"]
+    links = [attrs["href"] or "" for tag, attrs in parsed_page.elements if tag == "a"]
     assert links and {link.removeprefix("#") for link in links} <= set(ids)
     for name in ("aria-labelledby", "data-copy"):
-        assert {attrs[name] for _, attrs in parsed.elements if name in attrs} <= set(ids)
+        assert {attrs[name] for _, attrs in parsed_page.elements if name in attrs} <= set(ids)
 
 
 def test_every_plot_says_in_words_what_it_shows(page: str) -> None:
-    shown = [attrs for _, attrs in Parsed(page).elements if "data-plot" in attrs]
-    assert len(shown) == len(PLOTS)
-    assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 40 for attrs in shown)
+    plot_attrs = [attrs for _, attrs in PageParser(page).elements if "data-plot" in attrs]
+    assert len(plot_attrs) == len(PLOTS)
+    assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 40 for attrs in plot_attrs)
 
 
 def test_the_verdict_is_said_first_and_in_plain_words(page: str) -> None:
-    text = Parsed(page).all_text()
+    text = PageParser(page).all_text()
     assert 0 < text.index("Gain shown") < text.index("Each dot is a seed")
     assert "8 fresh seeds" in text
     assert "p = " in text
@@ -129,16 +130,19 @@ def test_the_verdict_is_said_first_and_in_plain_words(page: str) -> None:
 
 def test_the_page_is_small_without_plotly_and_fetches_exactly_that(page: str) -> None:
     assert len(page.encode()) < 300_000
-    sources = [attrs for tag, attrs in Parsed(page).elements if tag == "script" and "src" in attrs]
+    sources = [attrs for tag, attrs in PageParser(page).elements if tag == "script" and "src" in attrs]
     (library,) = sources
     assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-[\d.]+\.min\.js", library["src"] or "")
     assert (library["integrity"] or "").startswith("sha256-")
 
 
-def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(confirmed: StudyResult) -> None:
+def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(
+    confirmed_result: StudyResult,
+) -> None:
     data = {"class_path": "own.Data", "init_args": {"url": "http://bob:hunter22@host/x", "hub": "a:b/c@v1"}}
     text = render_report(
-        replace(confirmed, spec=confirmed.spec.model_copy(update={"data": data})), plotlyjs="cdn"
+        replace(confirmed_result, spec=confirmed_result.spec.model_copy(update={"data": data})),
+        plotlyjs="cdn",
     )
     block = text[text.index('id="reproduce"') :]
     assert "hunter22" not in block
@@ -149,30 +153,32 @@ def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(co
 def test_a_large_study_keeps_within_its_weight() -> None:
     result = make(World(trials=1000, reports=20, layers=12, heads=12)).result()
     assert len(render_report(result, plotlyjs="cdn").encode()) < 2_000_000
-    whole = render_report(result)
-    assert len(whole.encode()) < 6_000_000
-    assert whole.count("plotly.js v") >= 1
-    assert not [attrs for tag, attrs in Parsed(whole).elements if "src" in attrs or tag == "link"]
+    html = render_report(result)
+    assert len(html.encode()) < 6_000_000
+    assert html.count("plotly.js v") >= 1
+    assert not [attrs for tag, attrs in PageParser(html).elements if "src" in attrs or tag == "link"]
 
 
-def test_scripts_are_held_to_those_that_tempopt_wrote(confirmed: StudyResult) -> None:
-    text = render_report(confirmed)
-    policy = next(attrs["content"] for tag, attrs in Parsed(text).elements if "http-equiv" in attrs) or ""
+def test_scripts_are_held_to_those_that_tempopt_wrote(confirmed_result: StudyResult) -> None:
+    text = render_report(confirmed_result)
+    policy = next(attrs["content"] for tag, attrs in PageParser(text).elements if "http-equiv" in attrs) or ""
     assert "default-src 'none'" in policy
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    assert {base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts} == allowed
+    assert {
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    } == allowed
 
 
-def test_what_people_wrote_is_text_wherever_it_stands(confirmed: StudyResult) -> None:
-    result = hostile(confirmed, name=SCRIPT, metric=SCRIPT)
+def test_what_people_wrote_is_text_wherever_it_stands(confirmed_result: StudyResult) -> None:
+    result = hostile(confirmed_result, name=SCRIPT, metric=SCRIPT)
     runs = [replace(run, machine=SCRIPT, device=SCRIPT, code=SCRIPT, error=SCRIPT) for run in result.runs]
-    lost = [replace(run, state="failed", failures=3) for run in runs[:2]]
-    text = render_report(replace(result, runs=tuple(runs), lost=lost), plotlyjs="cdn", storage=SCRIPT)
-    parsed = Parsed(text)
-    assert SCRIPT in parsed.texts["h1"]
-    assert SCRIPT in parsed.texts["title"][0]
-    assert [tag for tag, _ in parsed.elements].count("script") == 3
+    failed_runs = [replace(run, state="failed", failures=3) for run in runs[:2]]
+    text = render_report(replace(result, runs=tuple(runs), lost=failed_runs), plotlyjs="cdn", storage=SCRIPT)
+    parsed_page = PageParser(text)
+    assert SCRIPT in parsed_page.texts["h1"]
+    assert SCRIPT in parsed_page.texts["title"][0]
+    assert [tag for tag, _ in parsed_page.elements].count("script") == 3
     assert "alert(1)" not in "".join(re.findall(r"<script>(.*?)</script>", text, re.DOTALL))
     # plotly shows a small part of HTML: what people wrote must not be that, either
     assert "<script>" not in json.dumps(figures(text))
@@ -190,8 +196,8 @@ def test_long_names_are_shortened_and_the_page_stays_small() -> None:
     result = make(World(trials=1000, search={"p" * 500: {"low": 0.0, "high": 1.0}})).result()
     text = render_report(result, plotlyjs="cdn")
     assert len(text.encode()) < 2_000_000
-    assert max(len(each) for each in figures(text)["importance"]["layout"]["yaxis"]["ticktext"]) <= 22
-    assert "p" * 500 in Parsed(text).all_text()  # in the spec, where it has to be whole
+    assert max(len(label) for label in figures(text)["importance"]["layout"]["yaxis"]["ticktext"]) <= 22
+    assert "p" * 500 in PageParser(text).all_text()  # in the spec, where it has to be whole
 
 
 @pytest.mark.parametrize(
@@ -209,67 +215,74 @@ def test_long_names_are_shortened_and_the_page_stays_small() -> None:
 )
 def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> None:
     text = render_report(make(world).result(), plotlyjs="cdn")
-    parsed = Parsed(text)
-    assert parsed.ids("section") == [key for key in SECTIONS if key != "plots" or figures(text)]
-    absent = [attrs for _, attrs in parsed.elements if attrs.get("class") == "absent"]
+    parsed_page = PageParser(text)
+    assert parsed_page.ids("section") == [key for key in SECTIONS if key != "plots" or figures(text)]
+    absent = [attrs for _, attrs in parsed_page.elements if attrs.get("class") == "absent"]
     num_codes = 2 if world.confirmed or world.ends is None else 0
     assert len(figures(text)) + len(absent) == len(PLOTS) + (2 - num_codes)
     assert "NaN" not in json.dumps(figures(text))
-    assert "nan" not in re.findall(r"\w+", parsed.all_text())
+    assert "nan" not in re.findall(r"\w+", parsed_page.all_text())
 
 
-def test_a_study_that_has_only_been_asked_for_has_a_page(untouched: StudyResult) -> None:
-    text = render_report(untouched, plotlyjs="cdn")
+def test_a_study_that_has_only_been_asked_for_has_a_page(untouched_result: StudyResult) -> None:
+    text = render_report(untouched_result, plotlyjs="cdn")
     assert figures(text) == {}
     assert "No verdict yet" in text
-    assert Parsed(text).ids("section") == ["verdict", "progress", "use", "details"]
+    assert PageParser(text).ids("section") == ["verdict", "progress", "use", "details"]
     assert "No run is planned yet." in text
 
 
-def test_the_progress_has_the_stages_that_occur(confirmed: StudyResult, searching: StudyResult) -> None:
-    assert [stage.label for stage in stages(searching)] == ["baseline", "constant", "search"]
-    assert all(stage.num_over == stage.num_runs > 0 for stage in stages(confirmed))
+def test_the_progress_has_the_stages_that_occur(
+    confirmed_result: StudyResult, searching_result: StudyResult
+) -> None:
+    assert [stage.label for stage in stages(searching_result)] == ["baseline", "constant", "search"]
+    assert all(stage.num_over == stage.num_runs > 0 for stage in stages(confirmed_result))
 
 
-def test_a_server_adds_its_parts_and_its_policy(searching: StudyResult, confirmed: StudyResult) -> None:
+def test_a_server_adds_its_parts_and_its_policy(
+    searching_result: StudyResult, confirmed_result: StudyResult
+) -> None:
     actions = Markup('<form method="post" action="/studies/pairs/pause"></form>')
     site = Site(home_url="/", library_url="/assets/plotly.js", refresh_seconds=7, actions=actions)
-    text = render_report(searching, site=site)
-    parsed = Parsed(text)
-    assert ("body", {"data-refresh": "7"}) in parsed.elements
-    assert ("script", {"src": "/assets/plotly.js"}) in parsed.elements and actions in text
-    policy = next(attrs["content"] for _, attrs in parsed.elements if "http-equiv" in attrs) or ""
+    text = render_report(searching_result, site=site)
+    parsed_page = PageParser(text)
+    assert ("body", {"data-refresh": "7"}) in parsed_page.elements
+    assert ("script", {"src": "/assets/plotly.js"}) in parsed_page.elements and actions in text
+    policy = next(attrs["content"] for _, attrs in parsed_page.elements if "http-equiv" in attrs) or ""
     assert "connect-src 'self'" in policy and "form-action 'self'" in policy and "cdn" not in policy
     # a study that is done does not change
-    assert "data-refresh=" not in render_report(confirmed, site=site)
+    assert "data-refresh=" not in render_report(confirmed_result, site=site)
 
 
-def test_the_spec_on_the_page_asks_the_same_question(page: str, confirmed: StudyResult) -> None:
+def test_the_spec_on_the_page_asks_the_same_question(page: str, confirmed_result: StudyResult) -> None:
     code = re.search(r'<pre id="code-spec"[^>]*><code>(.*?)</code>', page, re.DOTALL)
     assert code is not None
-    (text,) = Parsed(f"<code>{code[1]}</code>").texts["code"]
-    assert StudySpec.parse(yaml.safe_load(text), source="the page").identity() == confirmed.spec.identity()
+    (text,) = PageParser(f"<code>{code[1]}</code>").texts["code"]
+    assert (
+        StudySpec.parse(yaml.safe_load(text), source="the page").identity()
+        == confirmed_result.spec.identity()
+    )
 
 
-def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed: StudyResult) -> None:
+def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed_result: StudyResult) -> None:
     from tempopt.results import export
 
-    parsed = Parsed(page)
-    texts = parsed.texts["code"]
-    assert export.to_yaml(confirmed) in texts
-    assert export.to_python(confirmed) in texts
+    parsed_page = PageParser(page)
+    texts = parsed_page.texts["code"]
+    assert export.to_yaml(confirmed_result) in texts
+    assert export.to_python(confirmed_result) in texts
 
 
 def test_the_commands_name_the_store_and_no_password(page: str) -> None:
     assert "tempopt report pairs --storage &#39;postgresql://me:***@host/db&#39;" in page
 
 
-def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed: StudyResult) -> None:
+def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed_result: StudyResult) -> None:
     url = "sqlite:///it's mine.db"
     (commands,) = [
-        each
-        for each in codes_to_reproduce(confirmed, f" --storage {shlex.quote(url)}")
-        if each.key == "commands"
+        code
+        for code in codes_to_reproduce(confirmed_result, f" --storage {shlex.quote(url)}")
+        if code.key == "commands"
     ]
     assert shlex.split((commands.text or "").splitlines()[-1]) == [
         *("tempopt", "report", "pairs", "--storage", url)
@@ -289,6 +302,22 @@ def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed: 
 )
 def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
     assert file_name(name) == file
+
+
+def test_the_answer_is_said_once_at_the_top(page: str, searching: StudyResult) -> None:
+    top = page.partition('<dl class="tiles">')[0].partition("<h2")[2]
+    assert top.count("Gain shown") == 1 and '<p class="line">val_accuracy 0.' in top
+    top = render_report(searching, plotlyjs="cdn").partition('<dl class="tiles">')[0].partition("<h2")[2]
+    assert top.count("No verdict") == 1 and '<p class="line">The confirmation on fresh seeds' in top
+
+
+def test_the_tiles_are_about_what_is_recommended(confirmed: StudyResult) -> None:
+    assert confirmed.verdict is not None and confirmed.verdict.recommendation is not None
+    gain, total = confirmed.verdict.recommendation.gain, confirmed.verdict.total
+    assert gain is not None and gain != total
+    shown = {name: value for name, value, _ in tiles(confirmed)}
+    assert shown["gain in val_accuracy"] == rounded(gain.paired.gain, gain.paired)
+    assert shown["p, two-sided"] == f"{gain.paired.p_value:.2g}" != f"{total.paired.p_value:.2g}"
 
 
 def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:

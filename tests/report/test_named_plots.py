@@ -27,7 +27,9 @@ for name, found in FOUND.items():
 @pytest.fixture(scope="module", params=[False, True], ids=["named", "beside attention"])
 def result(request: pytest.FixtureRequest) -> StudyResult:
     """A study of two named temperatures that is over."""
-    temperatures = {name: {"value": f"{name}.tau", "as_found": found} for name, found in FOUND.items()}
+    temperatures = {
+        name: {"value": f"{name}.tau", "as_found": temperature} for name, temperature in FOUND.items()
+    }
     layers = 3 if request.param else 0
     world = World(search=SEARCH, temperatures=temperatures, attends=request.param, layers=layers)
     return make(world).result()
@@ -35,19 +37,21 @@ def result(request: pytest.FixtureRequest) -> StudyResult:
 
 def titles(key: str, result: StudyResult) -> list[str]:
     """Return the titles of the panels of a plot."""
-    return [each.text for each in PLOTS[key](result).layout.annotations]
+    return [annotation.text for annotation in PLOTS[key](result).layout.annotations]
 
 
-def named(result: StudyResult) -> list[str]:
+def temperature_names(result: StudyResult) -> list[str]:
     """Return the names of the temperatures of a study, attention's first."""
     return [*(["attention, τ"] if result.spec.attends else []), *FOUND]
 
 
 @pytest.mark.parametrize("key", ["schedule", "landscape"])
 def test_each_temperature_has_a_panel_with_an_axis_of_its_own(key: str, result: StudyResult) -> None:
-    made = PLOTS[key](result)
-    assert titles(key, result) == named(result)
-    axes = [made.layout[f"yaxis{place or ''}"] for place in (0, *range(2, len(named(result)) + 1))]
+    figure = PLOTS[key](result)
+    assert titles(key, result) == temperature_names(result)
+    axes = [
+        figure.layout[f"yaxis{index or ''}"] for index in (0, *range(2, len(temperature_names(result)) + 1))
+    ]
     ranges = [axis.range for axis in axes]
     assert len(set(ranges)) == len(ranges) and all(axis.matches is None for axis in axes)
 
@@ -80,23 +84,25 @@ def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
 
 def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(result: StudyResult) -> None:
     late = {
-        run: {**of, "learned/1.0": of["learned/contrast"][5:]} if "learned/contrast" in of else of
-        for run, of in result.measured.items()
+        run: {**curves, "learned/1.0": curves["learned/contrast"][5:]}
+        if "learned/contrast" in curves
+        else curves
+        for run, curves in result.measured.items()
     }
     data = plots.constant_data(replace(result, measured=late))
-    began = next(path for path in data.paths if path.name == "τ of layer 1, head 0")
-    whole = next(path for path in data.paths if path.name == "contrast")
-    assert began.first == whole.mean[5] and began.mean[-1] == whole.mean[-1]
+    late_path = next(path for path in data.paths if path.name == "τ of layer 1, head 0")
+    contrast_path = next(path for path in data.paths if path.name == "contrast")
+    assert late_path.first == contrast_path.mean[5] and late_path.mean[-1] == contrast_path.mean[-1]
     assert "nan" not in data.caption()
-    rows = [row for row in data.table().rows if row[1] == began.name]
+    rows = [row for row in data.table().rows if row[1] == late_path.name]
     assert rows and all(value == value for row in rows for value in row)
 
 
 def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: StudyResult) -> None:
     assert result.verdict is not None and result.verdict.learned is not None
     data = plots.constant_data(result)
-    drawn = {path.name.removeprefix("τ of layer "): path for path in data.paths}
-    assert drawn.keys() == result.verdict.learned.ends.keys()
+    paths_by_name = {path.name.removeprefix("τ of layer "): path for path in data.paths}
+    assert paths_by_name.keys() == result.verdict.learned.ends.keys()
     for name, ends in result.verdict.learned.ends.items():
         values = [
             run[f"learned/{name}"][-1][1] for run in result.measured.values() if f"learned/{name}" in run
@@ -104,41 +110,49 @@ def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: Stu
         mean = math.exp(fmean(map(math.log, values)))
         assert mean != pytest.approx(fmean(values), rel=1e-6)
         assert ends == pytest.approx((mean, min(values), max(values)))
-        assert drawn[name].mean[-1] == pytest.approx(ends[0])
+        assert paths_by_name[name].mean[-1] == pytest.approx(ends[0])
     assert "in the geometric mean" in data.caption()
     # named temperatures share one axis, each relative to its baseline
     line = next(trace for trace in plots.plot_constant(data).data if trace.name == "contrast")
-    assert line.y[0] == pytest.approx(drawn["contrast"].mean[0] / FOUND["contrast"])
+    assert line.y[0] == pytest.approx(paths_by_name["contrast"].mean[0] / FOUND["contrast"])
 
 
 def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -> None:
     level = {"low": 0.2, "high": 4.0}
     search = {name: domain for name, domain in SEARCH.items() if name.startswith("contrast.")}
-    both = {name: {"value": f"{name}.tau", "as_found": found} for name, found in FOUND.items()}
-    world = World(search={"head.temperature_init": level} | search, temperatures=both, attends=False)
+    two_temperatures = {
+        name: {"value": f"{name}.tau", "as_found": temperature} for name, temperature in FOUND.items()
+    }
+    world = World(
+        search={"head.temperature_init": level} | search, temperatures=two_temperatures, attends=False
+    )
     data = plots.landscape_data(make(world).result())
     assert (data.shown.name, data.others) == ("contrast", ())
     assert data.caption().startswith("The temperature contrast. Each circle is a trial")
     # where none changes the diagonal is all that there is to see
-    alone = World(search={"head.temperature_init": level}, temperatures={"head": both["head"]}, attends=False)
-    assert plots.landscape_data(make(alone).result()).shown.name == "head"
+    single_world = World(
+        search={"head.temperature_init": level},
+        temperatures={"head": two_temperatures["head"]},
+        attends=False,
+    )
+    assert plots.landscape_data(make(single_world).result()).shown.name == "head"
 
 
 def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_searched(
     result: StudyResult,
 ) -> None:
-    shown = pictures(result)
-    assert ("entropy" in {picture.key for picture in shown}) == result.spec.attends
+    all_pictures = pictures(result)
+    assert ("entropy" in {picture.key for picture in all_pictures}) == result.spec.attends
     if result.spec.attends:
         return
-    told = [
+    texts = [
         text
-        for picture in shown
+        for picture in all_pictures
         for text in (picture.title, picture.caption, picture.absent, json.dumps(picture.figure))
     ]
-    told += [text for tile in tiles(result) for text in tile]
-    told += [column for picture in shown if picture.table for column in picture.table.columns]
-    for text in told:
+    texts += [text for tile in tiles(result) for text in tile]
+    texts += [column for picture in all_pictures if picture.table for column in picture.table.columns]
+    for text in texts:
         assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text
 
 

@@ -27,8 +27,10 @@ def test_the_details_of_a_finding_stand_below_it() -> None:
     result = make(World(trials=40, layers=0)).result()
     lines = render_note(result).replace("\\", "").splitlines()
     (finding,) = [finding for finding in find(result) if finding.details]
-    place = lines.index(f"- {finding.text[0].upper()}{finding.text[1:]}")
-    assert lines[place + 1].startswith("  - ") and lines[place + 1].endswith(finding.details[0][1:])
+    finding_index = lines.index(f"- {finding.text[0].upper()}{finding.text[1:]}")
+    assert lines[finding_index + 1].startswith("  - ") and lines[finding_index + 1].endswith(
+        finding.details[0][1:]
+    )
 
 
 def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:
@@ -46,9 +48,9 @@ def test_what_is_recommended_is_there_to_be_copied() -> None:
     call = note.partition("```python\n")[2].partition("\n```")[0]
     compile(call, "the note", "exec")
     assert "### What is recommended" in note
-    found = result.verdict.recommendation
-    exported = {**found.parameters, **(found.at_inference or {})}
-    assert f"temperature_init={exported['temperature_init']!r}" in call
+    recommendation = result.verdict.recommendation
+    exported_params = {**recommendation.parameters, **(recommendation.at_inference or {})}
+    assert f"temperature_init={exported_params['temperature_init']!r}" in call
 
 
 @pytest.mark.parametrize("ends", [("pruned",), ("failed",), ("diverged", "pruned")])
@@ -61,8 +63,8 @@ def test_the_same_study_has_the_same_note_and_a_changed_one_is_not_ours() -> Non
     note = render_note(make(World(trials=8, layers=0)).result())
     assert note == render_note(make(World(trials=8, layers=0)).result())
     assert belongs_to_tempopt(note)
-    for changed in (f"{note}!", note.replace("What was found", "what"), f" {note}", "mine", ""):
-        assert not belongs_to_tempopt(changed)
+    for changed_note in (f"{note}!", note.replace("What was found", "what"), f" {note}", "mine", ""):
+        assert not belongs_to_tempopt(changed_note)
 
 
 def test_what_people_wrote_stays_text() -> None:

@@ -13,7 +13,9 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import arms_of
 from tempopt.report import plots
+from tempopt.report.page.sections import tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
 from tempopt.results.study_result import StudyResult
@@ -23,8 +25,10 @@ from tests.report.made_study import World, make, runs_of
 
 
 @pytest.mark.parametrize("key", PLOTS)
-def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(key: str, confirmed: StudyResult) -> None:
-    data = PLOTS[key].data(confirmed)
+def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(
+    key: str, confirmed_result: StudyResult
+) -> None:
+    data = PLOTS[key].data(confirmed_result)
     assert is_dataclass(data)
     assert data.caption().endswith(".")
     table = data.table()
@@ -40,46 +44,46 @@ def _marks(trace: Mapping[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("key", PLOTS)
-def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched: StudyResult) -> None:
+def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched_result: StudyResult) -> None:
     with pytest.raises(NothingToPlot, match=r"\w+ \w+.*\.$"):
-        PLOTS[key].data(untouched)
+        PLOTS[key].data(untouched_result)
 
 
 @pytest.mark.parametrize("key", PLOTS)
-def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: StudyResult) -> None:
+def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed_result: StudyResult) -> None:
     def colours(value: object) -> set[str]:
         if isinstance(value, str):
             return {value} if value.startswith(("#", "rgb")) and value != "rgba(0,0,0,0)" else set()
         if isinstance(value, Mapping):
-            return set().union(*(colours(each) for each in value.values()), set())
+            return set().union(*(colours(child) for child in value.values()), set())
         if isinstance(value, list | tuple):
-            return set().union(*(colours(each) for each in value), set())
+            return set().union(*(colours(child) for child in value), set())
         return set()
 
-    assert colours(PLOTS[key](confirmed).to_plotly_json()) <= set(DARK)
+    assert colours(PLOTS[key](confirmed_result).to_plotly_json()) <= set(DARK)
 
 
 @pytest.mark.parametrize("role", ["recommended", "winner"])
 def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
-    role: str, confirmed: StudyResult
+    role: str, confirmed_result: StudyResult
 ) -> None:
-    result = confirmed if role == "recommended" else replace(confirmed, verdict=None)
+    result = confirmed_result if role == "recommended" else replace(confirmed_result, verdict=None)
     data = plots.schedule_data(result)
     assert (data.role, result.plan[0]) == (role, role) and result.plan[1] is not None
-    assert confirmed.winner != confirmed.plan[1]
+    assert confirmed_result.winner != confirmed_result.plan[1]
     plan = TemperatureParameters.from_mapping(result.plan[1]).plan(3)
-    assert len(data.temperatures) == 3 and data.layers_known
+    assert len(data.temperatures) == 3
     assert data.confirmed == (role == "recommended")
-    for place in (0, 100, 200):
-        column = tuple(layer[place] for layer in data.temperatures)
-        assert column == plan.temperatures(data.progress[place])
-        assert data.level[place] == pytest.approx(float(stats.gmean(column)))
+    for index in (0, 100, 200):
+        column = tuple(layer[index] for layer in data.temperatures)
+        assert column == plan.temperatures(data.progress[index])
+        assert data.level[index] == pytest.approx(float(stats.gmean(column)))
 
 
-def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> None:
-    data = plots.history_data(confirmed)
-    search = runs_of(confirmed, "search")
-    assert [each.number for each in data.trials] == [run.number for run in search]
+def test_the_history_has_every_trial_and_each_record(confirmed_result: StudyResult) -> None:
+    data = plots.history_data(confirmed_result)
+    search = runs_of(confirmed_result, "search")
+    assert [trial.number for trial in data.trials] == [run.number for run in search]
     values = [
         run.value if run.outcome == "complete" and run.value is not None else -math.inf for run in search
     ]
@@ -87,34 +91,38 @@ def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> 
     assert [number for number, _ in data.best] == [
         i for i, value in enumerate(values) if value == records[i] and value > max([-math.inf, *values[:i]])
     ]
-    assert data.constant == max(run.value for run in runs_of(confirmed, "constant") if run.value is not None)
-    assert data.baseline == confirmed.baseline
+    assert data.constant == max(
+        run.value for run in runs_of(confirmed_result, "constant") if run.value is not None
+    )
+    assert data.baseline == confirmed_result.baseline
 
 
 def test_many_trials_are_thinned_and_no_record_is_lost() -> None:
     data = plots.history_data(make(World(trials=5000, confirmed=False, reports=0)).result())
     assert data.out_of == 5000
     assert 2000 <= len(data.trials) <= 2000 + len(data.best)
-    assert {number for number, _ in data.best} <= {each.number for each in data.trials}
+    assert {number for number, _ in data.best} <= {trial.number for trial in data.trials}
     assert f"{len(data.trials)} of 5000 trials are drawn" in data.caption()
 
 
-def test_the_landscape_has_each_trials_ends_and_the_constants_on_the_diagonal(confirmed: StudyResult) -> None:
-    data = plots.landscape_data(confirmed)
-    assert len(data.points) == confirmed.trials["complete"]
+def test_the_landscape_has_each_trials_ends_and_the_constants_on_the_diagonal(
+    confirmed_result: StudyResult,
+) -> None:
+    data = plots.landscape_data(confirmed_result)
+    assert len(data.points) == confirmed_result.trials["complete"]
     assert data.points[-1][3] == max(point[3] for point in data.points)
     assert data.constants and all(first == last for _, first, last, _, _ in data.constants)
 
 
-def test_what_made_the_difference_is_found(confirmed: StudyResult) -> None:
+def test_what_made_the_difference_is_found(confirmed_result: StudyResult) -> None:
     data = plots.importance_data(make(World(trials=200, confirmed=False, reports=0)).result())
     assert sum(share for _, share in data.shares) == pytest.approx(1)
     # the made-up world knows the late temperature above all
     assert data.shares[0][0] == "temperature_final"
-    assert {name for name, _ in data.shares} | set(data.unread) == set(confirmed.spec.search)
+    assert {name for name, _ in data.shares} | set(data.unread) == set(confirmed_result.spec.search)
 
 
-def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: StudyResult) -> None:
+def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed_result: StudyResult) -> None:
     # sampled at random beside a constant schedule, and read by no trial
     runs = [
         replace(
@@ -124,9 +132,9 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: Stud
         )
         if run.kind == "search"
         else run
-        for run in confirmed.runs
+        for run in confirmed_result.runs
     ]
-    data = plots.importance_data(replace(confirmed, runs=tuple(runs)))
+    data = plots.importance_data(replace(confirmed_result, runs=tuple(runs)))
     shares = dict(data.shares)
     assert data.unread == ("layer_pattern", "layer_ratio")
     assert shares["temperature_final"] == pytest.approx(shares["temperature_init"])
@@ -135,9 +143,9 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: Stud
     )
 
 
-def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed: StudyResult) -> None:
-    data = plots.importance_data(confirmed)
-    best = math.ceil(confirmed.trials["complete"] / 10)
+def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed_result: StudyResult) -> None:
+    data = plots.importance_data(confirmed_result)
+    best = math.ceil(confirmed_result.trials["complete"] / 10)
     assert best < 5
     assert f"The best tenth are {best} trials here" in data.caption()
     assert "best tenth is one trial here" in replace(data, trials=9).caption()
@@ -154,12 +162,12 @@ def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
     assert f"{len(data.points)} of 5000 trials are drawn" in data.caption()
 
 
-def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyResult) -> None:
-    data = plots.history_data(confirmed)
+def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed_result: StudyResult) -> None:
+    data = plots.history_data(confirmed_result)
     assert data.baseline is not None and data.baseline.sd is not None
-    away = replace(data.trials[0], value=-1e6, outcome="complete")
+    outlier = replace(data.trials[0], value=-1e6, outcome="complete")
     data = replace(
-        data, trials=(away, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
+        data, trials=(outlier, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
     )
     low, high = plots.plot_history(data).layout.yaxis.range
     assert data.baseline is not None and data.baseline.sd is not None
@@ -168,19 +176,19 @@ def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyRes
     assert low < -3.0 < high
 
 
-def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed: StudyResult) -> None:
-    data = plots.history_data(confirmed)
-    place, first = next((i, each) for i, each in enumerate(data.trials) if each.outcome == "pruned")
-    away = replace(first, value=-50.0)
-    data = replace(data, trials=(*data.trials[:place], away, *data.trials[place + 1 :]))
-    made = plots.plot_history(data)
-    low, high = made.layout.yaxis.range
-    pruned = next(trace for trace in made.data if trace.name == "pruned")
-    at = list(pruned.x).index(away.number)
-    assert all(low < value < high for trace in made.data[:3] for value in trace.y)
-    assert made.data[2].name == "diverged or lost"
-    assert pruned.customdata[at] == -50.0
-    assert "customdata" in pruned.hovertemplate
+def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed_result: StudyResult) -> None:
+    data = plots.history_data(confirmed_result)
+    trial_index, first = next((i, trial) for i, trial in enumerate(data.trials) if trial.outcome == "pruned")
+    outlier = replace(first, value=-50.0)
+    data = replace(data, trials=(*data.trials[:trial_index], outlier, *data.trials[trial_index + 1 :]))
+    figure = plots.plot_history(data)
+    low, high = figure.layout.yaxis.range
+    pruned_trace = next(trace for trace in figure.data if trace.name == "pruned")
+    outlier_index = list(pruned_trace.x).index(outlier.number)
+    assert all(low < value < high for trace in figure.data[:3] for value in trace.y)
+    assert figure.data[2].name == "diverged or lost"
+    assert pruned_trace.customdata[outlier_index] == -50.0
+    assert "customdata" in pruned_trace.hovertemplate
     assert "1 far outside of the plot is drawn at its edge" in data.caption()
 
 
@@ -198,59 +206,62 @@ def test_too_few_trials_to_tell_what_mattered_are_told(world: World, reason: str
         plots.importance_data(make(world).result())
 
 
-def test_entropies_are_means_over_the_confirmationsruns_of(confirmed: StudyResult) -> None:
-    data = plots.entropy_data(confirmed)
+def test_entropies_are_means_over_the_confirming_runs(confirmed_result: StudyResult) -> None:
+    data = plots.entropy_data(confirmed_result)
     assert data.layers == (0, 1, 2)
     assert data.runs == {"search": 8, "baseline": 8}
-    own = [
-        dict(confirmed.measured[run.id]["entropy/1/2"]) for run in runs_of(confirmed, "confirm", "baseline")
+    curves = [
+        dict(confirmed_result.measured[run.id]["entropy/1/2"])
+        for run in runs_of(confirmed_result, "confirm", "baseline")
     ]
     step = data.steps[5]
-    place = data.steps.index(step)
-    assert data.heads["baseline"][1, 2][place] == pytest.approx(fmean(points[step] for points in own))
-    heads = [data.heads["search"][0, head][place] for head in range(4)]
-    assert data.layer("search", 0)[place] == pytest.approx(fmean(heads))
+    step_index = data.steps.index(step)
+    assert data.heads["baseline"][1, 2][step_index] == pytest.approx(fmean(points[step] for points in curves))
+    heads = [data.heads["search"][0, head][step_index] for head in range(4)]
+    assert data.layer("search", 0)[step_index] == pytest.approx(fmean(heads))
 
 
-def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> None:
-    def lost(arm: str, heads: set[str] | None) -> StudyResult:
-        ids = {run.id for run in runs_of(confirmed, "confirm", arm)}
-        measured = {
+def test_entropies_that_are_no_numbers_are_not_there(confirmed_result: StudyResult) -> None:
+    def drop_entropies(arm: str, heads: set[str] | None) -> StudyResult:
+        ids = {run.id for run in runs_of(confirmed_result, "confirm", arm)}
+        measured_curves = {
             run: {
                 name: tuple((step, math.nan) for step, _ in curve)
                 if run in ids and (heads is None or name in heads)
                 else curve
-                for name, curve in of.items()
+                for name, curve in curves.items()
             }
-            for run, of in confirmed.measured.items()
+            for run, curves in confirmed_result.measured.items()
         }
-        return replace(confirmed, measured=measured)
+        return replace(confirmed_result, measured=measured_curves)
 
-    data = plots.entropy_data(lost("baseline", {"entropy/0/1"}))
+    data = plots.entropy_data(drop_entropies("baseline", {"entropy/0/1"}))
     assert (0, 1) not in data.heads["baseline"] and (0, 1) in data.heads["search"]
-    one = lost("baseline", {f"entropy/2/{head}" for head in range(4)})
-    assert len(plots.plot_entropy(plots.entropy_data(one)).data) == 5 + 2
-    alone = plots.entropy_data(lost("baseline", None))
-    assert list(alone.heads) == ["search"] and list(alone.runs) == ["search"]
-    for caption in (data.caption(), alone.caption()):
+    partial_result = drop_entropies("baseline", {f"entropy/2/{head}" for head in range(4)})
+    assert len(plots.plot_entropy(plots.entropy_data(partial_result)).data) == 5 + 2
+    single_data = plots.entropy_data(drop_entropies("baseline", None))
+    assert list(single_data.heads) == ["search"] and list(single_data.runs) == ["search"]
+    for caption in (data.caption(), single_data.caption()):
         assert "nan" not in caption and "-100" not in caption
-    nothing = {
-        run: {n: tuple((s, math.nan) for s, _ in c) for n, c in of.items()}
-        for run, of in confirmed.measured.items()
+    nan_curves = {
+        run: {n: tuple((s, math.nan) for s, _ in c) for n, c in curves.items()}
+        for run, curves in confirmed_result.measured.items()
     }
     with pytest.raises(NothingToPlot, match="no number"):
-        plots.entropy_data(replace(confirmed, measured=nothing))
+        plots.entropy_data(replace(confirmed_result, measured=nan_curves))
 
 
-def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(confirmed: StudyResult) -> None:
-    entropies = plots.entropy_data(confirmed)
+def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(
+    confirmed_result: StudyResult,
+) -> None:
+    entropies = plots.entropy_data(confirmed_result)
     steady = {(layer, head): (0.5 + 0.02 * head,) * 24 for layer in range(3) for head in range(4)}
     heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
     data = replace(entropies, steps=tuple(range(24)), heads=heads)
     assert data.findings()["baseline"] == []
-    (found,) = data.findings()["search"]
-    assert (found.kind, found.layer, found.head) == ("dead_head", 1, 2)
-    assert f"Worth a look: winner: {found.evidence} {found.advice} Of models" in data.caption()
+    (finding,) = data.findings()["search"]
+    assert (finding.kind, finding.layer, finding.head) == ("dead_head", 1, 2)
+    assert f"Worth a look: winner: {finding.evidence} {finding.advice} Of models" in data.caption()
     healthy = replace(data, heads={"baseline": steady})
     assert healthy.caption().endswith(
         "No layer and no head is unusual. "
@@ -258,31 +269,71 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
     )
 
 
-def test_pruned_trials_end_where_they_were_cut(confirmed: StudyResult) -> None:
-    data = plots.curves_data(confirmed)
-    cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
+def test_pruned_trials_end_where_they_were_cut(confirmed_result: StudyResult) -> None:
+    data = plots.curves_data(confirmed_result)
+    cut = [run for run in runs_of(confirmed_result, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
     assert data.counts == (len(cut), 40)
-    lines = {trace.name: trace.line.dash for trace in plots.plot_curves(data).data if trace.mode == "lines"}
+    figure = plots.plot_curves(data).data
+    lines = {trace.name: trace.line.dash for trace in figure if trace.mode == "lines+markers"}
     assert lines["pruned"] == "dot" != lines["complete"]
 
 
 def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
     data = plots.curves_data(make(World(trials=5, ends=["complete"], confirmed=False)).result())
-    assert data.pruned == () and len(data.complete) == 5 and data.caption() == "A line a trial."
+    assert data.pruned == () and len(data.complete) == 5 and data.caption().startswith("A line a trial, ")
     assert [trace.name for trace in plots.plot_curves(data).data] == ["complete"]
 
 
-def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
-    data = plots.cost_data(confirmed)
+def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
+    made = make(World(trials=3, ends=["complete"], confirmed=False, reports=1))
+    search = runs_of(made.result(), "search")
+    # the second validates at the last step and at none before, the others in the middle and at the end
+    moved = [
+        replace(row, step=500) if row.ticket_id != search[1].id and row.name == "report" else row
+        for row in made.measurements
+    ]
+    data = plots.curves_data(replace(made, measurements=moved).result())
+    assert [len(curve) for _, curve in data.complete] == [2, 1, 2]
+    for run, (_, curve) in zip(search, data.complete, strict=True):
+        assert curve[-1][0] == run.steps == 1000
+        if len(curve) > 1:
+            assert curve[-1][1] == run.value
+    (trace,) = plots.plot_curves(data).data
+    assert "markers" in trace.mode and trace.marker.size >= 4
+    assert data.table().rows[0][3] == search[0].value
+
+
+def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed_result: StudyResult) -> None:
+    world = World(confirmed=False, search={"lr": {"low": 0.0001, "high": 1.0, "log": True}})
+    result = make(world).result()
+    data = plots.history_data(result)
+    best = max(run.value for run in runs_of(result, "baseline") if run.value is not None)
+    figure = plots.plot_history(data)
+    (line,) = [trace for trace in figure.data if trace.name == "best τ = 1"]
+    assert list(line.y) == [best, best]
+    assert not figure.layout.shapes and "standard deviation" not in data.caption()
+    assert "the dashed line is the best of the runs at τ = 1, tuned as the trials are, on" in data.caption()
+    names = {name: (value, more) for name, value, more in tiles(result)}
+    assert names["best τ = 1 in the search"] == (f"{best:.4g}", "")
+    # of a single set of parameters the spread is that of the seeds
+    alike = plots.history_data(confirmed_result)
+    assert plots.plot_history(alike).layout.shapes and "standard deviation of its seeds" in alike.caption()
+    assert "± 0." in {name: more for name, _, more in tiles(confirmed_result)}["τ = 1 in the search"]
+
+
+def test_cost_is_added_up_by_machine(confirmed_result: StudyResult) -> None:
+    data = plots.cost_data(confirmed_result)
     assert {each.name for each in data.machines} == {"node-a", "node-b", "laptop"}
     total = duration(sum(each.total for each in data.machines))
     assert data.caption().startswith(f"{total} of training on 3 machines")
-    assert sum(each.total for each in data.machines) == pytest.approx(confirmed.cost.train_seconds)
-    for each in data.machines:
-        own = [run for run in confirmed.runs if run.machine == each.name]
-        assert each.runs == len(own)
-        assert each.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in own))
+    assert sum(machine_cost.total for machine_cost in data.machines) == pytest.approx(
+        confirmed_result.cost.train_seconds
+    )
+    for machine_cost in data.machines:
+        machine_runs = [run for run in confirmed_result.runs if run.machine == machine_cost.name]
+        assert machine_cost.runs == len(machine_runs)
+        assert machine_cost.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in machine_runs))
 
 
 @pytest.mark.long
@@ -303,42 +354,99 @@ def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> Non
     assert ticks == sorted(set(ticks))
 
 
-def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> None:
-    beside = {
+def test_what_acts_beside_the_temperature_is_said(confirmed_result: StudyResult) -> None:
+    scaling_params = {
         "length_scaling": "log_n",
         "n0": 16.0,
         "entropy_lambda": 0.25,
         "lr": 0.1,
         "normaliser": "softmax",
     }
-    winner = {"temperature_init": 0.5, "schedule": "constant", **beside}
-    data = plots.schedule_data(replace(confirmed, verdict=None, winner=winner))
+    winner = {"temperature_init": 0.5, "schedule": "constant", **scaling_params}
+    data = plots.schedule_data(replace(confirmed_result, verdict=None, winner=winner))
     assert data.beside == {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
     assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
     plain = plots.schedule_data(
-        replace(confirmed, verdict=None, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0})
+        replace(
+            confirmed_result, verdict=None, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0}
+        )
     )
     assert plain.beside == {}
 
 
-def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) -> None:
-    found = {
+def test_the_plan_of_a_piecewise_winner_has_its_knots(searching_result: StudyResult) -> None:
+    piecewise_params = {
         "schedule": "piecewise",
         "temperature_init": 1.0,
         "hold_fraction": 0.7,
         "temperature_knot_1": 0.487,
         "temperature_final": 0.8849,
     }
-    assert searching.best is not None
-    best = replace(searching.best, params=found)
+    assert searching_result.best is not None
+    best = replace(searching_result.best, params=piecewise_params)
     runs = tuple(
-        replace(run, parameters=found) if run.kind == "search" and run.number == best.number else run
-        for run in searching.runs
+        replace(run, parameters=piecewise_params)
+        if run.kind == "search" and run.number == best.number
+        else run
+        for run in searching_result.runs
     )
-    result = replace(searching, best=best, runs=runs, winner=found)
+    result = replace(searching_result, best=best, runs=runs, winner=piecewise_params)
     words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
     plan = plots.schedule_data(result)
     assert words in plan.caption()
     assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
     rows = dict(plan.table().rows)
     assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("noted", "role", "dash", "words"),
+    [
+        ("both", "recommended", "solid", "the geometric mean of 8 runs."),
+        ("winner", "winner", "solid", "8 runs of the winner, with the same target as what is recommended"),
+        ("ends", "recommended", "dot", "the dotted line joins its ends and is not its path."),
+        ("nothing", "recommended", "dot", "which was not measured: the line is only the start."),
+        ("another target", "recommended", "dot", "the dotted line joins its ends and is not its path."),
+    ],
+)
+def test_under_control_the_measured_path_is_drawn_or_the_line_is_said_to_be_none(
+    noted: str, role: str, dash: str, words: str, confirmed_result: StudyResult
+) -> None:
+    plan = {
+        "temperature_init": 1.5,
+        "schedule": "constant",
+        "entropy_control": "hold",
+        "control_level": 0.5,
+    }
+    winner = {**plan, "entropy_lambda": 0.03}
+    if noted == "another target":
+        winner["control_level"] = 0.4
+    path, ends = ((0, 1.5), (500, 0.06), (1000, 0.2)), ((0, 1.5), (1000, 0.3))
+    runs, measured = [], {}
+    for run in confirmed_result.runs:
+        if run.kind == "confirm" and "search" in arms_of(run):
+            run = replace(run, parameters=winner)
+            curve = path if noted not in ("ends", "nothing") else ends
+            measured[run.id] = {} if noted == "nothing" else {"controlled/0": curve}
+        elif run.kind == "ablation":
+            run = replace(run, parameters=plan)
+            is_path = noted == "both" and "simplest" in arms_of(run)
+            measured[run.id] = {} if noted == "nothing" else {"controlled/0": path if is_path else ends}
+        runs.append(run)
+    verdict = confirmed_result.verdict
+    assert verdict is not None and verdict.recommendation is not None
+    advice = replace(verdict.recommendation, now="train_with_control", parameters=plan)
+    result = replace(
+        confirmed_result,
+        runs=tuple(runs),
+        measured=measured,
+        winner=winner,
+        verdict=replace(verdict, recommendation=advice),
+    )
+    data = plots.schedule_data(result)
+    line = next(trace for trace in plots.plot_schedule(data).data if trace.name == role)
+    assert (data.role, line.line.dash) == (role, dash)
+    assert words in data.caption()
+    middle = {"solid": 0.06, "dot": math.sqrt(1.5 * 0.3)}[dash] if noted != "nothing" else 1.5
+    assert data.level[100] == pytest.approx(middle)
+    assert ("starts at 1.5;" in data.caption()) == (noted == "nothing")

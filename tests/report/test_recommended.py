@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Made, world_of
 from tempopt import cli
 from tempopt.confirmation.pairs import more_pairs
@@ -24,97 +24,102 @@ from tests.results.full_text import full_lines
 URL = "sqlite:///the lab's.db"
 FAST = {"sampler": "random", "pruner": "none"}
 
-Carried = Callable[..., StudyResult]
+RunStudy = Callable[..., StudyResult]
 
 
 @pytest.fixture(scope="module")
-def carried(result_of: Callable[..., StudyResult]) -> Carried:
+def carry_out(result_of: Callable[..., StudyResult]) -> RunStudy:
     """Return what carries out a study in a world and reads it; keyword arguments go to ``study:``."""
 
-    def out(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
+    def run_study(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
         ranges = {name: {"low": low, "high": high, "log": True} for name, (low, high) in space.items()}
         schedule = {"schedule": ["linear"]} if len(space) > 1 else {}
         spec = StudySpec.from_json({**world.spec.to_json(), "search": {**ranges, **schedule}})
-        found = Whole(world, with_study(spec, **study))
-        assert found.run() is not None
-        return result_of(with_study(spec, **study), found.rows, [*found.reports, *found.measurements], "done")
+        simulation = StudySimulation(world, with_study(spec, **study))
+        assert simulation.run() is not None
+        return result_of(
+            with_study(spec, **study),
+            simulation.rows,
+            [*simulation.reports, *simulation.measurements],
+            "done",
+        )
 
-    return out
+    return run_study
 
 
-def shown(result: StudyResult) -> tuple[str, str, list[str]]:
+def page_parts(result: StudyResult) -> tuple[str, str, list[str]]:
     """Return the answer and what to do on the page of a study, and the commands there."""
     page = render_report(result, plotlyjs="cdn", storage=URL)
     answer = re.search(r'class="word">(.*?)</h2>', page)
     todo = re.search(r"<b>What to do:</b> (.*?)</p>", page, re.DOTALL)
     assert answer is not None and todo is not None
-    commands = [unescape(each) for each in re.findall(r"<code>(.*?)</code>", todo[1])]
+    commands = [unescape(command) for command in re.findall(r"<code>(.*?)</code>", todo[1])]
     return answer[1], unescape(re.sub("<[^>]*>", "", todo[1])), commands
 
 
-def typed(command: str) -> Any:
-    """Return what the command line makes of a command that somebody copies."""
+def parse_command(command: str) -> Any:
+    """Return what the command line makes of a copied command."""
     parser, _ = cli.build_parsers()
     tempopt, *words = shlex.split(command)
     assert tempopt == "tempopt"
-    found = parser.parse_args(words)
-    assert found.storage == URL
-    return found
+    namespace = parser.parse_args(words)
+    assert namespace.storage == URL
+    return namespace
 
 
-def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carried) -> None:
-    result = carried(world_of("level-0@0.5"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
+def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carry_out: RunStudy) -> None:
+    result = carry_out(world_of("level-0@0.5"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
                      seeds={"confirm": 6}, **FAST)  # fmt: skip
-    answer, todo, (command,) = shown(result)
+    answer, todo, (command,) = page_parts(result)
     assert answer == "No gain shown"
     assert todo.startswith("It is not decided whether there is a gain of 0.01 (study.min_gain).")
     assert todo.endswith("Until they are trained, change nothing.")
-    asked = typed(command)
-    assert (asked.command, asked.name) == ("resume", result.name)
-    added = more_pairs(result.runs, result.spec, asked.pairs)
-    assert f"{asked.pairs} more pairs ({len(added)} runs, " in todo
+    namespace = parse_command(command)
+    assert (namespace.command, namespace.name) == ("resume", result.name)
+    extra_tickets = more_pairs(result.runs, result.spec, namespace.pairs)
+    assert f"{namespace.pairs} more pairs ({len(extra_tickets)} runs, " in todo
     assert "; a pair is one fresh seed, trained with the winner and with what it is compared with)" in todo
 
 
-def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried: Carried) -> None:
-    result = carried(world_of("level-0@5"), {"temperature_init": (0.7, 1.5)}, trials=4,
+def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_out: RunStudy) -> None:
+    result = carry_out(world_of("level-0@5"), {"temperature_init": (0.7, 1.5)}, trials=4,
                      enqueue=[{"temperature_init": 0.7}], **FAST)  # fmt: skip
-    answer, todo, (wider, export) = shown(result)
+    answer, todo, (wider, export) = page_parts(result)
     assert answer == "Gain shown"
     assert todo.startswith("Widen the range of temperature_init, now 0.7 to 1.5, down to ")
     assert "Until then: train at a constant temperature: τ = 0.7" in todo
-    asked = typed(wider)
+    namespace = parse_command(wider)
     name = f"{result.name}_wider"
-    assert (asked.command, asked.name, typed(export).command) == ("search", name, "export")
-    domain = result.spec.with_overrides([*asked.set, f"study.name={name}"]).search["temperature_init"]
+    assert (namespace.command, namespace.name, parse_command(export).command) == ("search", name, "export")
+    domain = result.spec.with_overrides([*namespace.set, f"study.name={name}"]).search["temperature_init"]
     assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
     assert f", now 0.7 to 1.5, down to {domain.low:g} (" in todo
     # the winner is a constant, with which it is not compared
     assert not any("constant temperature" in line for line in full_lines(result)[2:])
 
 
-def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carried: Carried) -> None:
+def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carry_out: RunStudy) -> None:
     world = dataclasses.replace(world_of("guarded-0@4"), cost=Cost(at_best=0.3, margin=0.005))
-    result = carried(world, {"temperature_init": (0.25, 0.6)}, trials=4, **FAST)
-    answer, todo, commands = shown(result)
+    result = carry_out(world, {"temperature_init": (0.25, 0.6)}, trials=4, **FAST)
+    answer, todo, commands = page_parts(result)
     assert answer == "Gain shown, but a guard is not kept"
     assert full_lines(result)[0].startswith(f"{answer}: val_accuracy is higher by ")
-    found = re.fullmatch(
+    match = re.fullmatch(
         "Change nothing: train and evaluate at τ = 1. The gain is shown, but the winner breaks the guard on "
         r"val_loss \((\+[\d.]+ %), limit \+0.5 %\)\.",
         todo,
     )
-    assert found is not None
+    assert match is not None
     assert not commands
-    (end,) = [each for each in full_lines(result) if "the winner is not recommended: " in each]
-    assert end.endswith(f"it breaks the guard on val_loss ({found[1]}, limit +0.5 %).")
+    (end,) = [line for line in full_lines(result) if "the winner is not recommended: " in line]
+    assert end.endswith(f"it breaks the guard on val_loss ({match[1]}, limit +0.5 %).")
 
 
-def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None:
+def test_a_gain_at_inference_alone_is_not_contradicted(carry_out: RunStudy) -> None:
     space = {"temperature_init": (0.25, 4.0), "temperature_final": (0.95, 1.05)}
-    result = carried(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
-    answer, todo, (command,) = shown(result)
+    result = carry_out(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
+    answer, todo, (command,) = page_parts(result)
     assert answer == "Gain shown at inference, none by training"
     assert full_lines(result)[0].startswith(f"{answer}: ")
-    assert todo.startswith("Train as before, at τ = 1") and typed(command).command == "export"
+    assert todo.startswith("Train as before, at τ = 1") and parse_command(command).command == "export"
     assert "while the winner of the search, which is trained at another temperature, is not shown to " in todo

@@ -20,7 +20,9 @@ def measure_baseline(measure: Callable[..., list[Measurement]]) -> Callable[...,
     It helps a little more on later seeds, since equal differences would tell nothing of the noise.
     """
 
-    def measured(tickets: list[TicketRow], gains: dict[str, float] | None = None) -> list[Measurement]:
+    def add_measurements(
+        tickets: list[TicketRow], gains: dict[str, float] | None = None
+    ) -> list[Measurement]:
         gains = GAINS if gains is None else gains
         pairs = {ticket.id: ticket.pair or 0 for ticket in tickets if "baseline" in arms_of(ticket)}
         return [
@@ -28,4 +30,4 @@ def measure_baseline(measure: Callable[..., list[Measurement]]) -> Callable[...,
             for row in measure(tickets, baseline=gains)
         ]
 
-    return measured
+    return add_measurements

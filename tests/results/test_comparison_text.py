@@ -19,7 +19,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.seeds import derive
 from tempopt.spec.comparison_spec import comparison_spec
 from tests.results.full_text import full_lines
-from tests.specs import changed
+from tests.specs import change_spec
 
 
 @pytest.fixture(scope="session")
@@ -34,38 +34,42 @@ def make_result(run_ticket: Any, result_of: Any) -> Any:
         vary: Any = None,
         **settings: Any,
     ) -> StudyResult:
-        given = {"study__seeds": {"confirm": 4}, **settings}
-        compared = () if vary else sets or [{}, {"lr": 0.1}]
-        spec = comparison_spec(changed(**given), compared, vary=vary, name="gate", all_pairs=all_pairs)
+        spec_settings = {"study__seeds": {"confirm": 4}, **settings}
+        compared_sets = () if vary else sets or [{}, {"lr": 0.1}]
+        spec = comparison_spec(
+            change_spec(**spec_settings), compared_sets, vary=vary, name="gate", all_pairs=all_pairs
+        )
         rows: list[TicketRow] = []
-        new = first_tickets(spec)
-        while new:
-            for t in new:
+        new_tickets = first_tickets(spec)
+        while new_tickets:
+            for t in new_tickets:
                 value = worth(t.arm, t.pair)
-                lost = {"state": "failed", "outcome": "failed", "error": "gone"} if value == "lost" else {}
-                diverged = {"outcome": "diverged"} if value is None else {}
+                failed_fields = (
+                    {"state": "failed", "outcome": "failed", "error": "gone"} if value == "lost" else {}
+                )
+                diverged_fields = {"outcome": "diverged"} if value is None else {}
                 number = value if isinstance(value, float) else None
-                rows.append(run_ticket(t, number, id=len(rows), **lost, **diverged))
-            new = next_tickets(rows, spec)
+                rows.append(run_ticket(t, number, id=len(rows), **failed_fields, **diverged_fields))
+            new_tickets = next_tickets(rows, spec)
         if waiting:
             rows[-1] = dataclasses.replace(rows[-1], state="waiting", outcome=None, value=None)
-        found: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
-        return found
+        study_result: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
+        return study_result
 
     return make
 
 
-def gaining(**gains: float) -> Any:
+def gaining_worth(**gains: float) -> Any:
     return lambda arm, pair: 0.5 + pair / 10 + gains.get(arm, 0.0) * (1 + pair / 10)
 
 
 def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None:
-    lines = full_lines(make_result(gaining(B=0.1)))
+    lines = full_lines(make_result(gaining_worth(B=0.1)))
     assert lines[0].startswith(
         "Gain shown: val_accuracy is higher by 0.115 with B than with A (95 % interval 0.0"
     )
     assert lines[0].endswith("; 4 fresh seeds, test data, paired t-test).")
-    data = make_result(gaining(B=0.1)).to_json()
+    data = make_result(gaining_worth(B=0.1)).to_json()
     decision, finding = data["decision"], data["findings"][0]
     assert (decision["outcome"], decision["use"], decision["baseline"]) == ("gain", "B", "A")
     assert decision["about"] == "B" and decision["change"] == data["comparison"]["variants"][0]["gain"]
@@ -76,15 +80,17 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None
 
 
 def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
-    worse = full_lines(make_result(gaining(B=-0.1)))[0]
-    assert worse.startswith("No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A (")
+    worse_line = full_lines(make_result(gaining_worth(B=-0.1)))[0]
+    assert worse_line.startswith(
+        "No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A ("
+    )
     # the words say which way, so no number has a sign
-    assert "+" not in worse and "−" not in worse
-    assert not any("compatible" in line for line in full_lines(make_result(gaining(B=-0.1))))
-    lower = full_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
+    assert "+" not in worse_line and "−" not in worse_line
+    assert not any("compatible" in line for line in full_lines(make_result(gaining_worth(B=-0.1))))
+    lower = full_lines(make_result(gaining_worth(B=0.1), study__direction="minimize"))[0]
     assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
-    better = full_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]
-    assert better.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
+    better_line = full_lines(make_result(gaining_worth(B=-0.1), study__direction="minimize"))[0]
+    assert better_line.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
     lines = full_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
     assert lines[0].startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (95 % interval −")
     assert any("a gain above" in line and "is excluded (95 %)" in line for line in lines)
@@ -111,8 +117,10 @@ def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: A
         "  the 3 variants share the level 5 %: each interval covers 98.33 %, all of them together 95 %, and "
         "p has to be below 0.0167."
     )
-    none = full_lines(make_result(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3]))
-    assert none[0].startswith(
+    lines_of_none = full_lines(
+        make_result(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3])
+    )
+    assert lines_of_none[0].startswith(
         "No gain shown: in val_accuracy none of good, bad is shown to be better than old"
     )
 
@@ -134,41 +142,46 @@ def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
 
 
 def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) -> None:
-    lines = full_lines(make_result(gaining(B=1.0), waiting=True))
+    lines = full_lines(make_result(gaining_worth(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
     lines = full_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
     assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
-    six = {"study__seeds": {"confirm": 6}}
-    lines = full_lines(make_result(lambda arm, pair: None if arm == "B" else 0.5, **six))
+    study_settings = {"study__seeds": {"confirm": 6}}
+    lines = full_lines(make_result(lambda arm, pair: None if arm == "B" else 0.5, **study_settings))
     assert lines[0].startswith("No gain shown: B diverged on 6 of 6 seeds, A on 0")
 
 
 def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: Any) -> None:
-    result = make_result(gaining(B=0.1))
+    result = make_result(gaining_worth(B=0.1))
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    found = data["comparison"]
+    comparison = data["comparison"]
     assert data["verdict"] is None and data["best"] is None
-    assert (found["outcome"], found["best"], found["better"], found["worse"]) == ("better", "B", ["B"], [])
-    assert found["reference"] == {"name": "A", "params": {}}
-    (variant,) = found["variants"]
+    assert (comparison["outcome"], comparison["best"], comparison["better"], comparison["worse"]) == (
+        "better",
+        "B",
+        ["B"],
+        [],
+    )
+    assert comparison["reference"] == {"name": "A", "params": {}}
+    (variant,) = comparison["variants"]
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
     table = page.partition("### The comparison as JSON\n")[2].partition("\n## ")[0]
-    documented = set(re.findall(r"`(\w+)`", table))
-    assert {*found, *variant} <= documented
+    documented_keys = set(re.findall(r"`(\w+)`", table))
+    assert {*comparison, *variant} <= documented_keys
     assert variant["params"] == {"lr": 0.1} and variant["significant"] and not variant["worse"]
     assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
     assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)
-    lost = make_result(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
-    assert lost["outcome"] == "not_shown" and lost["variants"][0]["gain"] is None
+    comparison_lost = make_result(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
+    assert comparison_lost["outcome"] == "not_shown" and comparison_lost["variants"][0]["gain"] is None
     # a kind of which there will be no run is not unknown
-    assert {kind: each["requested"] for kind, each in data["tickets"].items() if each["requested"] != 0} == {
-        "confirm": 8
-    }
+    assert {
+        kind: counts["requested"] for kind, counts in data["tickets"].items() if counts["requested"] != 0
+    } == {"confirm": 8}
 
 
 def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> None:
     sets = [{}, {"lr": 0.1, "temperature_init": 2, "data.batch_size": 8, "trainer.max_steps": 7}]
-    result = make_result(gaining(B=0.1), *sets)
+    result = make_result(gaining_worth(B=0.1), *sets)
     text = to_yaml(result)
     config = yaml.safe_load(text)
     assert config["model"]["init_args"] == {"temperature_init": 2.0, "lr": 0.1}
@@ -178,18 +191,21 @@ def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> Non
     )
     assert "UNCONFIRMED" not in text
     assert "MyModule(lr=0.1, temperature_init=2.0)" in to_python(result)
-    for nothing, match in (
-        (make_result(gaining(B=-0.1)), "no parameter set to be better than A.*Keep A: the spec as it stands"),
-        (make_result(gaining(B=0.1), waiting=True), "is not over, so there is nothing to export"),
+    for result_without, match in (
+        (
+            make_result(gaining_worth(B=-0.1)),
+            "no parameter set to be better than A.*Keep A: the spec as it stands",
+        ),
+        (make_result(gaining_worth(B=0.1), waiting=True), "is not over, so there is nothing to export"),
     ):
         for export in (to_yaml, to_python):
             with pytest.raises(StudyFailed, match=match):
-                export(nothing)
+                export(result_without)
 
 
 def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: Any) -> None:
     sets = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
-    result = make_result(gaining(B=1.0, C=1.01), *sets, all_pairs=True)
+    result = make_result(gaining_worth(B=1.0, C=1.01), *sets, all_pairs=True)
     headline, bound, *lines = full_lines(result)
     assert headline == (
         "Difference shown: take C, the only set that none is shown to beat in val_accuracy (4 fresh seeds, "
@@ -203,13 +219,13 @@ def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: 
     assert "A (lr=0.1): mean 0.65; another set is shown to beat it." in text
     assert "gain of B over A: +1.15 (" in text
     assert "the 3 comparisons share the level 5 %: p has to be below 0.0167; " in text
-    found = result.to_json()["comparison"]["all_pairs"]
-    assert [(pair["reference"], pair["name"]) for pair in found["pairs"]] == [
+    all_pairs = result.to_json()["comparison"]["all_pairs"]
+    assert [(pair["reference"], pair["name"]) for pair in all_pairs["pairs"]] == [
         ("A", "B"),
         ("A", "C"),
         ("B", "C"),
     ]
-    assert found["take"] in found["unbeaten"]
+    assert all_pairs["take"] in all_pairs["unbeaten"]
     assert yaml.safe_load(to_yaml(result))["model"]["init_args"]["lr"] in (0.2, 0.3)
 
 
@@ -223,7 +239,7 @@ def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
 @pytest.mark.parametrize("all_pairs", [True, False])
 def test_a_name_that_has_the_parameters_stands_for_them(make_result: Any, all_pairs: bool) -> None:
     vary = {"lr": [0.1, 0.3, 0.5], "dropout": [0.2]}
-    text = "\n".join(full_lines(make_result(gaining(), vary=vary, all_pairs=all_pairs)))
+    text = "\n".join(full_lines(make_result(gaining_worth(), vary=vary, all_pairs=all_pairs)))
     assert "lr=0.3,dropout=0.2: " in text and "lr=0.3, dropout=0.2" not in text
 
 

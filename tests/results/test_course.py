@@ -45,20 +45,20 @@ def test_a_dip_late_in_training_is_told() -> None:
     words = "1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
     assert course_text(FOUND) == words
     assert temperature_text({**FOUND, "lr": 0.01}) == f"τ {words} (piecewise), lr=0.01"
-    named = {f"contrast.{name}": value for name, value in FOUND.items()}
-    assert course_text(named, "contrast") == words
+    params = {f"contrast.{name}": value for name, value in FOUND.items()}
+    assert course_text(params, "contrast") == words
     assert course_text({**FOUND, "schedule": "cosine"}) == ""
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=2, max_size=6))
 def test_between_the_points_of_a_shape_the_logarithm_is_straight(levels: list[float]) -> None:
-    knots = [[place / (len(levels) - 1), level] for place, level in enumerate(levels)]
+    knots = [[index / (len(levels) - 1), level] for index, level in enumerate(levels)]
     parameters: dict[str, Any] = {"schedule": "piecewise", "temperature_knots": knots}
-    found = shape(parameters)
-    schedule = Piecewise(temperature_knots=tuple((at, level) for at, level in knots))
-    if not found:
-        found = ((0.0, levels[0]), (1.0, levels[-1]))
-    for (start, first), (end, last) in itertools.pairwise(found):
+    points = shape(parameters)
+    schedule = Piecewise(temperature_knots=tuple((position, level) for position, level in knots))
+    if not points:
+        points = ((0.0, levels[0]), (1.0, levels[-1]))
+    for (start, first), (end, last) in itertools.pairwise(points):
         assert schedule(start) == pytest.approx(first) and schedule(end) == pytest.approx(last)
         middle = schedule((start + end) / 2)
         assert math.log(middle) == pytest.approx((math.log(first) + math.log(last)) / 2, abs=1e-9)

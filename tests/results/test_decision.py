@@ -19,7 +19,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import compared
 from tempopt.temperature import active_groups
 from tests.results.full_text import full_lines
-from tests.simulated import SPACE, Simulated, Worth
+from tests.simulated import SPACE, SimulatedStudy, Worth
 
 LEVEL = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
 Carry = Callable[..., StudyResult]
@@ -30,9 +30,9 @@ def carry_out(make_spec: Any, result_of: Any) -> Carry:
     """Return what carries out a study whose runs are worth so much; keyword arguments go to ``study:``."""
 
     def carry_out(worth: Worth, search: Any = LEVEL, measure: Any = None, **study: Any) -> StudyResult:
-        made = Simulated(make_spec({"search": search}, trials=6, **study), worth).run()
-        measurements = [] if measure is None else measure(made.rows)
-        result: StudyResult = result_of(made.spec, made.rows, measurements, state="done")
+        simulation = SimulatedStudy(make_spec({"search": search}, trials=6, **study), worth).run()
+        measurements = [] if measure is None else measure(simulation.rows)
+        result: StudyResult = result_of(simulation.spec, simulation.rows, measurements, state="done")
         return result
 
     return carry_out
@@ -47,12 +47,12 @@ def is_at_one(t: TicketRow) -> bool:
     return not active_groups(t.parameters)
 
 
-def tempered(gain: float) -> Worth:
+def tempered_worth(gain: float) -> Worth:
     """Return what a run is worth where any other temperature than 1 gains so much."""
     return lambda t: 0.5 + noise(t) + gain * (not is_at_one(t))
 
 
-def alike(t: TicketRow) -> float:
+def level_worth(t: TicketRow) -> float:
     """Return what a run is worth where differences have no mean."""
     return 0.5 if is_at_one(t) else 0.5 + 0.02 * (-1.0) ** (t.pair or 0)
 
@@ -70,7 +70,7 @@ def by_parts(**worth_of_part: float) -> Worth:
     return worth
 
 
-def decided(result: StudyResult) -> Decision:
+def decision_of(result: StudyResult) -> Decision:
     decision = decide(result)
     assert decision is not None
     return decision
@@ -82,8 +82,8 @@ def labels(result: StudyResult) -> list[str]:
 
 
 def test_a_gain_of_the_winner_is_decided_in_five_lines(carry_out: Carry) -> None:
-    result = carry_out(tempered(0.1))
-    decision, (headline, *lines) = decided(result), screen_lines(result)
+    result = carry_out(tempered_worth(0.1))
+    decision, (headline, *lines) = decision_of(result), screen_lines(result)
     assert result.verdict is not None
     test = result.verdict.total.paired
     assert (decision.outcome, decision.is_change, decision.metric) == ("gain", True, "val_accuracy")
@@ -99,7 +99,7 @@ def test_a_gain_of_the_winner_is_decided_in_five_lines(carry_out: Carry) -> None
 
 def test_before_and_after_differ_by_the_change(carry_out: Carry) -> None:
     for direction, gain in (("maximize", 0.1), ("maximize", -0.1), ("minimize", -0.1), ("minimize", 0.2)):
-        decision = decided(carry_out(tempered(gain), direction=direction))
+        decision = decision_of(carry_out(tempered_worth(gain), direction=direction))
         assert decision.before is not None and decision.after is not None
         assert decision.before == pytest.approx(0.5, abs=0.02)
         assert decision.after - decision.before == pytest.approx(decision.change)
@@ -109,8 +109,8 @@ def test_before_and_after_differ_by_the_change(carry_out: Carry) -> None:
 
 
 def test_a_metric_to_minimize_has_the_natural_sign_of_its_change(carry_out: Carry) -> None:
-    result = carry_out(tempered(-0.1), direction="minimize")
-    decision = decided(result)
+    result = carry_out(tempered_worth(-0.1), direction="minimize")
+    decision = decision_of(result)
     assert result.verdict is not None
     test = result.verdict.total.paired
     # a gain is positive in the verdict, whatever is minimized
@@ -122,7 +122,7 @@ def test_a_metric_to_minimize_has_the_natural_sign_of_its_change(carry_out: Carr
 
 def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -> None:
     result = carry_out(by_parts(length_scaling=1.0), {name: SPACE[name] for name in SPACE if name != "lr"})
-    decision = decided(result)
+    decision = decision_of(result)
     assert result.verdict is not None and decision.params != result.verdict.params
     advice = result.verdict.recommendation
     assert advice is not None and advice.gain is not None and advice.now == "train_at_constant"
@@ -141,21 +141,21 @@ def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -
 def test_what_is_not_shown_beside_a_constant_stays_once_the_winner_is_explained(carry_out: Carry) -> None:
     space = {name: SPACE[name] for name in SPACE if name not in ("lr", "length_scaling", "n0")}
 
-    def worth(t: TicketRow) -> float:
+    def worth(t: TicketRow) -> float | None:
         schedule = 0.5 + (-1.0) ** (t.pair or 0) * 0.5 * (t.kind in ("confirm", "ablation"))
         return by_parts(level=0.2, layers=0.0, schedule=schedule)(t)
 
     result = carry_out(worth, space)
     verdict, advice = result.verdict, result.recommendation
     assert verdict is not None and advice is not None and advice.now == "train_with_schedule"
-    (text,) = decided(result).also
+    (text,) = decision_of(result).also
     assert text.startswith("not shown to be worth more than a constant: +")
     # a plan with fewer parts takes the winner's place, which no constant was compared with
     simpler = dataclasses.replace(
         advice, parameters={**advice.parameters, "n0": 1}, winner=verdict.over_constant
     )
     explained = dataclasses.replace(result, verdict=dataclasses.replace(verdict, recommendation=simpler))
-    first, second = decided(explained).also
+    first, second = decision_of(explained).also
     assert first == f"the winner is {text}" and second.endswith(" is not shown to be better than this")
 
 
@@ -164,7 +164,7 @@ def test_a_schedule_is_told_beside_the_closest_constant(
     schedule: float, begins: str | None, carry_out: Carry
 ) -> None:
     space = {name: SPACE[name] for name in ("temperature_init", "temperature_final", "schedule")}
-    decision = decided(carry_out(by_parts(level=0.5, schedule=schedule), space))
+    decision = decision_of(carry_out(by_parts(level=0.5, schedule=schedule), space))
     assert any(text.startswith(begins or "the winner of the search (") for text in decision.also)
 
 
@@ -186,8 +186,8 @@ def test_inference_only_is_a_change_that_trains_as_before(carry_out: Carry) -> N
             for name in names
         ]
 
-    result = carry_out(alike, measure=measure)
-    decision = decided(result)
+    result = carry_out(level_worth, measure=measure)
+    decision = decision_of(result)
     assert result.recommendation is not None and result.recommendation.now == "inference_only"
     assert (decision.outcome, decision.is_change) == ("gain_at_inference", True)
     assert decision.use == "τ = 1, evaluated at τ = 0.5"
@@ -203,7 +203,7 @@ def test_stability_is_a_decision_of_its_own(carry_out: Carry) -> None:
         return (0.41, 0.43, 0.4)[t.pair] if t.pair < 3 else None
 
     result = carry_out(worth)
-    decision = decided(result)
+    decision = decision_of(result)
     assert result.recommendation is not None and result.recommendation.reason == "stability"
     assert (decision.outcome, decision.is_change) == ("more_stable", True)
     assert screen_lines(result)[0].startswith("More stable: val_accuracy ")
@@ -212,26 +212,26 @@ def test_stability_is_a_decision_of_its_own(carry_out: Carry) -> None:
 
 
 def test_no_gain_says_what_was_tried_and_what_is_excluded(carry_out: Carry) -> None:
-    result = carry_out(alike, min_gain=0)
-    decision = decided(result)
+    result = carry_out(level_worth, min_gain=0)
+    decision = decision_of(result)
     assert result.verdict is not None
     assert (decision.outcome, decision.is_change, decision.use) == ("no_gain", False, "τ = 1, as now")
     assert decision.headline.startswith("No gain shown: val_accuracy 0.5")
-    tried, excluded, *_ = decision.also
-    assert tried.startswith("the winner was τ = ") and tried.endswith(", the best of the search")
+    search_text, bound_text, *_ = decision.also
+    assert search_text.startswith("the winner was τ = ") and search_text.endswith(", the best of the search")
     # what no run of the search trained with, its model has proposed
-    untried = tuple(t for t in result.runs if t.kind in ("choose", "confirm"))
-    assert decided(dataclasses.replace(result, runs=untried)).also[0] == tried.replace(
+    confirming_runs = tuple(t for t in result.runs if t.kind in ("choose", "confirm"))
+    assert decision_of(dataclasses.replace(result, runs=confirming_runs)).also[0] == search_text.replace(
         "the best of the search", "proposed by the search's model"
     )
-    assert excluded.startswith("a gain above 0.") and excluded.endswith(" is excluded (95 %)")
+    assert bound_text.startswith("a gain above 0.") and bound_text.endswith(" is excluded (95 %)")
     assert labels(result) == ["", "use", "also", "", ""]
     assert "export" not in screen_lines(result)[-1]
 
 
 def test_ordinary_parameters_that_were_tuned_are_told_beside_the_temperature_as_now(carry_out: Carry) -> None:
     result = carry_out(lambda t: t.seed % 997 / 997, {"temperature_init": [1.0], "lr": [0.1, 0.2, 0.3]})
-    decision = decided(result)
+    decision = decision_of(result)
     assert (decision.outcome, decision.is_change) == ("no_gain", False)
     tuned = "(at its default in the spec; not tested against it)"
     assert decision.use.startswith("τ = 1, as now, with lr = 0.") and decision.use.endswith(tuned)
@@ -243,15 +243,15 @@ def test_ordinary_parameters_that_were_tuned_are_told_beside_the_temperature_as_
     for lr, text in ((0.1, ""), (0.7, ", with lr = 0.1 (0.7 in the spec; not tested against it)")):
         model = {**result.spec.model, "init_args": {"lr": lr}}
         with_rate = dataclasses.replace(result, spec=result.spec.model_copy(update={"model": model}))
-        assert decided(with_rate).use == f"τ = 1, as now{text}"
+        assert decision_of(with_rate).use == f"τ = 1, as now{text}"
     assert "change nothing" not in "".join(full_lines(result))
     assert math.isinf(decision.low) and "(no interval, 4 fresh seeds)" in decision.headline
     assert decision.also == () and "now" not in labels(result)
 
 
 def test_a_winner_that_is_worse_is_no_gain_with_a_loss(carry_out: Carry) -> None:
-    result = carry_out(tempered(-0.1))
-    decision = decided(result)
+    result = carry_out(tempered_worth(-0.1))
+    decision = decision_of(result)
     assert (decision.outcome, decision.is_change) == ("worse", False)
     assert decision.change < 0 and decision.high < 0
     assert decision.headline.startswith("No gain shown: ") and ", −0.0" in decision.headline
@@ -263,7 +263,7 @@ def test_without_a_run_at_one_that_trains_there_is_no_verdict(carry_out: Carry) 
     result = carry_out(
         lambda t: None if is_at_one(t) and t.kind == "confirm" else 0.5 + noise(t), seeds={"confirm": 2}
     )
-    decision = decided(result)
+    decision = decision_of(result)
     assert (decision.outcome, decision.is_change, decision.before) == ("untrained", False, None)
     assert decision.headline == "No verdict: τ = 1 diverged on every seed."
 
@@ -279,7 +279,7 @@ def test_a_gain_whose_winner_breaks_a_guard_recommends_nothing(
         if arm in arms_of(t)
     ]
     result = result_of(make_spec(guards={"val_loss": "no worse than 5%"}), whole_study, losses, state="done")
-    decision = decided(result)
+    decision = decision_of(result)
     assert (decision.outcome, decision.is_change, decision.use) == ("gain", False, "τ = 1, as now")
     assert decision.also[0].startswith("the winner gains, but breaks the guard on val_loss (+")
 
@@ -287,12 +287,12 @@ def test_a_gain_whose_winner_breaks_a_guard_recommends_nothing(
 def test_an_interval_without_ends_is_not_printed_and_null_for_programs(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    one = [
+    lost_rows = [
         dataclasses.replace(t, state="failed", outcome="failed", value=None) if t.pair else t
         for t in whole_study
         if t.kind != "choose"
     ] + [t for t in whole_study if t.kind == "choose"]
-    decision = decided(result_of(make_spec(seeds={"confirm": 4}), one, state="done"))
+    decision = decision_of(result_of(make_spec(seeds={"confirm": 4}), lost_rows, state="done"))
     assert (decision.low, decision.high, decision.seeds) == (-math.inf, math.inf, 1)
     assert decision.headline.endswith("(no interval, 1 fresh seed)") and "inf" not in decision.headline
     data = json.loads(json.dumps(decision.to_json(), allow_nan=False))
@@ -302,7 +302,7 @@ def test_an_interval_without_ends_is_not_printed_and_null_for_programs(
 def test_the_screen_names_storage_and_report_and_without_a_verdict_what_is_missing(
     carry_out: Carry, make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    last = screen_lines(carry_out(tempered(0.1)), " --storage sqlite:///x.db", "/tmp/pairs.html")[-1]
+    last = screen_lines(carry_out(tempered_worth(0.1)), " --storage sqlite:///x.db", "/tmp/pairs.html")[-1]
     assert "details: tempopt show pairs --storage sqlite:///x.db --full;" in last
     assert "as code: tempopt export pairs --storage sqlite:///x.db;" in last
     assert last.endswith("; report: /tmp/pairs.html")
@@ -314,10 +314,10 @@ def test_the_screen_names_storage_and_report_and_without_a_verdict_what_is_missi
 def test_what_plots_show_is_what_is_recommended_then_the_winner_then_the_best_trial(
     carry_out: Carry, make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    gaining, level = carry_out(tempered(0.1)), carry_out(alike)
+    gaining, level = carry_out(tempered_worth(0.1)), carry_out(level_worth)
     assert gaining.recommendation is not None
     assert gaining.plan == ("recommended", gaining.recommendation.parameters)
     assert level.plan == ("winner", level.winner)
-    searched = [t for t in whole_study if t.kind not in ("choose", "confirm")]
-    assert result_of(make_spec(), searched).plan == ("best trial", {"temperature_init": 6.0})
+    search_rows = [t for t in whole_study if t.kind not in ("choose", "confirm")]
+    assert result_of(make_spec(), search_rows).plan == ("best trial", {"temperature_init": 6.0})
     assert result_of(make_spec(), []).plan == ("best trial", None)

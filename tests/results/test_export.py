@@ -41,9 +41,9 @@ def without_data(values: dict[str, Any]) -> dict[str, Any]:
 def best_of(make_spec: Any, make_ticket: Any, result_of: Any) -> Any:
     """Return a maker of a study whose one complete trial has the parameters FOUND."""
 
-    def make(sections: dict[str, Any], found: dict[str, Any] = FOUND, **study: Any) -> Any:
+    def make(sections: dict[str, Any], params: dict[str, Any] = FOUND, **study: Any) -> Any:
         spec = make_spec({"search": SEARCHED, **sections}, **study)
-        return result_of(spec, [make_ticket("search", 0, 0.5, parameters=found)])
+        return result_of(spec, [make_ticket("search", 0, 0.5, parameters=params)])
 
     return make
 
@@ -61,8 +61,8 @@ def test_the_winners_parameters_stand_where_lightning_cli_reads_them(best_of: An
 def test_a_fixed_temperature_that_the_winner_does_not_read_is_taken_out(best_of: Any) -> None:
     model = {"class_path": "package.module.Model", "init_args": {"d_model": 8, "temperature_final": 0.5}}
     space = {name: domain for name, domain in SEARCHED.items() if name != "temperature_final"}
-    found = {"schedule": "constant", "temperature_init": 2.0}
-    result = best_of({"model": model, "search": space}, found)
+    params = {"schedule": "constant", "temperature_init": 2.0}
+    result = best_of({"model": model, "search": space}, params)
     assert "temperature_final" not in to_yaml(result) + to_python(result)
     assert result.spec.model["init_args"]["temperature_final"] == 0.5
 
@@ -95,17 +95,17 @@ def test_classes_within_classes_and_names_that_clash_become_calls(best_of: Any) 
 
 
 def test_loggers_are_left_out_and_one_that_is_switched_off_stays_so(best_of: Any) -> None:
-    given = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}, "dict_kwargs": {"flush": 1}}
-    for logger in (given, [given], "CSVLogger", True):
+    logger_spec = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}, "dict_kwargs": {"flush": 1}}
+    for logger in (logger_spec, [logger_spec], "CSVLogger", True):
         result = best_of({"trainer": {"max_steps": 10, "logger": logger}})
         code, config = to_python(result), to_yaml(result)
         compile(code, "export", "exec")
         assert "logger" not in yaml.safe_load(config)["trainer"]
         for text in (code, config):
             assert "CSVLogger" not in text and "# The study's loggers (trainer.logger) are left out" in text
-    off = best_of({"trainer": {"max_steps": 10, "logger": False}})
-    assert yaml.safe_load(to_yaml(off))["trainer"]["logger"] is False
-    assert "logger=False" in to_python(off) and "left out" not in to_python(off)
+    unlogged_result = best_of({"trainer": {"max_steps": 10, "logger": False}})
+    assert yaml.safe_load(to_yaml(unlogged_result))["trainer"]["logger"] is False
+    assert "logger=False" in to_python(unlogged_result) and "left out" not in to_python(unlogged_result)
 
 
 def test_what_a_class_hands_on_unseen_is_among_its_arguments(best_of: Any) -> None:
@@ -118,18 +118,18 @@ def test_what_a_class_hands_on_unseen_is_among_its_arguments(best_of: Any) -> No
 def test_the_header_says_what_was_shown(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
-    done = result_of(make_spec(), whole_study, measure_baseline(whole_study))
-    for text in (to_yaml(done), to_python(done)):
+    result = result_of(make_spec(), whole_study, measure_baseline(whole_study))
+    for text in (to_yaml(result), to_python(result)):
         assert "\n# Gain shown: val_accuracy is higher by 0.1015" in text
         assert "temperature_init" in text and "UNCONFIRMED" not in text
-    assert yaml.safe_load(to_yaml(done))["model"]["init_args"]["temperature_init"] == 5.0
+    assert yaml.safe_load(to_yaml(result))["model"]["init_args"]["temperature_init"] == 5.0
 
 
 def test_what_was_confirmed_is_exported_until_later_trials_are(
     make_spec: Any, whole_study: list[TicketRow], make_ticket: Any, result_of: Any
 ) -> None:
-    later = make_ticket("search", 99, 9.0, round=1, parameters={"temperature_init": 0.3})
-    text = to_yaml(result_of(make_spec(), [*whole_study, later]))
+    later_ticket = make_ticket("search", 99, 9.0, round=1, parameters={"temperature_init": 0.3})
+    text = to_yaml(result_of(make_spec(), [*whole_study, later_ticket]))
     assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 5.0
     assert "Gain shown" in text and "# this is from before the newest search trials were added" in text
 
@@ -137,19 +137,19 @@ def test_what_was_confirmed_is_exported_until_later_trials_are(
 def test_a_winner_without_a_gain_is_exported_as_one_without(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    worse = result_of(make_spec(direction="minimize"), whole_study)
-    assert "\n# No gain shown: " in to_yaml(worse)
+    worse_result = result_of(make_spec(direction="minimize"), whole_study)
+    assert "\n# No gain shown: " in to_yaml(worse_result)
 
 
 def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirmed(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    searched = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
-    text = to_yaml(result_of(make_spec(), searched))
+    search_rows = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
+    text = to_yaml(result_of(make_spec(), search_rows))
     assert "# The best trial of the search, but UNCONFIRMED" in text
     assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 6.0
-    chosen = [t for t in whole_study if t.kind != "confirm"]
-    text = to_python(result_of(make_spec(), chosen))
+    choose_rows = [t for t in whole_study if t.kind != "confirm"]
+    text = to_python(result_of(make_spec(), choose_rows))
     assert "# Chosen on fresh seeds, but UNCONFIRMED" in text
     assert "temperature_init=5.0" in text
 
@@ -158,9 +158,9 @@ def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirm
 def test_without_a_complete_trial_there_is_nothing_to_export(
     make_spec: Any, result_of: Any, export: Any
 ) -> None:
-    with pytest.raises(StudyFailed, match=r'"pairs" has nothing to export.*tempopt resume pairs') as caught:
+    with pytest.raises(StudyFailed, match=r'"pairs" has nothing to export.*tempopt resume pairs') as error:
         export(result_of(make_spec(), []))
-    assert isinstance(caught.value, TempoptError)
+    assert isinstance(error.value, TempoptError)
 
 
 MODULE = """
@@ -212,25 +212,30 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def temperatures(space: dict[str, Any]) -> tuple[float, ...]:
     """Return those of the model that an exported script leaves."""
-    (callback,) = [each for each in space["trainer"].callbacks if type(each).__name__ == "AttachCallback"]
-    found: tuple[float, ...] = callback.attachment.temperatures
-    return found
+    (callback,) = [
+        callback for callback in space["trainer"].callbacks if type(callback).__name__ == "AttachCallback"
+    ]
+    temperature_values: tuple[float, ...] = callback.attachment.temperatures
+    return temperature_values
 
 
 def attached_by(config: str) -> dict[str, Any]:
     """Return the arguments of the callback in an exported config."""
-    *before, callback = yaml.safe_load(config)["trainer"]["callbacks"]
+    *other_callbacks, callback = yaml.safe_load(config)["trainer"]["callbacks"]
     assert callback["class_path"] == "tempopt.AttachCallback"
     # what is attached to is loaded first
-    assert [each["class_path"] for each in before] in ([], ["tempopt.LoadCallback"])
-    found: dict[str, Any] = callback["init_args"]
-    return found
+    assert [callback_spec["class_path"] for callback_spec in other_callbacks] in (
+        [],
+        ["tempopt.LoadCallback"],
+    )
+    init_args: dict[str, Any] = callback["init_args"]
+    return init_args
 
 
-def recommending(result: Any, **fields: Any) -> Any:
+def with_recommendation(result: Any, **fields: Any) -> Any:
     """Return a result whose verdict recommends so."""
-    found = dataclasses.replace(result.verdict.recommendation, **fields)
-    verdict = dataclasses.replace(result.verdict, recommendation=found)
+    recommendation = dataclasses.replace(result.verdict.recommendation, **fields)
+    verdict = dataclasses.replace(result.verdict, recommendation=recommendation)
     return dataclasses.replace(result, verdict=verdict)
 
 
@@ -238,8 +243,8 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     at_half = {"validate:constant=0.5": 0.2, "test:constant=0.5": 0.2}
-    done = result_of(make_spec(), whole_study, measure_baseline(whole_study, at_half))
-    config, code = to_yaml(done), to_python(done)
+    result = result_of(make_spec(), whole_study, measure_baseline(whole_study, at_half))
+    config, code = to_yaml(result), to_python(result)
     compile(code, "export", "exec")
     for text in (config, code):
         assert "# What tempopt's study 'pairs' recommends" in text
@@ -248,25 +253,25 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
     assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
     assert "LoadCallback(path='trained.ckpt')" in code
     assert "trainer.validate(model" in code and "trainer.fit" not in code
-    for text in (to_yaml(done, winner=True), to_python(done, winner=True)):
+    for text in (to_yaml(result, winner=True), to_python(result, winner=True)):
         assert "# The winner of the search of tempopt's study 'pairs'" in text
         assert "trained.ckpt" not in text and "# What to do: " in text
-    assert yaml.safe_load(to_yaml(done, winner=True))["model"]["init_args"]["temperature_init"] == 5.0
+    assert yaml.safe_load(to_yaml(result, winner=True))["model"]["init_args"]["temperature_init"] == 5.0
 
 
 def test_where_nothing_is_to_be_changed_the_baseline_is_exported(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    found = recommending(
+    result = with_recommendation(
         result_of(make_spec({"search": SEARCHED}, direction="minimize"), whole_study),
         parameters={"temperature_init": 1.0, "lr": 0.02},
     )
-    assert yaml.safe_load(to_yaml(found))["model"]["init_args"] == {
+    assert yaml.safe_load(to_yaml(result))["model"]["init_args"] == {
         "d_model": 8,
         "temperature_init": 1.0,
         "lr": 0.02,
     }
-    assert "lr=0.02" in to_python(found)
+    assert "lr=0.02" in to_python(result)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -291,29 +296,32 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     }
     at_half = {"temperature_init": 0.5}
     result = result_of(make_spec(sections), whole_study, measure_baseline(whole_study))
-    only = recommending(
+    result_inference = with_recommendation(
         result, action="inference_only", now="inference_only", parameters={}, at_inference=at_half,
         plan="constant=0.5", gain=result.verdict.total,
     )  # fmt: skip
-    exec(compile(to_python(only), "export", "exec"), space)
+    exec(compile(to_python(result_inference), "export", "exec"), space)
     assert temperatures(space) == (0.5,)
     assert space["trainer"].global_step == 0 and "val_loss" in space["trainer"].callback_metrics
-    assert attached_by(to_yaml(only)) == {
+    assert attached_by(to_yaml(result_inference)) == {
         "parameters": at_half, "layers": "auto", "way": "query_rows", "validate_at": "final"
     }  # fmt: skip
     name = "attention.in_proj_weight"
-    weights = [torch.load(tmp_path / each)["state_dict"][name] for each in ("trained.ckpt", "deployed.ckpt")]
+    weights = [
+        torch.load(tmp_path / file_name)["state_dict"][name]
+        for file_name in ("trained.ckpt", "deployed.ckpt")
+    ]
     assert torch.equal(weights[0][:8] * 2, weights[1][:8]) and torch.equal(weights[0][8:], weights[1][8:])
     # trained at one temperature, and evaluated at another
-    both = recommending(result, at_inference=at_half, plan="constant=0.5")
-    exec(compile(to_python(both), "export", "exec"), space)
+    result_both = with_recommendation(result, at_inference=at_half, plan="constant=0.5")
+    exec(compile(to_python(result_both), "export", "exec"), space)
     assert temperatures(space) == (0.5,) and space["trainer"].global_step == 2
-    assert attached_by(to_yaml(both))["at_inference"] == at_half
+    assert attached_by(to_yaml(result_both))["at_inference"] == at_half
     # at τ = 1 there is nothing to attach
-    none = recommending(
+    result_unchanged = with_recommendation(
         result, action="change_nothing", now="change_nothing", parameters={"temperature_init": 1.0}
     )
-    assert "attach" not in to_python(none)
+    assert "attach" not in to_python(result_unchanged)
 
 
 @pytest.mark.filterwarnings("ignore")

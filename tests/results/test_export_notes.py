@@ -15,22 +15,22 @@ from tempopt.results.export_notes import VALUE, constants
 
 @pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
 def test_a_constant_is_told_as_the_module_stores_it(transform: Any) -> None:
-    given = {"path": "criterion.t", "transform": transform, "parameters": {"temperature_init": 0.1}}
-    (line,) = constants([{"class_path": VALUE, "init_args": given}])
-    told = re.search(r"made with criterion\.t = (\S+), and does not learn it", line)
-    assert told is not None
+    init_args = {"path": "criterion.t", "transform": transform, "parameters": {"temperature_init": 0.1}}
+    (line,) = constants([{"class_path": VALUE, "init_args": init_args}])
+    match = re.search(r"made with criterion\.t = (\S+), and does not learn it", line)
+    assert match is not None
     module = torch.nn.Module()
     module.criterion = torch.nn.Module()
-    module.criterion.t = float(told[1])
+    module.criterion.t = float(match[1])
     assert attach_value(module, "criterion.t", {}, transform=transform).temperatures == pytest.approx([0.1])
 
 
 @pytest.mark.parametrize(
-    "more", [{"parameters": {"schedule": "linear", "temperature_final": 0.5}}, {"at_inference": 0.2}]
+    "fields", [{"parameters": {"schedule": "linear", "temperature_final": 0.5}}, {"at_inference": 0.2}]
 )
-def test_what_changes_needs_its_callback(more: dict[str, Any]) -> None:
-    given = {"path": "criterion.t", "transform": "identity", "parameters": {"temperature_init": 0.1}}
-    assert not list(constants([{"class_path": VALUE, "init_args": {**given, **more}}]))
+def test_what_changes_needs_its_callback(fields: dict[str, Any]) -> None:
+    init_args = {"path": "criterion.t", "transform": "identity", "parameters": {"temperature_init": 0.1}}
+    assert not list(constants([{"class_path": VALUE, "init_args": {**init_args, **fields}}]))
 
 
 def test_comments_are_of_a_length_that_people_read_and_name_no_command_that_wrote_them(

@@ -18,7 +18,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import active_groups
 from tests.results.full_text import full_lines
-from tests.simulated import SPACE, Simulated, Worth
+from tests.simulated import SPACE, SimulatedStudy, Worth
 
 WORSE = [-0.1 - pair / 1000 for pair in range(4)]
 AT_ONE = ("over_baseline", "over_twin")
@@ -60,20 +60,20 @@ def one_pair(tickets: list[TicketRow]) -> list[TicketRow]:
 def test_where_tau_one_diverged_on_every_seed_no_number_is_given_and_it_is_not_recommended(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    two = shifted(whole_study, "search", [0.1, 0.12, *[0.0] * 6])
+    shifted_rows = shifted(whole_study, "search", [0.1, 0.12, *[0.0] * 6])
     tickets = [
         dataclasses.replace(t, outcome="diverged", value=None) if "baseline" in arms_of(t) else t
-        for t in two
+        for t in shifted_rows
         if t.kind != "confirm" or t.pair in (0, 1)
     ]
     result = result_of(make_spec(seeds={"confirm": 2}), tickets, state="done")
-    first, todo, *others = full_lines(result)
+    first, todo, *other_lines = full_lines(result)
     assert first == (
         "No gain shown: τ = 1 diverged on every seed, so what the winner of the search gains over it in "
         "val_accuracy cannot be told (2 fresh seeds, measured on the test data, paired t-test)."
     )
     assert todo.startswith("  What to do: change nothing yet: τ = 1 diverged on every seed")
-    assert any(line.startswith("  the winner diverged on 0 of 2 seeds, τ = 1 on 2 ") for line in others)
+    assert any(line.startswith("  the winner diverged on 0 of 2 seeds, τ = 1 on 2 ") for line in other_lines)
 
 
 def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
@@ -129,17 +129,17 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     tickets = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2])
-    measured = measure_baseline(tickets, {"test:winner": 0.03})
-    result = result_of(make_spec(seeds={"confirm": 4}, min_gain=0), tickets, measured)
+    measurements = measure_baseline(tickets, {"test:winner": 0.03})
+    result = result_of(make_spec(seeds={"confirm": 4}, min_gain=0), tickets, measurements)
     findings, total = by_kind(result), result.verdict.total.paired
     assert findings["decision"].state == findings["over_inference"].state == "not_shown"
     # 0.294: what is not excluded is not said to be
-    excluded = f"a gain of the winner above {math.ceil(100 * total.ci_high) / 100:.2f} is excluded (95 %)."
-    assert findings["excluded"].text == excluded and f"{total.ci_high:.2f}" not in excluded
+    bound_text = f"a gain of the winner above {math.ceil(100 * total.ci_high) / 100:.2f} is excluded (95 %)."
+    assert findings["excluded"].text == bound_text and f"{total.ci_high:.2f}" not in bound_text
     assert findings["recommendation"].text == (
-        f"What to do: change nothing: train and evaluate at τ = 1. {excluded.capitalize()} If a smaller gain "
-        "is worth more pairs to you (a pair is one fresh seed, trained with the winner and with what it is "
-        "compared with), set study.min_gain to see how many."
+        f"What to do: change nothing: train and evaluate at τ = 1. {bound_text.capitalize()} "
+        "If a smaller gain is worth more pairs to you (a pair is one fresh seed, trained with the winner "
+        "and with what it is compared with), set study.min_gain to see how many."
     )
     assert findings["winner"].text.endswith(
         "; at the end of the searched range: temperature_init (not to be widened, since no gain is shown "
@@ -165,15 +165,15 @@ def test_a_winner_that_is_worse_is_called_worse(
 def test_the_best_value_of_a_search_is_never_called_the_gain(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    searched = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
-    lines = full_lines(result_of(make_spec(), searched))
+    search_rows = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
+    lines = full_lines(result_of(make_spec(), search_rows))
     assert lines[0] == "No verdict yet: the confirmation on fresh seeds is not over."
     assert lines[1] == "  best trial: val_accuracy 0.53 with τ = 6; that is not the gain."
     assert full_lines(result_of(make_spec(), []))[0] == "No search trial of pairs is complete yet."
 
 
 def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
-    again = [
+    second_pairs = [
         dataclasses.replace(t, id=t.id + 500, number=t.number + 500, pair=t.pair + 4)
         for t in whole_study
         if t.kind == "confirm" and t.pair is not None
@@ -186,7 +186,7 @@ def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[Ticket
         else dataclasses.replace(t, value=9.0 + (t.pair or 0))
         if (t.kind, t.arm) == ("confirm", "search")
         else t
-        for t in [*whole_study, *again]
+        for t in [*whole_study, *second_pairs]
     ]
     text = "\n".join(full_lines(result_of(make_spec(confirm_on="validate", seeds={"confirm": 8}), tickets)))
     assert "No gain shown" in text
@@ -199,12 +199,12 @@ def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[Ticket
 def test_a_later_verdict_says_its_level(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
-    later = [
+    second_round = [
         dataclasses.replace(t, round=1, id=t.id + 500, number=t.number + 500)
         for t in whole_study
         if t.kind in ("search", "confirm")
     ]
-    tickets = [*whole_study, *later]
+    tickets = [*whole_study, *second_round]
     lines = full_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))
     # p is the plain one, whatever the level
     assert "97.5 % interval" in lines[0] and "p = 4.5e-06" in lines[0]
@@ -212,16 +212,16 @@ def test_a_later_verdict_says_its_level(
     assert "  levels of the verdicts, two-sided: verdict 1 (round 0) 5 %, verdict 2 (round 1) 2.5 %, " in (
         "\n".join(lines)
     )
-    searching = [t for t in later if t.kind == "search"]
+    searching = [t for t in second_round if t.kind == "search"]
     lines = full_lines(result_of(make_spec(), [*whole_study, *searching]))
     assert "95 % interval" in lines[0] and "p = 4.5e-06" in lines[0]
     assert lines[3] == "  this is from before the newest search trials were added: those are not confirmed."
 
 
-def simulated(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> StudyResult:
+def simulate_study(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> StudyResult:
     """Return a study whose runs are worth so much."""
-    done = Simulated(make_spec({"search": SPACE}, trials=6, **study), worth).run()
-    return cast(StudyResult, result_of(done.spec, done.rows, state="done"))
+    simulation = SimulatedStudy(make_spec({"search": SPACE}, trials=6, **study), worth).run()
+    return cast(StudyResult, result_of(simulation.spec, simulation.rows, state="done"))
 
 
 def by_part(t: TicketRow) -> float:
@@ -239,7 +239,7 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
         assert t.parameters is not None
         return by_part(t) + 0.2 * t.parameters["lr"] * (t.parameters["temperature_init"] == 1.0)
 
-    findings = by_kind(simulated(make_spec, result_of, worth))
+    findings = by_kind(simulate_study(make_spec, result_of, worth))
     assert findings["decision"].state == "shown"
     assert findings["over_baseline"].state == findings["over_twin"].state == "shown"
     gains = [gain_of(finding) for kind, finding in findings.items() if kind in AT_ONE]
@@ -255,22 +255,22 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
 def test_a_gain_of_a_schedule_is_told_against_constants_and_parts_on_request_alone(
     make_spec: Any, result_of: Any
 ) -> None:
-    findings = by_kind(simulated(make_spec, result_of, by_part))
+    findings = by_kind(simulate_study(make_spec, result_of, by_part))
     assert findings["over_constant"].state == "shown" and findings["over_constant_twin"].state == "not_shown"
     assert findings["schedule"].state == "not_shown"
     assert gain_of(findings["over_constant"]) == pytest.approx(1.05, abs=0.05)
     assert not {"part", "simplest", "learned"} & findings.keys()
-    explained = simulated(make_spec, result_of, by_part, explain=True)
-    parts = [finding for finding in find(explained) if finding.kind == "part"]
+    explained_result = simulate_study(make_spec, result_of, by_part, explain=True)
+    parts = [finding for finding in find(explained_result) if finding.kind == "part"]
     assert [finding.state for finding in parts] == ["not_shown", "not_shown", "shown"]
     assert parts[-1].text.startswith("the winner against itself without the length scaling: +1.0")
-    assert {"simplest", "learned", "over_learned"} <= by_kind(explained).keys()
+    assert {"simplest", "learned", "over_learned"} <= by_kind(explained_result).keys()
 
 
 def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     make_spec: Any, result_of: Any
 ) -> None:
-    study = Simulated(
+    study = SimulatedStudy(
         make_spec({"search": {"temperature_init": [1.0], "lr": [0.1, 0.2, 0.3]}}, trials=6),
         lambda t: t.seed % 997 / 997,
     ).run()
@@ -285,13 +285,18 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
 
 
 def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    def failed(number: int, error: str | None) -> TicketRow:
+    def failed_row(number: int, error: str | None) -> TicketRow:
         fields = {"state": "failed", "outcome": "failed", "failures": 3, "error": error}
         return cast(TicketRow, make_ticket("search", number, **fields))
 
     tickets = [
         make_ticket("search", 0, 0.5, failures=2, error="killed by signal 9 (SIGKILL)"),
-        *(failed(1, "out of memory."), failed(2, None), failed(3, f"{'x' * 200}\ny"), failed(4, "lost")),
+        *(
+            failed_row(1, "out of memory."),
+            failed_row(2, None),
+            failed_row(3, f"{'x' * 200}\ny"),
+            failed_row(4, "lost"),
+        ),
         make_ticket("constant", 0, state="withdrawn"),
         *(make_ticket("search", 5 + i, state="withdrawn") for i in range(2)),
     ]
@@ -308,8 +313,8 @@ def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, re
 
 
 def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    withdrawn = make_ticket("search", 0, state="withdrawn")
-    lines = full_lines(result_of(make_spec(), [withdrawn], state="done"))
+    withdrawn_ticket = make_ticket("search", 0, state="withdrawn")
+    lines = full_lines(result_of(make_spec(), [withdrawn_ticket], state="done"))
     assert lines[0] == "No verdict: pairs is over, and no search trial is complete."
     lines = full_lines(result_of(make_spec(), [make_ticket("search", 0, 0.5)], state="done"))
     assert lines[0].startswith("No verdict: no run with τ = 1 was begun")

@@ -18,25 +18,27 @@ from tempopt.results.decision import screen_lines
 from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult, load
 from tempopt.store.store import Store
-from tests.report.made_study import Made, World, make, write
+from tests.report.made_study import SyntheticStudy, World, make, write
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def synthetic_study() -> SyntheticStudy:
     return make(World(trials=8, reports=4, layers=1, heads=2))
 
 
 @pytest.fixture(scope="module")
-def result(made: Made) -> StudyResult:
-    return made.result()
+def result(synthetic_study: SyntheticStudy) -> StudyResult:
+    return synthetic_study.result()
 
 
-def test_the_runs_are_a_row_each_with_their_parameters(made: Made, result: StudyResult) -> None:
+def test_the_runs_are_a_row_each_with_their_parameters(
+    synthetic_study: SyntheticStudy, result: StudyResult
+) -> None:
     frame = result.runs_frame()
-    assert list(frame.index) == [ticket.id for ticket in made.tickets]
-    assert list(frame["kind"]) == [ticket.kind for ticket in made.tickets]
+    assert list(frame.index) == [ticket.id for ticket in synthetic_study.tickets]
+    assert list(frame["kind"]) == [ticket.kind for ticket in synthetic_study.tickets]
     best = frame[frame.kind == "search"].dropna(subset="value").sort_values("value").iloc[-1]
-    ticket = next(t for t in made.tickets if t.name == best["name"])
+    ticket = next(t for t in synthetic_study.tickets if t.name == best["name"])
     assert ticket.parameters is not None
     assert best["param.temperature_init"] == ticket.parameters["temperature_init"]
     assert best["value"] == ticket.value
@@ -51,30 +53,44 @@ def test_without_pandas_a_report_is_drawn_and_a_frame_is_refused(
     assert PLOTS["history"](result).data and "<html" in render_report(result, plotlyjs="cdn")
 
 
-def test_curves_and_measurements_are_a_row_each(made: Made, result: StudyResult) -> None:
-    reports = [each for each in made.measurements if each.name == "report"]
+def test_curves_and_measurements_are_a_row_each(synthetic_study: SyntheticStudy, result: StudyResult) -> None:
+    reports = [measurement for measurement in synthetic_study.measurements if measurement.name == "report"]
     frame = result.curves_frame()
     assert len(frame) == len(reports)
-    assert frame["value"].sum() == pytest.approx(sum(each.value for each in reports))
-    others = result.measurements_frame()
-    assert len(others) == len(made.measurements) - len(reports)
-    assert "entropy/0/1" in set(others["measurement"])
-    assert list(others.columns) == ["id", "name", "kind", "arm", "number", "measurement", "step", "value"]
+    assert frame["value"].sum() == pytest.approx(sum(measurement.value for measurement in reports))
+    measurements = result.measurements_frame()
+    assert len(measurements) == len(synthetic_study.measurements) - len(reports)
+    assert "entropy/0/1" in set(measurements["measurement"])
+    assert list(measurements.columns) == [
+        "id",
+        "name",
+        "kind",
+        "arm",
+        "number",
+        "measurement",
+        "step",
+        "value",
+    ]
 
 
 def test_frames_of_a_study_that_has_measured_nothing_are_empty(result: StudyResult) -> None:
-    nothing = replace(result, runs=(), curves={}, measured={})
-    assert len(nothing.runs_frame()) == len(nothing.curves_frame()) == len(nothing.measurements_frame()) == 0
-    assert "value" in nothing.runs_frame().columns
+    empty_result = replace(result, runs=(), curves={}, measured={})
+    assert (
+        len(empty_result.runs_frame())
+        == len(empty_result.curves_frame())
+        == len(empty_result.measurements_frame())
+        == 0
+    )
+    assert "value" in empty_result.runs_frame().columns
 
 
 def test_a_notebook_shows_the_verdict_and_escapes_what_people_wrote(result: StudyResult) -> None:
     section = result.spec.study.model_copy(update={"name": "<i>pairs</i>", "metric": "$x_1$"})
-    shown = replace(result, spec=result.spec.model_copy(update={"study": section}))._repr_html_()
-    assert "&lt;i&gt;pairs&lt;/i&gt;" in shown
-    assert "<i>" not in shown and "$" not in shown
-    assert "fresh seeds" in shown
-    assert shown.count("<tr>") == 1 + len(KINDS)
+    html = replace(result, spec=result.spec.model_copy(update={"study": section}))._repr_html_()
+    assert "&lt;i&gt;pairs&lt;/i&gt;" in html
+    assert "<i>" not in html and "$" not in html
+    assert "fresh seeds" in html
+    assert html.count("<tr>") == 1 + len(KINDS)
 
 
 def test_a_result_prints_its_decision(result: StudyResult) -> None:
@@ -93,9 +109,9 @@ def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path:
 
 
 def test_a_result_is_shown_in_a_line_and_printed_in_full(result: StudyResult) -> None:
-    shown = repr(result)
-    assert shown == f"StudyResult(name='pairs', state='done', headline={screen_lines(result)[0]!r})"
-    assert len(shown) < 300 and 3 <= str(result).count("\n") <= 6
+    text = repr(result)
+    assert text == f"StudyResult(name='pairs', state='done', headline={screen_lines(result)[0]!r})"
+    assert len(text) < 300 and 3 <= str(result).count("\n") <= 6
 
 
 def test_a_report_is_written_where_it_was_asked_for(
@@ -105,23 +121,23 @@ def test_a_report_is_written_where_it_was_asked_for(
     assert tempopt.write_report(result, plotlyjs="cdn") == Path("pairs.html")
     path = tempopt.write_report(result, tmp_path / "mine.html", plotlyjs="cdn")
     assert "<!doctype html>" in path.read_text(encoding="utf-8").lower()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.html", "pairs.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "pairs.html"]
 
 
 def test_a_study_is_loaded_as_a_whole_only_where_that_is_asked_for(
-    made: Made, result: StudyResult, tmp_path: Path
+    synthetic_study: SyntheticStudy, result: StudyResult, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'tempopt.db'}"
-    write(url, made)
-    whole = tempopt.load_study(url, "pairs")
-    assert whole.curves == result.curves
-    assert whole.measured == result.measured
-    assert sorted(run.id for run in whole.runs) == sorted(run.id for run in result.runs)
+    write(url, synthetic_study)
+    loaded_result = tempopt.load_study(url, "pairs")
+    assert loaded_result.curves == result.curves
+    assert loaded_result.measured == result.measured
+    assert sorted(run.id for run in loaded_result.runs) == sorted(run.id for run in result.runs)
     with Store.open(url, create=False) as store:
         light = load(store, "pairs")
     assert light.curves == {} and light.measured == {}
-    assert light.verdict == whole.verdict
-    assert len(light.runs) == len(whole.runs)
+    assert light.verdict == loaded_result.verdict
+    assert len(light.runs) == len(loaded_result.runs)
 
 
 def test_what_was_no_number_comes_back_as_none(tmp_path: Path) -> None:

@@ -25,19 +25,19 @@ def result(make_spec: Any, result_of: Any, tickets: list[TicketRow], loss: float
         for arm, value in (("search", loss), ("baseline", 2.0))
         if arm in arms_of(t)
     ]
-    found: StudyResult = result_of(make_spec(guards=GUARDS), tickets, measurements, state="done")
-    return found
+    study_result: StudyResult = result_of(make_spec(guards=GUARDS), tickets, measurements, state="done")
+    return study_result
 
 
-def guard_lines_of(shown: StudyResult) -> list[str]:
-    return [line.strip() for line in full_lines(shown)[1:] if "guard" in line and HEAD not in line]
+def guard_lines_of(study_result: StudyResult) -> list[str]:
+    return [line.strip() for line in full_lines(study_result)[1:] if "guard" in line and HEAD not in line]
 
 
 def test_a_guard_that_is_kept_is_told_with_its_interval(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    (kept,) = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
-    assert kept == (
+    (guard_line,) = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
+    assert guard_line == (
         "guard on val_loss (limit +5 %): kept: +1.00 % (95 % interval +0.89 to +1.11 %; 4 seeds)."
     )
 
@@ -45,9 +45,11 @@ def test_a_guard_that_is_kept_is_told_with_its_interval(
 def test_a_winner_that_breaks_a_guard_is_not_recommended(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
-    broken, said = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
-    assert broken.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (95 % interval +")
-    assert said == ("the winner is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %).")
+    guard_line, winner_line = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
+    assert guard_line.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (95 % interval +")
+    assert winner_line == (
+        "the winner is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %)."
+    )
 
 
 def test_no_winner_is_spoken_of_where_no_gain_is_shown(
@@ -57,8 +59,8 @@ def test_no_winner_is_spoken_of_where_no_gain_is_shown(
         dataclasses.replace(t, value=0.5 + 0.01 * (t.number % 3)) if t.kind == "confirm" else t
         for t in whole_study
     ]
-    shown = result(make_spec, result_of, level, 2.4)
-    assert not any("not recommended" in line for line in full_lines(shown))
+    study_result = result(make_spec, result_of, level, 2.4)
+    assert not any("not recommended" in line for line in full_lines(study_result))
 
 
 def test_programs_get_the_guards_as_plain_data(

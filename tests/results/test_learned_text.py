@@ -12,11 +12,11 @@ from tempopt.records.tickets import arms_of
 from tempopt.results.findings import find
 from tempopt.results.learned_text import ends_text
 from tempopt.temperature import LEARNED
-from tests.simulated import Simulated
+from tests.simulated import SimulatedStudy
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "ends_words"),
     [
         ({"0": (0.5, 0.4, 0.6)}, "τ of layer 0 = 0.5 (0.4 to 0.6)"),
         (
@@ -30,9 +30,9 @@ from tests.simulated import Simulated
     ],
 )
 def test_where_learned_temperatures_ended_is_told_by_layer_and_head(
-    ends: dict[str, tuple[float, float, float]], said: str
+    ends: dict[str, tuple[float, float, float]], ends_words: str
 ) -> None:
-    assert said in ends_text(ends)
+    assert ends_words in ends_text(ends)
 
 
 @pytest.mark.parametrize(("worth_of_learned", "state"), [(0.3, "worse"), (0.0, "shown"), (0.1, "not_shown")])
@@ -45,7 +45,7 @@ def test_the_winner_is_compared_with_learned_temperatures_on_request(
         gain = 0.1 * (t.parameters["temperature_init"] != 1.0)
         return float(noise + (worth_of_learned if LEARNED in t.parameters else gain))
 
-    study = Simulated(make_spec(trials=6, explain=True), worth).run()
+    study = SimulatedStudy(make_spec(trials=6, explain=True), worth).run()
     result = result_of(study.spec, study.rows, state="done")
     by_kind = {finding.kind: finding for finding in find(result)}
     assert any("learned" in arms_of(run) for run in result.runs if run.kind == "ablation")

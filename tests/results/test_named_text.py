@@ -16,13 +16,13 @@ from tempopt.results.export import to_yaml
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import baseline_label, baseline_name, baseline_values, temperature_text
 from tests.results.full_text import full_lines
-from tests.simulated import Simulated
+from tests.simulated import SimulatedStudy
 
 ATTENTION = {"temperature_init": {"low": 1.2, "high": 1.5}}
 LEVEL = {"low": 0.02, "high": 1.0}
 
 
-def named(*names: str, attention: bool = False, schedule: str = "linear") -> dict[str, Any]:
+def named_sections(*names: str, attention: bool = False, schedule: str = "linear") -> dict[str, Any]:
     """Return the sections of a spec with named temperatures that were found at √2, 2√2, and so on."""
     search: dict[str, Any] = dict(ATTENTION) if attention else {}
     for name in names:
@@ -30,13 +30,15 @@ def named(*names: str, attention: bool = False, schedule: str = "linear") -> dic
         search[f"{name}.temperature_final"] = LEVEL
         search[f"{name}.schedule"] = [schedule]
     sections = {
-        name: {"value": f"{name}.tau", "as_found": round(2**0.5 * place, 3)}
-        for place, name in enumerate(names, start=1)
+        name: {"value": f"{name}.tau", "as_found": round(2**0.5 * index, 3)}
+        for index, name in enumerate(names, start=1)
     }
     return {"search": search, "temperatures": sections}
 
 
-def studied(make_spec: Any, result_of: Any, sections: dict[str, Any], gain: float = 1.0) -> StudyResult:
+def run_named_study(
+    make_spec: Any, result_of: Any, sections: dict[str, Any], gain: float = 1.0
+) -> StudyResult:
     """Return a study whose runs gain where the temperature ``contrast`` is not as found."""
 
     def worth(t: TicketRow) -> float:
@@ -44,8 +46,8 @@ def studied(make_spec: Any, result_of: Any, sections: dict[str, Any], gain: floa
         noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
         return float(noise + gain * (t.parameters["contrast.temperature_init"] < 1.2))
 
-    found = Simulated(make_spec(sections, trials=6, learned=False), worth).run()
-    result: StudyResult = result_of(found.spec, found.rows, state="done")
+    simulation = SimulatedStudy(make_spec(sections, trials=6, learned=False), worth).run()
+    result: StudyResult = result_of(simulation.spec, simulation.rows, state="done")
     return result
 
 
@@ -53,15 +55,15 @@ def studied(make_spec: Any, result_of: Any, sections: dict[str, Any], gain: floa
     ("sections", "name", "values", "label"),
     [
         ({"search": ATTENTION}, "τ = 1", "", "τ = 1"),
-        (named("contrast"), "contrast = 1.414 as found", "", "baseline"),
+        (named_sections("contrast"), "contrast = 1.414 as found", "", "baseline"),
         (
-            named("contrast", "head"),
+            named_sections("contrast", "head"),
             "the temperatures as found",
             " (contrast = 1.414, head = 2.828)",
             "baseline",
         ),
         (
-            named("contrast", attention=True),
+            named_sections("contrast", attention=True),
             "the temperatures as found",
             " (τ = 1, contrast = 1.414)",
             "baseline",
@@ -77,10 +79,10 @@ def test_the_baseline_has_the_name_of_what_is_searched(
 
 
 def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec: Any) -> None:
-    sections = named("contrast")
+    sections = named_sections("contrast")
     sections["temperatures"]["contrast"]["trained"] = True
     assert baseline_name(make_spec(sections)) == "contrast as found, learned by the module from 1.414"
-    sections = named("contrast", "head")
+    sections = named_sections("contrast", "head")
     sections["temperatures"]["contrast"]["trained"] = True
     assert baseline_values(make_spec(sections)) == " (contrast learned from 1.414, head = 2.828)"
 
@@ -90,7 +92,7 @@ def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec:
 def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
     names: tuple[str, ...], gain: float, make_spec: Any, result_of: Any
 ) -> None:
-    result = studied(make_spec, result_of, named(*names), gain)
+    result = run_named_study(make_spec, result_of, named_sections(*names), gain)
     text = "\n".join([*full_lines(result), *terms(result), to_yaml(result)])
     assert "τ" not in text
     name = baseline_name(result.spec)
@@ -99,33 +101,33 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
 
 
 def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any, result_of: Any) -> None:
-    result = studied(make_spec, result_of, named("contrast", "head"))
+    result = run_named_study(make_spec, result_of, named_sections("contrast", "head"))
     (winner,) = [line for line in full_lines(result) if line.startswith("  winner of the search: ")]
     assert winner.startswith("  winner of the search: contrast from 0.")
     assert "(linear), head from 0." in winner and "temperature_init=" not in winner
-    kept = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
-    assert temperature_text(kept) == "contrast = 0.1, head = 2 as found, lr=0.01"
+    params = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
+    assert temperature_text(params) == "contrast = 0.1, head = 2 as found, lr=0.01"
     assert temperature_text({"temperature_init": 0.1, "schedule": "constant"}) == "τ = 0.1"
 
 
 def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
     make_spec: Any, result_of: Any
 ) -> None:
-    spec = make_spec(named("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
-    study = Simulated(spec, lambda t: (t.seed % 97) / 97)
+    spec = make_spec(named_sections("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
+    study = SimulatedStudy(spec, lambda t: (t.seed % 97) / 97)
     study.search()
-    able, known = detectable(spec), known_of(study.of("baseline"), spec)
-    assert known is not None
-    text = gain_text(able, known, "val_mrr", baseline_name(spec))
+    able, noise = detectable(spec), known_of(study.tickets_of("baseline"), spec)
+    assert noise is not None
+    text = gain_text(able, noise, "val_mrr", baseline_name(spec))
     assert text.endswith("from 3 runs at contrast = 1.414 as found)")
 
 
 def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec: Any) -> None:
-    sections = named("contrast", "head", schedule="constant")
+    sections = named_sections("contrast", "head", schedule="constant")
     for name in ("contrast", "head"):
         del sections["search"][f"{name}.temperature_final"], sections["search"][f"{name}.schedule"]
         sections["temperatures"][name]["as_found"] = 1.0
     spec = make_spec(sections)
-    found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
-    parameters = {**found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
-    assert [each.name for each in at_ends(parameters, spec)] == ["contrast.temperature_init"]
+    params_as_found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
+    parameters = {**params_as_found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
+    assert [range_end.name for range_end in at_ends(parameters, spec)] == ["contrast.temperature_init"]

@@ -103,12 +103,14 @@ DOCUMENTED: dict[str, Any] = {
 }
 
 
-def keys_match(data: Any, documented: Any) -> bool:
-    if data is None or documented is None:
+def keys_match(data: Any, documented_keys: Any) -> bool:
+    if data is None or documented_keys is None:
         return True
-    if isinstance(documented, tuple):
-        return tuple(data) == documented
-    return tuple(data) == tuple(documented) and all(keys_match(data[k], documented[k]) for k in documented)
+    if isinstance(documented_keys, tuple):
+        return tuple(data) == documented_keys
+    return tuple(data) == tuple(documented_keys) and all(
+        keys_match(data[k], documented_keys[k]) for k in documented_keys
+    )
 
 
 def test_a_study_that_has_done_nothing_knows_nothing(
@@ -118,12 +120,12 @@ def test_a_study_that_has_done_nothing_knows_nothing(
     data = result_of(make_spec(), waiting).to_json()
     assert keys_match(data, DOCUMENTED)
     assert data["baseline"] is data["best"] is data["verdict"] is None
-    none = {"done": 0, "running": 0, "failed": 0, "withdrawn": 0}
-    assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **none}
+    zero_counts = {"done": 0, "running": 0, "failed": 0, "withdrawn": 0}
+    assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **zero_counts}
     assert data["tickets"]["choose"]["requested"] is None
     assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
-    spent = {"train_seconds": 6.0, "checkpoint_seconds": 0.0}
-    assert data["cost"] == {**spent, "gpu_seconds": None, "peak_memory": None}
+    seconds = {"train_seconds": 6.0, "checkpoint_seconds": 0.0}
+    assert data["cost"] == {**seconds, "gpu_seconds": None, "peak_memory": None}
     assert data["alone"] == []
     assert (data["state"], data["agents"]) == ("waiting", 0)
 
@@ -187,7 +189,7 @@ def test_a_finished_study_has_its_answers(
     assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.3)
     assert verdict["inference_only"]["winner"]["plan"] == "as trained"
     assert verdict["inference_only"]["difference"]["gain"] == pytest.approx(0.07 * 1.015)
-    levels = [float(each.removeprefix("constant=")) for each in list(verdict["inference_only"]["curve"])[:-2]]
+    levels = [float(plan.removeprefix("constant=")) for plan in list(verdict["inference_only"]["curve"])[:-2]]
     assert levels == sorted(levels) and min(levels) < 1 and max(levels) > 10
     assert list(verdict["inference_only"]["curve"])[-2:] == ["as trained", "winner"]
     assert (verdict["alpha"], verdict["confidence"]) == (0.05, 0.95)
@@ -206,11 +208,11 @@ def test_a_finished_study_has_its_answers(
 def test_an_interval_without_an_end_is_null(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    few = [
+    lost_rows = [
         replace(t, state="failed", outcome="failed", value=None) if t.kind == "confirm" and t.pair else t
         for t in whole_study
     ]
-    result = result_of(make_spec(seeds={"confirm": 4}), few)
+    result = result_of(make_spec(seeds={"confirm": 4}), lost_rows)
     decision = result.to_json()["decision"]
     assert (decision["low"], decision["high"]) == (None, None)
     data = result.to_json()["verdict"]
@@ -220,18 +222,18 @@ def test_an_interval_without_an_end_is_null(
 
 
 def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    def held(number: int, agent: str, lease: float) -> TicketRow:
+    def held_row(number: int, agent: str, lease: float) -> TicketRow:
         fields = {"state": "running", "agent": agent, "lease": lease}
         return cast(TicketRow, make_ticket("search", number, **fields))
 
-    gone = [held(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
-    working = [held(2, "c", 10.0), held(3, "c", 20.0), held(4, "d", 0.5)]
-    for stored, standing in (("running", "waiting"), ("paused", "paused")):
-        idle = result_of(make_spec(), gone, state=stored)
-        assert (idle.state, idle.agents) == (standing, 0)
-        busy = result_of(make_spec(), gone + working, state=stored)
+    expired_rows = [held_row(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
+    working = [held_row(2, "c", 10.0), held_row(3, "c", 20.0), held_row(4, "d", 0.5)]
+    for stored_state, shown_state in (("running", "waiting"), ("paused", "paused")):
+        idle = result_of(make_spec(), expired_rows, state=stored_state)
+        assert (idle.state, idle.agents) == (shown_state, 0)
+        busy = result_of(make_spec(), expired_rows + working, state=stored_state)
         assert (busy.state, busy.agents) == ("running", 2)
-    assert result_of(make_spec(), gone, state="done").state == "done"
+    assert result_of(make_spec(), expired_rows, state="done").state == "done"
 
 
 def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
@@ -250,12 +252,12 @@ def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
 def test_the_winner_is_known_once_choosing_is_over(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    searched = [t for t in whole_study if t.kind not in ("choose", "confirm")]
-    chosen = [t for t in whole_study if t.kind == "choose"]
+    search_rows = [t for t in whole_study if t.kind not in ("choose", "confirm")]
+    choose_rows = [t for t in whole_study if t.kind == "choose"]
     spec = make_spec()
-    assert result_of(spec, searched).winner is None
-    assert result_of(spec, [*searched, *chosen]).winner == {"temperature_init": 5.0}
-    assert result_of(spec, [*searched, *chosen]).verdict is None
+    assert result_of(spec, search_rows).winner is None
+    assert result_of(spec, [*search_rows, *choose_rows]).winner == {"temperature_init": 5.0}
+    assert result_of(spec, [*search_rows, *choose_rows]).verdict is None
 
 
 def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:
@@ -270,8 +272,8 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
         store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
         assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)
         outcomes = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
-        ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-        store.write(row.id, [ended], agent="here", lease=60.0)
+        end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        store.write(row.id, [end_change], agent="here", lease=60.0)
         result = load(store, "pairs")
         assert (result.state, result.agents) == ("waiting", 0)
         assert result.cost.checkpoint_seconds == 0.5

@@ -29,50 +29,57 @@ def exact(mean: np.ndarray, change: np.ndarray) -> float:
         if change[i] != change[j]
     )
     edges = [-12.0, *(k for k in kinks if abs(k) < 12), 12.0]
-    whole = sum(
+    integral = sum(
         quad(lambda z: float((mean + change * z).max() * norm.pdf(z)), low, high)[0]
         for low, high in itertools.pairwise(edges)
     )
-    return whole - float(mean.max())
+    return integral - float(mean.max())
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_the_knowledge_gradient_is_the_integral_that_defines_it(seed: int) -> None:
     mean, covariance = posterior(seed)
-    found = knowledge_gradient(mean, np.diag(covariance) + 0.25, covariance)
-    wanted = [exact(mean, covariance[:, k] / np.sqrt(covariance[k, k] + 0.25)) for k in range(len(mean))]
+    gradients = knowledge_gradient(mean, np.diag(covariance) + 0.25, covariance)
+    expected = [exact(mean, covariance[:, k] / np.sqrt(covariance[k, k] + 0.25)) for k in range(len(mean))]
     # nodes do not fall on the kinks
-    np.testing.assert_allclose(found, wanted, atol=0.05 * float(np.sqrt(np.diag(covariance).max())))
-    assert (found >= 0).all()
+    np.testing.assert_allclose(gradients, expected, atol=0.05 * float(np.sqrt(np.diag(covariance).max())))
+    assert (gradients >= 0).all()
 
 
 def test_where_nothing_is_open_nothing_is_worth_a_run() -> None:
     assert (knowledge_gradient(np.array([1.0, 2.0]), np.full(2, 0.1), np.zeros((2, 2))) == 0).all()
     mean, covariance = posterior(1)
-    sure = knowledge_gradient(mean, np.diag(covariance) + 0.01, covariance)
+    sure_gradient = knowledge_gradient(mean, np.diag(covariance) + 0.01, covariance)
     noisy = knowledge_gradient(mean, np.diag(covariance) + 100.0, covariance)
-    assert noisy.max() < sure.max()
+    assert noisy.max() < sure_gradient.max()
 
 
 def test_the_rest_of_a_run_is_worth_what_a_simulation_of_it_says() -> None:
     mean, covariance = posterior(2)
-    noise, doubt, forecast, place = 0.4, 0.3, float(mean[2]) + 0.2, 2
-    run_of = float(mean[place]), float(covariance[place, place]) + noise**2, covariance[place]
-    found = continuation_value(mean, run=run_of, forecast=forecast, doubt=doubt)
+    noise, doubt, forecast, run_index = 0.4, 0.3, float(mean[2]) + 0.2, 2
+    run_of = float(mean[run_index]), float(covariance[run_index, run_index]) + noise**2, covariance[run_index]
+    continuation = continuation_value(mean, run=run_of, forecast=forecast, doubt=doubt)
     # the sets, the run and its forecast are normal together; condition on the forecast, draw the run
     count = len(mean)
-    whole = np.zeros((count + 2, count + 2))
-    whole[:count, :count] = covariance
-    whole[count:, :count], whole[:count, count:] = covariance[place], covariance[place][:, None]
-    run = covariance[place, place] + noise**2
-    whole[count:, count:] = [[run, run], [run, run + doubt]]
-    gain = whole[:-1, -1] / whole[-1, -1]
-    after = np.append(mean, mean[place]) + gain * (forecast - mean[place])
-    left = whole[:-1, :-1] - np.outer(gain, whole[-1, :-1])
-    drawn = np.random.default_rng(0).standard_normal(400_000) * np.sqrt(left[-1, -1])
-    means = after[:-1, None] + left[:-1, -1:] / left[-1, -1] * drawn
-    assert found == pytest.approx(float(means.max(axis=0).mean() - after[:-1].max()), abs=0.01)
+    joint_covariance = np.zeros((count + 2, count + 2))
+    joint_covariance[:count, :count] = covariance
+    joint_covariance[count:, :count], joint_covariance[:count, count:] = (
+        covariance[run_index],
+        covariance[run_index][:, None],
+    )
+    run = covariance[run_index, run_index] + noise**2
+    joint_covariance[count:, count:] = [[run, run], [run, run + doubt]]
+    gain = joint_covariance[:-1, -1] / joint_covariance[-1, -1]
+    conditional_mean = np.append(mean, mean[run_index]) + gain * (forecast - mean[run_index])
+    residual_covariance = joint_covariance[:-1, :-1] - np.outer(gain, joint_covariance[-1, :-1])
+    samples = np.random.default_rng(0).standard_normal(400_000) * np.sqrt(residual_covariance[-1, -1])
+    means = (
+        conditional_mean[:-1, None] + residual_covariance[:-1, -1:] / residual_covariance[-1, -1] * samples
+    )
+    assert continuation == pytest.approx(
+        float(means.max(axis=0).mean() - conditional_mean[:-1].max()), abs=0.01
+    )
 
 
 def test_a_run_whose_end_is_known_is_worth_nothing_more() -> None:
@@ -94,15 +101,15 @@ def test_those_named_together_are_the_best_one_and_those_that_may_be_better_yet(
         values_N=1.0 + 0.3 * rng.standard_normal(18),
         excess_N=np.zeros(18),
     )
-    known = Surrogate(runs).posterior(features)
-    first, second = select_batch(known, count=2, rng=rng)
-    assert first == int(np.argmax(known.mean_M))
+    posterior = Surrogate(runs).posterior(features)
+    first, second = select_batch(posterior, count=2, rng=rng)
+    assert first == int(np.argmax(posterior.mean_M))
     # its neighbours are as good as it; what is far off may be better
     assert second == 3
-    assert sorted(select_batch(known, count=4, rng=rng)) == [0, 1, 2, 3]
+    assert sorted(select_batch(posterior, count=4, rng=rng)) == [0, 1, 2, 3]
     # a first one that is given stays the first, and is not named again
-    neighbour = next(place for place in range(3) if place != first)
-    assert select_batch(known, count=1, rng=rng, first=neighbour) == [neighbour]
-    assert select_batch(known, count=2, rng=rng, first=neighbour) == [neighbour, 3]
-    assert select_batch(known, count=2, rng=rng, first=3)[0] == 3
-    assert sorted(select_batch(known, count=4, rng=rng, first=3)) == [0, 1, 2, 3]
+    neighbour = next(index for index in range(3) if index != first)
+    assert select_batch(posterior, count=1, rng=rng, first=neighbour) == [neighbour]
+    assert select_batch(posterior, count=2, rng=rng, first=neighbour) == [neighbour, 3]
+    assert select_batch(posterior, count=2, rng=rng, first=3)[0] == 3
+    assert sorted(select_batch(posterior, count=4, rng=rng, first=3)) == [0, 1, 2, 3]

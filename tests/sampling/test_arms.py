@@ -28,21 +28,23 @@ def carry_out(
     spec: StudySpec, worth: Worth, *, num_search: int | None = None
 ) -> tuple[Arms, list[TicketRow]]:
     """Return a study whose search is over, its parameters by tempopt's own sampler, with what it knows."""
-    waiting = [row(new, place) for place, new in enumerate(first_tickets(spec))]
+    waiting = [row(ticket, index) for index, ticket in enumerate(first_tickets(spec))]
     arms, rows = Arms(spec, waiting, []), []
     for ticket in waiting:
         if ticket.kind == "search" and num_search is not None and ticket.number >= num_search:
             continue
         arm: Any = ticket.kind
-        sampled = arms.ask(ticket)
-        begun = dataclasses.replace(ticket, sampled=sampled, parameters=spec.parameters(arm, sampled))
-        arms.asked(begun)
-        value = worth(begun)
-        ended = dataclasses.replace(
-            begun, state="done", outcome="complete" if value is not None else "diverged", value=value
+        sampled_params = arms.ask(ticket)
+        begun_ticket = dataclasses.replace(
+            ticket, sampled=sampled_params, parameters=spec.parameters(arm, sampled_params)
         )
-        arms.told(ended, {} if value is None else {10: value})
-        rows.append(ended)
+        arms.asked(begun_ticket)
+        value = worth(begun_ticket)
+        ended_ticket = dataclasses.replace(
+            begun_ticket, state="done", outcome="complete" if value is not None else "diverged", value=value
+        )
+        arms.told(ended_ticket, {} if value is None else {10: value})
+        rows.append(ended_ticket)
     return arms, rows
 
 
@@ -64,9 +66,9 @@ def peak_at(tau: float) -> Worth:
 @pytest.mark.parametrize("best", [0.5, 1.0, 3.0])
 def test_the_search_names_no_baseline_wherever_the_best_temperature_is(make_spec: Any, best: float) -> None:
     arms, _ = carry_out(make_spec({"search": TAU}, trials=8), peak_at(best))
-    named = arms.recommend("search", 4)
-    assert len(named) == 4 and not any(is_neutral(parameters) for parameters in named)
-    assert abs(np.log2(named[0]["temperature_init"] / best)) < 0.5
+    sets = arms.recommend("search", 4)
+    assert len(sets) == 4 and not any(is_neutral(parameters) for parameters in sets)
+    assert abs(np.log2(sets[0]["temperature_init"] / best)) < 0.5
     assert arms.recommend("baseline", 4) == [{"temperature_init": 1.0}]
 
 
@@ -114,10 +116,10 @@ def test_baseline_and_constant_are_named_by_the_model_of_the_search_and_then_by_
         return noise_of(ticket) - np.log10(ticket.parameters["lr"] / 0.01) ** 2
 
     arms, _ = carry_out(make_spec({"search": TUNED}, trials=12), worth)
-    named = {arm: arms.recommend(arm, 3) for arm in ("baseline", "constant")}
-    assert [len(sets) for sets in named.values()] == [2, 2]
-    assert [arms.recommend(arm, 1) for arm in named] == [sets[:1] for sets in named.values()]
-    baseline, constant = (sets[0] for sets in named.values())
+    sets_by_arm = {arm: arms.recommend(arm, 3) for arm in ("baseline", "constant")}
+    assert [len(sets) for sets in sets_by_arm.values()] == [2, 2]
+    assert [arms.recommend(arm, 1) for arm in sets_by_arm] == [sets[:1] for sets in sets_by_arm.values()]
+    baseline, constant = (sets[0] for sets in sets_by_arm.values())
     assert baseline["temperature_init"] == 1.0 and 0.25 <= constant["temperature_init"] <= 4.0
     assert abs(np.log10(baseline["lr"] / 0.01)) < 0.35 > abs(np.log10(constant["lr"] / 0.01))
 

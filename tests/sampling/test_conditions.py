@@ -25,24 +25,29 @@ def value_of(parameters: dict[str, Any]) -> float:
 def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler: str) -> None:
     spec = make_spec({"search": SEARCH}, sampler=sampler, parallel=2)
     arms = Arms(spec, [], [])
-    told = []
+    ended_tickets = []
     for number in range(16):
         ticket = make_ticket("search", number, parameters=None, state="open")
-        sampled = arms.ask(ticket)
-        momentum = {"momentum"} if sampled["optimizer"] == "sgd" else set()
-        assert set(sampled) == {"temperature_init", "optimizer"} | momentum
-        assert {each.name for each in arms.trial(sampled)} == set(sampled)
-        parameters = spec.parameters("search", sampled)
-        done = make_ticket(
-            "search", number, value_of(parameters), parameters=parameters, sampled=sampled, state="done"
+        sampled_params = arms.ask(ticket)
+        momentum = {"momentum"} if sampled_params["optimizer"] == "sgd" else set()
+        assert set(sampled_params) == {"temperature_init", "optimizer"} | momentum
+        assert {param.name for param in arms.trial(sampled_params)} == set(sampled_params)
+        parameters = spec.parameters("search", sampled_params)
+        ended_ticket = make_ticket(
+            "search",
+            number,
+            value_of(parameters),
+            parameters=parameters,
+            sampled=sampled_params,
+            state="done",
         )
-        arms.asked(done)
-        arms.told(done, {})
-        told.append(done)
-    assert {each.parameters["optimizer"] for each in told} == {"sgd", "adam"}
+        arms.asked(ended_ticket)
+        arms.told(ended_ticket, {})
+        ended_tickets.append(ended_ticket)
+    assert {ticket.parameters["optimizer"] for ticket in ended_tickets} == {"sgd", "adam"}
     # another agent, which has read what was stored, asks the same
-    after = make_ticket("search", 16, parameters=None, state="open")
-    assert Arms(spec, told, []).ask(after) == arms.ask(after)
+    next_ticket = make_ticket("search", 16, parameters=None, state="open")
+    assert Arms(spec, ended_tickets, []).ask(next_ticket) == arms.ask(next_ticket)
     for parameters in arms.recommend("search", 3):
         assert ("momentum" in parameters) == (parameters["optimizer"] == "sgd")
 
@@ -50,13 +55,13 @@ def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler
 def test_what_does_not_count_is_nothing_to_the_surrogate(make_spec: Any) -> None:
     spec = make_spec({"search": SEARCH})
     features = Features(spec)
-    one, other = (
+    features_one, features_other = (
         features(
             spec.parameters("search", {"temperature_init": 1.0, "optimizer": "adam", "momentum": momentum})
         )
         for momentum in (0.1, 0.9)
     )
-    assert (one == other).all()
+    assert (features_one == features_other).all()
 
 
 def test_the_winner_with_the_baselines_other_parameters_has_none_that_does_not_count(make_spec: Any) -> None:

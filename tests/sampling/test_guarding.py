@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import FrozenTrial
 from scipy import stats
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Gain, Made
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.guarding import Guarding, Limit, guarding
@@ -28,12 +28,12 @@ RUNS = Runs(
 )
 
 
-def limited(at: float = 0.5, **given: Any) -> Guarding:
-    limit = Limit(name="cost", sign=1.0, at=at, variance=0.0)
-    return Guarding(**{"limits": (limit,), "base": -1.0, "pairs": 8, "quantile": 0.0, **given})
+def make_guarding(threshold: float = 0.5, **options: Any) -> Guarding:
+    limit = Limit(name="cost", sign=1.0, at=threshold, variance=0.0)
+    return Guarding(**{"limits": (limit,), "base": -1.0, "pairs": 8, "quantile": 0.0, **options})
 
 
-def measuring(known: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
+def with_cost(trials: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
     """Return trials that have measured, as the guarded metric, a function of their features."""
     return [
         frozen(
@@ -45,94 +45,98 @@ def measuring(known: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
             reports=trial.intermediate_values,
             guards={"cost": cost(describe(trial.params))},
         )
-        for trial in known
+        for trial in trials
     ]
 
 
-def weighed(guard: Guarding, known: list[FrozenTrial]) -> Any:
-    return guard.weigh(known, describe, lambda number: number % 2)
+def weigh(guard: Guarding, trials: list[FrozenTrial]) -> Any:
+    return guard.weigh(trials, describe, lambda number: number % 2)
 
 
 def test_what_is_far_on_either_side_of_the_limit_is_told_apart() -> None:
-    known = measuring(start(20, noise=0.0), lambda features: float(features[0]))
-    chance = weighed(limited(), known)(np.array([[0.1, 0.5], [0.9, 0.5]]))
+    trials = with_cost(start(20, noise=0.0), lambda features: float(features[0]))
+    chance = weigh(make_guarding(), trials)(np.array([[0.1, 0.5], [0.9, 0.5]]))
     assert chance[0] < 0.01 and chance[1] > 0.99
 
 
 def test_a_larger_margin_is_asked_where_more_has_to_be_shown() -> None:
     rng = np.random.default_rng(0)
-    known = measuring(start(20), lambda features: float(features[0] + rng.normal(0, 0.1)))
-    at = np.array([[0.6, 0.5]])
-    chances = [weighed(limited(quantile=q), known)(at)[0] for q in (0.0, 1.0, 2.4)]
+    trials = with_cost(start(20), lambda features: float(features[0] + rng.normal(0, 0.1)))
+    queries = np.array([[0.6, 0.5]])
+    chances = [weigh(make_guarding(quantile=q), trials)(queries)[0] for q in (0.0, 1.0, 2.4)]
     assert chances == sorted(chances, reverse=True) and chances[0] > chances[2] + 0.05
 
 
 def test_two_guards_are_kept_together_with_the_product_of_their_chances() -> None:
-    known = measuring(start(12), lambda features: float(features[0]))
-    limits = [Limit(name="cost", sign=1.0, at=at, variance=0.01) for at in (0.4, 0.6)]
-    at = np.array([[0.5, 0.2], [0.6, 0.9]])
-    alone = [weighed(limited(limits=(limit,)), known)(at) for limit in limits]
-    assert weighed(limited(limits=tuple(limits)), known)(at) == pytest.approx(alone[0] * alone[1])
+    trials = with_cost(start(12), lambda features: float(features[0]))
+    limits = [Limit(name="cost", sign=1.0, at=threshold, variance=0.01) for threshold in (0.4, 0.6)]
+    queries = np.array([[0.5, 0.2], [0.6, 0.9]])
+    single_chances = [weigh(make_guarding(limits=(limit,)), trials)(queries) for limit in limits]
+    assert weigh(make_guarding(limits=tuple(limits)), trials)(queries) == pytest.approx(
+        single_chances[0] * single_chances[1]
+    )
 
 
 def test_a_run_without_a_number_is_as_bad_as_the_worst() -> None:
-    known = measuring(start(12), lambda features: math.nan if features[0] < 0.3 else 1.0)
-    chance = weighed(limited(at=0.5), known)
+    trials = with_cost(start(12), lambda features: math.nan if features[0] < 0.3 else 1.0)
+    chance = weigh(make_guarding(threshold=0.5), trials)
     low, high = (chance(np.array([[x, 0.5]]))[0] for x in (0.1, 0.9))
     assert low < high
 
 
 def test_means_count_from_the_base_and_by_their_weights() -> None:
-    surrogate, at = Surrogate(RUNS), np.array([[0.2], [0.5], [0.9]])
+    surrogate, queries = Surrogate(RUNS), np.array([[0.2], [0.5], [0.9]])
     weights = np.array([0.0, 0.5, 1.0])
-    plain = surrogate.posterior(at)
-    found = surrogate.posterior(at, lambda features: np.interp(features[:, 0], [0.2, 0.5, 0.9], weights), 0.3)
-    assert found.mean_M == pytest.approx(weights * (plain.mean_M - 0.3))
-    assert found.covariance() == pytest.approx(plain.covariance() * np.outer(weights, weights))
-    assert found.variance() == pytest.approx(np.diag(found.covariance()), abs=1e-9)
-    _, variance, together = found.of_runs(at, 0)
-    _, before, plainly = plain.of_runs(at, 0)
-    assert variance == pytest.approx(before)
-    assert together == pytest.approx(weights[:, None] * plainly)
-    joined = found.joined_by(np.array([0.5]))
-    assert joined.mean_M[-1] == pytest.approx(found.mean_M[1])
+    plain = surrogate.posterior(queries)
+    weighted_posterior = surrogate.posterior(
+        queries, lambda features: np.interp(features[:, 0], [0.2, 0.5, 0.9], weights), 0.3
+    )
+    assert weighted_posterior.mean_M == pytest.approx(weights * (plain.mean_M - 0.3))
+    assert weighted_posterior.covariance() == pytest.approx(plain.covariance() * np.outer(weights, weights))
+    assert weighted_posterior.variance() == pytest.approx(np.diag(weighted_posterior.covariance()), abs=1e-9)
+    _, variance, covariances = weighted_posterior.of_runs(queries, 0)
+    _, variance_before, plainly = plain.of_runs(queries, 0)
+    assert variance == pytest.approx(variance_before)
+    assert covariances == pytest.approx(weights[:, None] * plainly)
+    joined_posterior = weighted_posterior.joined_by(np.array([0.5]))
+    assert joined_posterior.mean_M[-1] == pytest.approx(weighted_posterior.mean_M[1])
     # what certainly breaks a guard cannot be what is named, whatever is learned of it
-    worth = knowledge_gradient(found.mean_M[:1], variance, together[:1])
+    worth = knowledge_gradient(weighted_posterior.mean_M[:1], variance, covariances[:1])
     assert worth == pytest.approx(0.0)
 
 
 def test_what_is_named_is_the_best_of_what_is_likely_to_keep_the_guards() -> None:
     # the best x is 0.7; the guard asks for less than 0.5
-    known = measuring(start(24, noise=0.01), lambda features: -float(features[0]))
-    made: dict[str, Any] = {"maximize": True, "streams": 2, "seed": 1}
-    free = KnowledgeGradient(SPACE, describe, **made)
-    bound = KnowledgeGradient(SPACE, describe, **made, guarding=limited(at=-0.5, base=-2.0))
-    named = [describe(each.recommend(known, count=1, seed=0)[0])[0] for each in (free, bound)]
-    assert named[0] == pytest.approx(0.7, abs=0.1) and 0.35 < named[1] <= 0.52
-    asked = [bound.ask(known, [], number=24 + n, seed=n, fixed={}) for n in range(6)]
-    assert all(each is not None and describe(each)[0] < 0.65 for each in asked)
+    trials = with_cost(start(24, noise=0.01), lambda features: -float(features[0]))
+    options: dict[str, Any] = {"maximize": True, "streams": 2, "seed": 1}
+    free = KnowledgeGradient(SPACE, describe, **options)
+    bound = KnowledgeGradient(SPACE, describe, **options, guarding=make_guarding(threshold=-0.5, base=-2.0))
+    best_places = [describe(sampler.recommend(trials, count=1, seed=0)[0])[0] for sampler in (free, bound)]
+    assert best_places[0] == pytest.approx(0.7, abs=0.1) and 0.35 < best_places[1] <= 0.52
+    sets = [bound.ask(trials, [], number=24 + n, seed=n, fixed={}) for n in range(6)]
+    assert all(params is not None and describe(params)[0] < 0.65 for params in sets)
 
 
 @pytest.mark.parametrize("text", ["<= +10%", "<= +0.2"])
 def test_limits_are_the_mean_of_the_runs_at_one_and_the_margin(make_spec: Any, text: str) -> None:
     runs = [(0.5, {"val_loss": 2.0}), (0.6, {"val_loss": 2.2}), (0.4, {"val_loss": 1.8})]
     spec = make_spec(guards={"val_loss": text}, seeds={"confirm": 8})
-    found = guarding(spec, runs)
-    assert found is not None
-    (limit,) = found.limits
+    guarding_rule = guarding(spec, runs)
+    assert guarding_rule is not None
+    (limit,) = guarding_rule.limits
     assert (limit.sign, limit.at) == (-1.0, pytest.approx(-2.2))
     assert limit.variance == pytest.approx(np.var([2.0, 2.2, 1.8], ddof=1) / 3)
-    assert found.base == pytest.approx(0.5)
-    assert found.quantile == pytest.approx(stats.t.ppf(0.975, 7))
+    assert guarding_rule.base == pytest.approx(0.5)
+    assert guarding_rule.quantile == pytest.approx(stats.t.ppf(0.975, 7))
 
 
 def test_where_the_runs_at_one_tune_something_the_best_of_them_are_compared_with(make_spec: Any) -> None:
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
     spec = make_spec({"search": space}, guards={"val_loss": "<= +0"})
     runs = [(0.1 * n, {"val_loss": 1.0 - 0.1 * n}) for n in range(8)]
-    found = guarding(spec, runs)
-    assert found is not None and found.base == pytest.approx(0.65)
-    assert found.limits[0].at == pytest.approx(-0.35)
+    guarding_rule = guarding(spec, runs)
+    assert guarding_rule is not None and guarding_rule.base == pytest.approx(0.65)
+    assert guarding_rule.limits[0].at == pytest.approx(-0.35)
 
 
 def test_nothing_is_asked_where_nothing_is_guarded_or_known(make_spec: Any) -> None:
@@ -146,7 +150,7 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
     spec = with_study(world.spec, trials=16, seed=4)
     winners = {}
     for weighs in (True, False):
-        verdict = Whole(world, spec, weighs=weighs).run()
+        verdict = StudySimulation(world, spec, weighs=weighs).run()
         assert verdict is not None
         winners[weighs] = verdict
     assert world.keeps(winners[True].params)
@@ -158,20 +162,25 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
 def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
     world = Made(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
     spec = with_study(world.spec, trials=9, seed=4, candidates=1)
-    whole = Whole(world, spec)
-    whole.run()
+    simulation = StudySimulation(world, spec)
+    simulation.run()
     for number in (6, 8):
-        before = [
+        rows_before = [
             t
-            for t in whole.rows
+            for t in simulation.rows
             if t.kind in ("baseline", "constant") or (t.kind == "search" and t.number < number)
         ]
-        (own,) = (t for t in whole.rows if (t.kind, t.number) == ("search", number))
-        waiting = dataclasses.replace(own, state="waiting", outcome=None, parameters=None, sampled=None)
-        asked = [
-            Arms(spec, before, reports).ask(waiting)
-            for reports in (whole.reports, [each for each in whole.reports if each.name == "report"])
+        (search_row,) = (t for t in simulation.rows if (t.kind, t.number) == ("search", number))
+        waiting = dataclasses.replace(
+            search_row, state="waiting", outcome=None, parameters=None, sampled=None
+        )
+        sampled_sets = [
+            Arms(spec, rows_before, reports).ask(waiting)
+            for reports in (
+                simulation.reports,
+                [report for report in simulation.reports if report.name == "report"],
+            )
         ]
-        assert asked[0] == own.sampled
+        assert sampled_sets[0] == search_row.sampled
         # and what was measured of the guarded metric has a say
-        assert number != 8 or asked[1] != asked[0]
+        assert number != 8 or sampled_sets[1] != sampled_sets[0]

@@ -27,7 +27,7 @@ STEPS = (10, 20, 30, 40)
 
 
 def describe(params: Any) -> np.ndarray:
-    return np.array([place_of(each, params[name]) for name, each in SPACE.items()])
+    return np.array([place_of(distribution, params[name]) for name, distribution in SPACE.items()])
 
 
 def truth(params: Any) -> float:
@@ -35,18 +35,28 @@ def truth(params: Any) -> float:
     return -4 * (x - 0.7) ** 2 - (y - 0.3) ** 2
 
 
-def strategy(**given: Any) -> KnowledgeGradient:
-    made = {"maximize": True, "streams": 2, "seed": 1, **given}
-    return KnowledgeGradient(SPACE, describe, **made)
+def strategy(**options: Any) -> KnowledgeGradient:
+    settings = {"maximize": True, "streams": 2, "seed": 1, **options}
+    return KnowledgeGradient(SPACE, describe, **settings)
 
 
-def trained(
-    number: int, params: Any, *, noise: float = 0.05, upto: int = 40, told: bool = True, sign: float = 1.0
+def make_trial(
+    number: int,
+    params: Any,
+    *,
+    noise: float = 0.05,
+    upto: int = 40,
+    is_informative: bool = True,
+    sign: float = 1.0,
 ) -> FrozenTrial:
     luck = random.Random(f"{number % 2} {sorted(params.items())}")
     end = sign * (truth(params) + luck.gauss(0, noise))
-    early = {step: sign * luck.gauss(0, 1) for step in STEPS}
-    reports = {step: (end - (40 - step) / 100 if told else early[step]) for step in STEPS if step < upto}
+    early_values = {step: sign * luck.gauss(0, 1) for step in STEPS}
+    reports = {
+        step: (end - (40 - step) / 100 if is_informative else early_values[step])
+        for step in STEPS
+        if step < upto
+    }
     complete = upto == 40
     return frozen(
         number,
@@ -58,46 +68,46 @@ def trained(
     )
 
 
-def start(count: int, **given: Any) -> list[FrozenTrial]:
+def start(count: int, **options: Any) -> list[FrozenTrial]:
     rng = np.random.default_rng(3)
     points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
-    return [trained(number, params, **given) for number, params in enumerate(points)]
+    return [make_trial(number, params, **options) for number, params in enumerate(points)]
 
 
-def ask(one: KnowledgeGradient, known: list[FrozenTrial], **given: Any) -> Any:
-    made = {"number": len(known), "seed": 7, "fixed": {}, **given}
-    return one.ask(known, made.pop("pending", []), **made)
+def ask(sampler: KnowledgeGradient, trials: list[FrozenTrial], **options: Any) -> Any:
+    settings = {"number": len(trials), "seed": 7, "fixed": {}, **options}
+    return sampler.ask(trials, settings.pop("pending", []), **settings)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_a_planted_best_is_found_and_named(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
-    one, known = strategy(maximize=maximize), start(6, sign=sign)
+    sampler, trials = strategy(maximize=maximize), start(6, sign=sign)
     for number in range(6, 24):
-        params = one.ask(known, [], number=number, seed=number, fixed={})
+        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
         assert params is not None
-        known.append(trained(number, params, sign=sign))
-    named = one.recommend(known, count=1, seed=0)[0]
-    assert truth(named) > -0.03
-    # random points come to this seldom
+        trials.append(make_trial(number, params, sign=sign))
+    best_params = sampler.recommend(trials, count=1, seed=0)[0]
+    assert truth(best_params) > -0.03
+    # random points seldom reach this
     assert np.mean([truth(t.params) > -0.03 for t in start(200)]) < 0.15
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_no_set_that_was_tried_is_expected_to_be_better_than_the_one_named_first(count: int) -> None:
     # the value rises with x to a cliff, behind which it is far lower; there the mean is wrong
-    known = []
+    trials = []
     for number, trial in enumerate(start(16)):
         x, y = describe(trial.params)
-        known.append(_complete(number, trial.params, x + 0.1 * y - 2.0 * (x > 0.7)))
-    one = strategy()
-    model = one.model(known)
+        trials.append(_complete(number, trial.params, x + 0.1 * y - 2.0 * (x > 0.7)))
+    sampler = strategy()
+    model = sampler.model(trials)
     assert model is not None
-    named = one.recommend(known, count=count, seed=0)
-    assert len({repr(params) for params in named}) == count
+    sets = sampler.recommend(trials, count=count, seed=0)
+    assert len({repr(params) for params in sets}) == count
     means = [
         model.posterior(np.array([describe(params) for params in sets])).mean_M
-        for sets in (named, [trial.params for trial in known])
+        for sets in (sets, [trial.params for trial in trials])
     ]
     assert means[0][0] >= max(means[1].max(), means[0].max()) - 1e-9
 
@@ -105,24 +115,24 @@ def test_no_set_that_was_tried_is_expected_to_be_better_than_the_one_named_first
 def slope(*, advantage: float, noise: float = 0.0) -> tuple[KnowledgeGradient, list[FrozenTrial]]:
     """Return a search in which y = 1 is better than y = 0 by so much, whatever x is."""
     rng = np.random.default_rng(5)
-    known = [
+    trials = [
         _complete(n, {"x": at_place(SPACE["x"], rng.random()), "y": y}, advantage * y + noise * rng.normal())
         for n, y in enumerate([0.0, 1.0] * 8)
     ]
-    return strategy(streams=None), known
+    return strategy(streams=None), trials
 
 
 @pytest.mark.parametrize(("advantage", "is_clear"), [(2.0, True), (0.0, False), (-2.0, False)])
 def test_a_constant_is_named_first_unless_another_set_is_expected_to_be_clearly_better(
     advantage: float, is_clear: bool
 ) -> None:
-    one, known = slope(advantage=advantage, noise=0.3)
+    sampler, trials = slope(advantage=advantage, noise=0.3)
     constant = {"x": 1.0, "y": 0.0}
-    named = one.recommend(known, count=2, seed=0, constant=constant)
-    assert (named[0] == constant) == (not is_clear)
-    model = one.model(known)
+    sets = sampler.recommend(trials, count=2, seed=0, constant=constant)
+    assert (sets[0] == constant) == (not is_clear)
+    model = sampler.model(trials)
     assert model is not None
-    posterior = model.posterior(np.array([describe(named[0]), describe(constant)]))
+    posterior = model.posterior(np.array([describe(sets[0]), describe(constant)]))
     covariance = posterior.covariance()
     if is_clear:
         gain = posterior.mean_M[0] - posterior.mean_M[1]
@@ -131,86 +141,90 @@ def test_a_constant_is_named_first_unless_another_set_is_expected_to_be_clearly_
 
 
 def test_a_set_that_may_not_be_named_is_not_named() -> None:
-    one, known = slope(advantage=2.0)
-    named = one.recommend(known, count=3, seed=0, accepts=lambda params: params["y"] < 0.5)
-    assert len(named) == 3 and all(params["y"] < 0.5 for params in named)
-    assert one.recommend(known, count=3, seed=0, accepts=lambda params: False) == []
+    sampler, trials = slope(advantage=2.0)
+    sets = sampler.recommend(trials, count=3, seed=0, accepts=lambda params: params["y"] < 0.5)
+    assert len(sets) == 3 and all(params["y"] < 0.5 for params in sets)
+    assert sampler.recommend(trials, count=3, seed=0, accepts=lambda params: False) == []
 
 
 def test_the_model_learns_from_the_runs_of_the_design() -> None:
     rng = np.random.default_rng(9)
     # the trials of the search say nothing of y, which runs outside of it do
-    known = [_complete(n, {"x": at_place(SPACE["x"], rng.random()), "y": 0.5}, 0.0) for n in range(6)]
+    trials = [_complete(n, {"x": at_place(SPACE["x"], rng.random()), "y": 0.5}, 0.0) for n in range(6)]
     design = [
         _complete(-1 - n, {"x": 1.0, "y": y}, y + 0.01 * rng.normal())
         for n, y in enumerate([0.0, 0.25, 0.75, 1.0] * 2)
     ]
-    alone, informed = strategy(), strategy(list_design=lambda num_baseline: design)
-    at = np.array([describe({"x": 1.0, "y": y}) for y in (0.0, 1.0)])
-    models = [one.model(known) for one in (alone, informed)]
-    differences = [float(np.diff(model.posterior(at).mean_M)[0]) for model in models if model is not None]
+    plain_sampler, design_sampler = strategy(), strategy(list_design=lambda num_baseline: design)
+    queries = np.array([describe({"x": 1.0, "y": y}) for y in (0.0, 1.0)])
+    models = [sampler.model(trials) for sampler in (plain_sampler, design_sampler)]
+    differences = [
+        float(np.diff(model.posterior(queries).mean_M)[0]) for model in models if model is not None
+    ]
     assert differences[0] == pytest.approx(0.0, abs=1e-6) and differences[1] > 0.5
     # a search of which too few runs are complete says nothing, however many runs its design has
-    assert informed.model(known[:2]) is None
+    assert design_sampler.model(trials[:2]) is None
 
 
 def test_nothing_is_said_while_too_little_is_known() -> None:
-    one, known = strategy(), start(2)
-    assert ask(one, known) is None
-    assert one.recommend(known, count=2, seed=0) == []
-    assert not one.prune(known, trained(2, known[0].params, upto=20))
+    sampler, trials = strategy(), start(2)
+    assert ask(sampler, trials) is None
+    assert sampler.recommend(trials, count=2, seed=0) == []
+    assert not sampler.prune(trials, make_trial(2, trials[0].params, upto=20))
 
 
 def test_what_is_asked_follows_from_what_may_be_known_alone() -> None:
-    known = start(8)
-    first = ask(strategy(), known)
+    trials = start(8)
+    first = ask(strategy(), trials)
     busy = strategy()
     for number in range(3, 8):
-        ask(busy, known[:number])
-        busy.prune(known[:number], trained(number, known[number].params, upto=20))
-    assert ask(busy, known) == first
+        ask(busy, trials[:number])
+        busy.prune(trials[:number], make_trial(number, trials[number].params, upto=20))
+    assert ask(busy, trials) == first
 
 
 def test_runs_in_work_are_not_asked_for_again() -> None:
-    one, known = strategy(), start(8, noise=0.001)
-    first = ask(one, known)
+    sampler, trials = strategy(), start(8, noise=0.001)
+    first = ask(sampler, trials)
     waiting = frozen(8, state=TrialState.RUNNING, distributions=SPACE, params=first)
-    second = ask(one, known, pending=[waiting], number=9)
+    second = ask(sampler, trials, pending=[waiting], number=9)
     assert np.abs(describe(first) - describe(second)).max() > 0.02
 
 
 def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
     # the best is in a corner, to which all that is tried around it is drawn
     corner = {"x": SPACE["x"].high, "y": 1.0}  # type: ignore[attr-defined]
-    one, known, asked = strategy(), start(4), []
+    sampler, trials, trained_sets = strategy(), start(4), []
     for number in range(4, 40):
-        params = one.ask(known, [], number=number, seed=number, fixed={})
+        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
         assert params is not None
-        asked.append((number % 2, *sorted(params.items())))
+        trained_sets.append((number % 2, *sorted(params.items())))
         luck = random.Random(f"{number % 2} {sorted(params.items())}")
-        known.append(_complete(number, params, float(describe(params).sum()) + luck.gauss(0, 0.5)))
-    assert {each[1:] for each in asked} >= {tuple(sorted(corner.items()))}
-    assert len(set(asked)) == len(asked)
+        trials.append(_complete(number, params, float(describe(params).sum()) + luck.gauss(0, 0.5)))
+    assert {trained_set[1:] for trained_set in trained_sets} >= {tuple(sorted(corner.items()))}
+    assert len(set(trained_sets)) == len(trained_sets)
 
 
 def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
-    one, known = strategy(), start(6, noise=0.0)
+    sampler, trials = strategy(), start(6, noise=0.0)
     for number in range(6, 60):
-        params = one.ask(known, [], number=number, seed=number, fixed={})
-        known.append(_complete(number, params, truth(params)))
+        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
+        trials.append(_complete(number, params, truth(params)))
     # of evaluations that have no noise; differences of what they are worth were once those of rounding
-    assert np.mean([truth(trial.params) > -0.01 for trial in known[-20:]]) > 0.5
-    assert max(truth(trial.params) for trial in known) > -2e-4
+    assert np.mean([truth(trial.params) > -0.01 for trial in trials[-20:]]) > 0.5
+    assert max(truth(trial.params) for trial in trials) > -2e-4
 
 
 def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
     space: dict[str, Any] = {"x": FloatDistribution(0.25, 4.0, step=1.25)}
-    one = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, seed=1)
-    known: list[FrozenTrial] = []
+    sampler = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, seed=1)
+    trials: list[FrozenTrial] = []
     for number in range(12):
-        params = one.ask(known, [], number=number, seed=number, fixed={}) or {"x": 0.25 + 1.25 * (number % 4)}
-        known.append(_complete(number, params, params["x"] + 0.1 * shared_seed(number, 2), space))
-    assert len({(shared_seed(t.number, 2), t.params["x"]) for t in known}) == 8
+        params = sampler.ask(trials, [], number=number, seed=number, fixed={}) or {
+            "x": 0.25 + 1.25 * (number % 4)
+        }
+        trials.append(_complete(number, params, params["x"] + 0.1 * shared_seed(number, 2), space))
+    assert len({(shared_seed(t.number, 2), t.params["x"]) for t in trials}) == 8
 
 
 def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> FrozenTrial:
@@ -229,61 +243,68 @@ def test_values_that_are_given_are_kept() -> None:
 
 
 def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() -> None:
-    one, known = strategy(), start(16, noise=0.001)
-    best = max(known, key=lambda t: t.value or 0.0).params
-    good = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
-    assert one.prune(known, trained(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
-    assert truth(good) > truth(best)
-    tells_nothing = start(16, noise=0.001, told=False)
-    for params in (good, {"x": 0.25, "y": 1.0}):
-        own = trained(16, params, upto=20, noise=0.001, told=False)
-        assert not strategy().prune(tells_nothing, own)
+    sampler, trials = strategy(), start(16, noise=0.001)
+    best = max(trials, key=lambda t: t.value or 0.0).params
+    good_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    assert sampler.prune(trials, make_trial(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
+    assert truth(good_params) > truth(best)
+    tells_nothing = start(16, noise=0.001, is_informative=False)
+    for params in (good_params, {"x": 0.25, "y": 1.0}):
+        running_trial = make_trial(16, params, upto=20, noise=0.001, is_informative=False)
+        assert not strategy().prune(tells_nothing, running_trial)
 
 
 def test_a_run_that_diverged_is_a_reason_to_stay_away() -> None:
-    known = start(12, noise=0.001)
-    good = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    trials = start(12, noise=0.001)
+    good_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
     blown = [
-        frozen(number, state=TrialState.PRUNED, distributions=SPACE, params={**good, "y": 0.3 + number / 1e4})
+        frozen(
+            number,
+            state=TrialState.PRUNED,
+            distributions=SPACE,
+            params={**good_params, "y": 0.3 + number / 1e4},
+        )
         for number in range(12, 16)
     ]
-    there = np.array([describe(good)])
-    before, after = strategy().model(known), strategy().model([*known, *blown])
-    assert before is not None and after is not None
-    assert after.posterior(there).mean_M[0] < before.posterior(there).mean_M[0] - 0.01
+    queries = np.array([describe(good_params)])
+    model_before, model_after = strategy().model(trials), strategy().model([*trials, *blown])
+    assert model_before is not None and model_after is not None
+    assert model_after.posterior(queries).mean_M[0] < model_before.posterior(queries).mean_M[0] - 0.01
 
 
 def test_values_that_are_no_numbers_spoil_nothing() -> None:
-    known = start(12, noise=0.001)
-    for trial in known[:3]:
+    trials = start(12, noise=0.001)
+    for trial in trials[:3]:
         trial.intermediate_values[20] = math.nan
-    known.append(trained(12, known[0].params, upto=20))
-    known[-1].intermediate_values[10] = math.inf
-    one = strategy()
-    assert ask(one, known) is not None
-    own = trained(13, {"x": 1.0, "y": 0.5}, upto=30)
-    own.intermediate_values[20] = math.nan
-    assert one.prune(known, own)
+    trials.append(make_trial(12, trials[0].params, upto=20))
+    trials[-1].intermediate_values[10] = math.inf
+    sampler = strategy()
+    assert ask(sampler, trials) is not None
+    running_trial = make_trial(13, {"x": 1.0, "y": 0.5}, upto=30)
+    running_trial.intermediate_values[20] = math.nan
+    assert sampler.prune(trials, running_trial)
 
 
 def test_how_bad_the_worst_are_does_not_blur_the_best() -> None:
-    known = start(16, noise=0.001)
-    worse = start(16, noise=0.001)
-    for trial in worse:
+    trials = start(16, noise=0.001)
+    worse_trials = start(16, noise=0.001)
+    for trial in worse_trials:
         if trial.value is not None and trial.value < -1.0:
             trial.value *= 1e6
-    near = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
-    one, other = strategy().model(known), strategy().model(worse)
-    assert one is not None and other is not None
-    there = np.array([describe(near)])
-    assert other.posterior(there).mean_M[0] == pytest.approx(one.posterior(there).mean_M[0], abs=0.5)
+    near_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    model, worse_model = strategy().model(trials), strategy().model(worse_trials)
+    assert model is not None and worse_model is not None
+    queries = np.array([describe(near_params)])
+    assert worse_model.posterior(queries).mean_M[0] == pytest.approx(
+        model.posterior(queries).mean_M[0], abs=0.5
+    )
 
 
 def test_of_thousands_of_runs_those_that_tell_most_are_looked_at() -> None:
-    known = start(2000)
-    found = strategy().model(known)
-    assert found is not None and len(found.trials) <= 240
-    assert {t.number for t in found.trials} >= {max(known, key=lambda t: t.value or 0.0).number}
+    trials = start(2000)
+    model = strategy().model(trials)
+    assert model is not None and len(model.trials) <= 240
+    assert {t.number for t in model.trials} >= {max(trials, key=lambda t: t.value or 0.0).number}
 
 
 @given(
@@ -302,8 +323,8 @@ def test_of_thousands_of_runs_those_that_tell_most_are_looked_at() -> None:
 def test_a_value_lies_where_it_was_taken_from(distribution: Any, place: float) -> None:
     value = at_place(distribution, place)
     assert distribution._contains(distribution.to_internal_repr(value))
-    again = place_of(distribution, value)
-    assert 0 <= again <= 1 and at_place(distribution, again) == value
+    position = place_of(distribution, value)
+    assert 0 <= position <= 1 and at_place(distribution, position) == value
 
 
 def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec: Any) -> None:
@@ -318,16 +339,19 @@ def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec
     )
     features = Features(spec)
 
-    def of(**sampled: Any) -> np.ndarray:
-        return features(spec.parameters("search", sampled))
+    def features_of(**params: Any) -> np.ndarray:
+        return features(spec.parameters("search", params))
 
-    flat = of(schedule="constant", temperature_init=2.0, temperature_final=0.3)
-    np.testing.assert_array_equal(flat, of(schedule="constant", temperature_init=2.0, temperature_final=4.0))
+    flat = features_of(schedule="constant", temperature_init=2.0, temperature_final=0.3)
+    np.testing.assert_array_equal(
+        flat, features_of(schedule="constant", temperature_init=2.0, temperature_final=4.0)
+    )
     np.testing.assert_allclose(
-        flat, of(schedule="linear", temperature_init=2.0, temperature_final=2.0), atol=1e-9
+        flat, features_of(schedule="linear", temperature_init=2.0, temperature_final=2.0), atol=1e-9
     )
     fast, slow = (
-        of(schedule=s, temperature_init=4.0, temperature_final=0.25) for s in ("exponential", "linear")
+        features_of(schedule=s, temperature_init=4.0, temperature_final=0.25)
+        for s in ("exponential", "linear")
     )
     assert 0 < np.abs(fast - slow).max() < np.abs(fast - flat).max()
 

@@ -46,39 +46,39 @@ def test_a_history_decides_as_optuna_does_on_the_same_trials(
 ) -> None:
     strategy = Strategy.model_validate(options)
     study = optuna.create_study(study_name="s/search", direction=direction)
-    tested = history(direction=direction)
-    for number, (values, skipped, end) in enumerate(trials):
-        tested.asked(number, {})
+    search_history = history(direction=direction)
+    for number, (values, num_skipped, end) in enumerate(trials):
+        search_history.asked(number, {})
         trial, reports = study.ask(), {}
         state = TrialState.FAIL if end == "lost" else TrialState.COMPLETE
-        for step, value in zip(STEPS[skipped:], values, strict=False):
+        for step, value in zip(STEPS[num_skipped:], values, strict=False):
             reports[step] = value
             trial.report(value, step)
             # a new pruner for each decision, since some settle their options by what they see first
             study.pruner = make_pruner(strategy)
             expected = trial.should_prune()
-            assert tested.prune(number, reports, make_pruner(strategy)) == expected
+            assert search_history.prune(number, reports, make_pruner(strategy)) == expected
             if expected:
                 state = TrialState.PRUNED
                 break
         study.tell(trial, 0.0 if state == TrialState.COMPLETE else None, state=state)
-        tested.told(number, state, 0.0, reports)
+        search_history.told(number, state, 0.0, reports)
 
 
 @pytest.mark.parametrize("name", ["successive_halving", "hyperband"])
 def test_an_agent_that_starts_late_decides_as_one_that_saw_everything(name: str) -> None:
     strategy = Strategy(name=name)
-    seen, ends, decisions = history(parallel=3), [], []
+    full_history, ends, decisions = history(parallel=3), [], []
     for number in range(60):
         reports: dict[int, float] = {}
         state = TrialState.COMPLETE
         for step in STEPS:
             reports[step] = float((number * 37 + step) % 23)
-            decisions.append(seen.prune(number, reports, make_pruner(strategy)))
+            decisions.append(full_history.prune(number, reports, make_pruner(strategy)))
             if decisions[-1]:
                 state = TrialState.PRUNED
                 break
-        seen.told(number, state, 0.0, reports)
+        full_history.told(number, state, 0.0, reports)
         ends.append((state, reports))
     late = history(parallel=3)
     for number, (state, reports) in reversed(list(enumerate(ends))):
@@ -86,16 +86,16 @@ def test_an_agent_that_starts_late_decides_as_one_that_saw_everything(name: str)
     for number in range(60, 63):
         for value in range(23):
             reports = {1: 0.0, 3: 1.0, 9: float(value)}
-            decisions.append(seen.prune(number, reports, make_pruner(strategy)))
+            decisions.append(full_history.prune(number, reports, make_pruner(strategy)))
             assert late.prune(number, reports, make_pruner(strategy)) == decisions[-1]
     assert {True, False} <= set(decisions)
 
 
 def test_only_what_a_ticket_may_know_counts() -> None:
     pruner = make_pruner(Strategy.model_validate({"name": "median", "n_startup_trials": 1}))
-    tested = history(parallel=3)
+    search_history = history(parallel=3)
     # ticket 4 knows the first three, whose median is 1; ticket 9 knows all seven, of which four are better
     for number in range(7):
-        tested.told(number, TrialState.COMPLETE, 0.0, {1: 1.0 if number < 3 else 0.0})
+        search_history.told(number, TrialState.COMPLETE, 0.0, {1: 1.0 if number < 3 else 0.0})
     for number, expected in ((4, False), (9, True), (4, False)):
-        assert tested.prune(number, {1: 0.5}, pruner) == expected
+        assert search_history.prune(number, {1: 0.5}, pruner) == expected

@@ -14,7 +14,7 @@ NONE = {"name": "none"}
 
 
 @pytest.mark.parametrize(
-    ("sampler", "pruner", "said"),
+    ("sampler", "pruner", "message"),
     [
         (
             {"name": "tpe", "n_startup_trials": "x"},
@@ -36,9 +36,9 @@ NONE = {"name": "none"}
     ],
 )
 def test_an_option_that_cannot_be_worked_with_is_refused(
-    sampler: dict[str, Any], pruner: dict[str, Any], said: str
+    sampler: dict[str, Any], pruner: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         try_strategies(Strategy.model_validate(sampler), Strategy.model_validate(pruner))
 
 

@@ -57,21 +57,23 @@ def worth(parameters: dict[str, Any]) -> float:
     return random.Random(repr(sorted(parameters.items()))).uniform(0.0, 1.0)
 
 
-def search(of: StudySpec, *, in_flight: int = 4) -> tuple[Arms, list[TicketRow]]:
+def search(spec: StudySpec, *, in_flight: int = 4) -> tuple[Arms, list[TicketRow]]:
     """Return the search of a study, of which so many trials are always in progress, with its sampler."""
-    waiting = [row(each, place) for place, each in enumerate(first_tickets(of)) if each.kind == "search"]
-    arms, rows = Arms(of, waiting, []), list(waiting)
+    waiting = [
+        row(ticket, index) for index, ticket in enumerate(first_tickets(spec)) if ticket.kind == "search"
+    ]
+    arms, rows = Arms(spec, waiting, []), list(waiting)
     for number in range(len(rows) + in_flight - 1):
         if number < len(rows):
-            sampled = arms.ask(rows[number])
-            whole = of.parameters("search", sampled)
-            rows[number] = dataclasses.replace(rows[number], sampled=sampled, parameters=whole)
+            sampled_params = arms.ask(rows[number])
+            params = spec.parameters("search", sampled_params)
+            rows[number] = dataclasses.replace(rows[number], sampled=sampled_params, parameters=params)
             arms.asked(rows[number])
         if (last := number - in_flight + 1) >= 0:
-            ended = rows[last]
-            luck = random.Random(f"{ended.seed} {ended.parameters}").gauss(0.0, 0.01)
-            value = worth(ended.parameters or {}) + luck
-            rows[last] = dataclasses.replace(ended, state="done", outcome="complete", value=value)
+            ended_row = rows[last]
+            luck = random.Random(f"{ended_row.seed} {ended_row.parameters}").gauss(0.0, 0.01)
+            value = worth(ended_row.parameters or {}) + luck
+            rows[last] = dataclasses.replace(ended_row, state="done", outcome="complete", value=value)
             arms.told(rows[last], {10: value})
     return arms, rows
 
@@ -80,9 +82,9 @@ def search(of: StudySpec, *, in_flight: int = 4) -> tuple[Arms, list[TicketRow]]
 @pytest.mark.parametrize("seed", [0, 1])
 def test_each_configuration_is_tried_before_any_is_repeated(name: str, seed: int) -> None:
     _, rows = search(spec(SPACES[name], seed=seed, trials=2 * CONFIGURATIONS[name]))
-    tried = [repr(t.parameters) for t in rows]
-    assert len(set(tried[: CONFIGURATIONS[name]])) == CONFIGURATIONS[name]
-    assert set(tried) == set(tried[: CONFIGURATIONS[name]])
+    tried_params = [repr(t.parameters) for t in rows]
+    assert len(set(tried_params[: CONFIGURATIONS[name]])) == CONFIGURATIONS[name]
+    assert set(tried_params) == set(tried_params[: CONFIGURATIONS[name]])
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -95,15 +97,15 @@ def test_a_training_is_repeated_with_the_other_seed_only(name: str) -> None:
 def test_the_best_configuration_of_a_small_space_is_named_first_and_none_twice(name: str) -> None:
     space = {"temperature_init": [2.0], **SPACES[name]}
     arms, rows = search(spec(space, trials=2 * CONFIGURATIONS[name]))
-    named = arms.recommend("search", 3)
+    sets = arms.recommend("search", 3)
     best = max((t.parameters or {} for t in rows if not is_neutral(t.parameters or {})), key=worth)
-    assert {n: v for n, v in named[0].items() if n != "temperature_init"} == {
+    assert {n: v for n, v in sets[0].items() if n != "temperature_init"} == {
         n: v for n, v in best.items() if n != "temperature_init"
     }
     # a constant has a range, in which a neighbour of the trained temperature may be named
-    assert named[0]["temperature_init"] == pytest.approx(best["temperature_init"], rel=0.02)
-    assert len({repr(parameters) for parameters in named}) == 3
-    assert not any(is_neutral(parameters) for parameters in named)
+    assert sets[0]["temperature_init"] == pytest.approx(best["temperature_init"], rel=0.02)
+    assert len({repr(parameters) for parameters in sets}) == 3
+    assert not any(is_neutral(parameters) for parameters in sets)
 
 
 def test_two_configurations_are_both_tried_though_no_model_can_be_fitted_to_them_yet() -> None:
@@ -114,46 +116,58 @@ def test_two_configurations_are_both_tried_though_no_model_can_be_fitted_to_them
 
 
 def test_the_baseline_arm_tries_all_of_few_values_as_well() -> None:
-    of = make(
+    few_spec = make(
         search={"temperature_init": {"low": 0.25, "high": 4.0}, "heads": {"low": 1, "high": 3}},
         study__arms={"baseline": 6},
     )
-    tickets = [row(each, place) for place, each in enumerate(first_tickets(of)) if each.kind == "baseline"]
-    arms, tried = Arms(of, tickets, []), []
+    tickets = [
+        row(ticket, index)
+        for index, ticket in enumerate(first_tickets(few_spec))
+        if ticket.kind == "baseline"
+    ]
+    arms, tried_heads = Arms(few_spec, tickets, []), []
     for ticket in tickets[:3]:
-        sampled = arms.ask(ticket)
+        sampled_params = arms.ask(ticket)
         arms.asked(
-            dataclasses.replace(ticket, sampled=sampled, parameters=of.parameters("baseline", sampled))
+            dataclasses.replace(
+                ticket, sampled=sampled_params, parameters=few_spec.parameters("baseline", sampled_params)
+            )
         )
-        tried.append(sampled["heads"])
-    assert sorted(tried) == [1, 2, 3]
+        tried_heads.append(sampled_params["heads"])
+    assert sorted(tried_heads) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("high", [2, 3, 4])
 def test_the_first_trials_have_all_of_few_values_and_the_middle_half_of_many(high: int) -> None:
-    few = spec({"layers": {"low": 1, "high": high}, "width": {"low": 0, "high": 100}})
-    design = [first_trial(few, "search", number, seed=1) for number in range(1, 64)]
-    assert {each["layers"] for each in design} == set(range(1, high + 1))
-    assert all(25 <= each["width"] <= 75 for each in design)
+    few_spec = spec({"layers": {"low": 1, "high": high}, "width": {"low": 0, "high": 100}})
+    design = [first_trial(few_spec, "search", number, seed=1) for number in range(1, 64)]
+    assert {params["layers"] for params in design} == set(range(1, high + 1))
+    assert all(25 <= params["width"] <= 75 for params in design)
 
 
 distributions = st.one_of(
-    st.builds(lambda low, more: IntDistribution(low, low + more), st.integers(-3, 3), st.integers(0, 6)),
-    st.builds(lambda more: IntDistribution(1, 1 + more, log=True), st.integers(0, 6)),
+    st.builds(lambda low, span: IntDistribution(low, low + span), st.integers(-3, 3), st.integers(0, 6)),
+    st.builds(lambda span: IntDistribution(1, 1 + span, log=True), st.integers(0, 6)),
     st.builds(lambda steps: FloatDistribution(0.5, 0.5 + 0.25 * steps, step=0.25), st.integers(0, 5)),
     st.builds(CategoricalDistribution, st.sampled_from([("a",), (1, "1", None), (True, 2)])),
 )
 
 
 @given(st.lists(distributions, min_size=1, max_size=2))
-def test_the_configurations_are_those_that_places_lead_to(found: list[Any]) -> None:
-    space = {f"p{place}": each for place, each in enumerate(found)}
+def test_the_configurations_are_those_that_places_lead_to(distributions: list[Any]) -> None:
+    space = {f"p{index}": distribution for index, distribution in enumerate(distributions)}
     places = [number / 400 for number in range(401)]
-    reached = [{repr(at_place(each, place)) for place in places} for each in found]
-    listed = configurations(space, max_count=64)
-    assert {tuple(map(repr, each.values())) for each in listed} == set(itertools.product(*reached))
-    assert len(listed) == len({repr(each) for each in listed})
-    assert [count_values(each) for each in found] == [len(each) for each in reached]
+    reached_values = [
+        {repr(at_place(distribution, position)) for position in places} for distribution in distributions
+    ]
+    listed_sets = configurations(space, max_count=64)
+    assert {tuple(map(repr, params.values())) for params in listed_sets} == set(
+        itertools.product(*reached_values)
+    )
+    assert len(listed_sets) == len({repr(params) for params in listed_sets})
+    assert [count_values(distribution) for distribution in distributions] == [
+        len(texts) for texts in reached_values
+    ]
 
 
 def test_a_space_with_more_configurations_than_asked_or_a_range_lists_none() -> None:

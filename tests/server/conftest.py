@@ -19,7 +19,7 @@ from tempopt.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class RunningServer:
     """A server that runs.
 
     Args:
@@ -44,7 +44,7 @@ class Served:
 
 
 @contextmanager
-def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
+def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Yield the URL of an application that is served in a thread; at port 0 of any port that is free."""
     config = uvicorn.Config(
         app,
@@ -72,19 +72,21 @@ def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A server on an SQLite database and a folder, of which nobody else knows."""
+def running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    """A server on an SQLite database and a folder, which no other test uses."""
     storage, checkpoints = f"sqlite:///{tmp_path / 'server.db'}", tmp_path / "checkpoints"
     with Store.open(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
         token, _ = made(store, name="admin", scopes=["admin"])
         monkeypatch.setenv("TEMPOPT_TOKEN", token)
-        with listening(app) as url:
-            yield Served(url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token)
+        with serve_app(app) as url:
+            yield RunningServer(
+                url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token
+            )
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store of the test's own."""
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as found:
-        yield found
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        yield store

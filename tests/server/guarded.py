@@ -26,6 +26,6 @@ def request_of(host: str = "192.0.2.7", **headers: str) -> Request:
 
 def code_of(guard: Guard, request: Request, token: str | None) -> str:
     """Return the code with which a client is refused."""
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as error:
         guard.principal(request, token)
-    return refused.value.code
+    return error.value.code

@@ -22,82 +22,82 @@ from tempopt.server import agents
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.toy_study import toy_spec
 
 STEPS = 24
 
 
 class Agent:
-    """An agent that trains nothing: it says what it is told to say.
+    """An agent that trains nothing: it says what its caller passes.
 
     Args:
-        served: The server.
+        server: The server.
         name: Name of the agent.
         token: That it shows; None: one with the scope ``agent`` and the name ``other``.
     """
 
-    def __init__(self, served: Served, name: str = "here:1:m:1.1", token: str | None = None) -> None:
-        token = token or served.new_token("agent")
+    def __init__(self, server: RunningServer, name: str = "here:1:m:1.1", token: str | None = None) -> None:
+        token = token or server.new_token("agent")
         headers = {"authorization": f"Bearer {token}", "tempopt-protocol": str(PROTOCOL)}
-        self.http = httpx.Client(base_url=served.url, headers=headers, timeout=60)
+        self.http = httpx.Client(base_url=server.url, headers=headers, timeout=60)
         self.name, self.session = name, f"session{name.encode().hex()}"[:40]
         self.study_id = 0
 
     def join(self, study: str = "toy") -> dict[str, Any]:
         """Join a study, and return the answer."""
-        said = {"study": study, "agent": self.name, "session": self.session}
-        answer: dict[str, Any] = self.http.post("/api/agents/join", json=said).raise_for_status().json()
+        body = {"study": study, "agent": self.name, "session": self.session}
+        answer: dict[str, Any] = self.http.post("/api/agents/join", json=body).raise_for_status().json()
         self.study_id = answer["study"]["id"]
         return answer
 
-    def said(self, *changes: Change, **more: Any) -> httpx.Response:
+    def sync_response(self, *changes: Change, **fields: Any) -> httpx.Response:
         """Say what happened; return the raw answer."""
-        said = Sync(
+        body = Sync(
             study="toy",
             study_id=self.study_id,
             agent=self.name,
             session=self.session,
-            changes=[change_to_plain(each) for each in changes],
-            **more,
+            changes=[change_to_plain(change) for change in changes],
+            **fields,
         )
-        return self.http.post("/api/agents/sync", json=said.model_dump(mode="json", exclude_defaults=True))
+        return self.http.post("/api/agents/sync", json=body.model_dump(mode="json", exclude_defaults=True))
 
-    def sync(self, *changes: Change, **more: Any) -> dict[str, Any]:
+    def sync(self, *changes: Change, **fields: Any) -> dict[str, Any]:
         """Say what happened; return what the server answers."""
-        answer = self.said(*changes, **more)
+        answer = self.sync_response(*changes, **fields)
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        reply: dict[str, Any] = answer.json()
+        return reply
 
-    def take(self, held: list[int] | None = None, wait: float = 0.0) -> TicketRow | None:
+    def take(self, held_ids: list[int] | None = None, wait: float = 0.0) -> TicketRow | None:
         """Return a ticket, None if there is none just now."""
-        taken = self.sync(take=Take(held=held or [], wait=wait))["taken"]
-        return None if taken is None else from_plain(TicketRow, taken["ticket"])
+        reply = self.sync(take=Take(held=held_ids or [], wait=wait))["taken"]
+        return None if reply is None else from_plain(TicketRow, reply["ticket"])
 
-    def trained(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
+    def report_training(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
         """Say that a run reported these values, evenly, and came to its end; return the answer."""
-        steps = [STEPS // len(values) * (place + 1) for place in range(len(values))]
-        told = [
+        steps = [STEPS // len(values) * (index + 1) for index in range(len(values))]
+        report_changes = [
             Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=s, value=v)
             for s, v in zip(steps, values, strict=True)
         ]
-        began = Began(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=STEPS, code="code")
+        start_change = Began(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=STEPS, code="code")
         return self.sync(
-            began,
-            *told,
-            ended(ticket, values[-1]),
-            runs=counted(ticket, dict(zip(steps, values, strict=True))),
+            start_change,
+            *report_changes,
+            make_end(ticket, values[-1]),
+            runs=run_counts(ticket, dict(zip(steps, values, strict=True))),
         )
 
 
-def ended(ticket: TicketRow, value: float) -> Ended:
-    measured = [Measurement(ticket_id=ticket.id, step=STEPS, name="validate", value=value)]
-    outcomes = Outcomes(outcome="complete", value=value, steps=STEPS, seconds=1.0, measurements=measured)
+def make_end(ticket: TicketRow, value: float) -> Ended:
+    measurements = [Measurement(ticket_id=ticket.id, step=STEPS, name="validate", value=value)]
+    outcomes = Outcomes(outcome="complete", value=value, steps=STEPS, seconds=1.0, measurements=measurements)
     return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
 
 
-def counted(ticket: TicketRow, reports: dict[int, float]) -> dict[int, Counted]:
+def run_counts(ticket: TicketRow, reports: dict[int, float]) -> dict[int, Counted]:
     return {ticket.id: Counted(attempt=ticket.attempt, total_steps=STEPS, reports=list(reports.items()))}
 
 
@@ -111,168 +111,175 @@ def begin(store: Store, **study: Any) -> StudySpec:
 
 
 @pytest.fixture
-def agent(served: Served) -> Iterator[Agent]:
-    begin(served.store, lease=60, parallel=4, trials=12)
-    made = Agent(served)
-    made.join()
-    yield made
-    made.http.close()
+def agent(running_server: RunningServer) -> Iterator[Agent]:
+    begin(running_server.store, lease=60, parallel=4, trials=12)
+    agent = Agent(running_server)
+    agent.join()
+    yield agent
+    agent.http.close()
 
 
-def _row(served: Served, ticket: TicketRow) -> TicketRow:
-    found = served.store.ticket(ticket.study_id, ticket.kind, ticket.number)
-    assert found is not None
-    return found
+def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
+    row = server.store.ticket(ticket.study_id, ticket.kind, ticket.number)
+    assert row is not None
+    return row
 
 
 def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
-    taken = agent.sync(take=Take())["taken"]
-    ticket, request = taken["ticket"], taken["request"]
+    reply = agent.sync(take=Take())["taken"]
+    ticket, request = reply["ticket"], reply["request"]
     assert ticket["agent"] == f"{agent.name}@other" and ticket["parameters"] == request["parameters"]
     assert request["checkpoints"] == "tempopt://toy/baseline-0000"
     assert request["folder"] is request["program"] is None
-    text = str(taken) + str(agent.join())
-    assert str(served.checkpoints) not in text and "sqlite" not in text
+    text = str(reply) + str(agent.join())
+    assert str(running_server.checkpoints) not in text and "sqlite" not in text
 
 
-def test_everything_that_is_said_may_be_said_again(served: Served, agent: Agent) -> None:
+def test_everything_that_is_said_may_be_said_again(running_server: RunningServer, agent: Agent) -> None:
     ticket = agent.take()
     assert ticket is not None
     for _ in range(3):
-        answer = agent.trained(ticket, [3.0, 2.0, 1.0])
+        answer = agent.report_training(ticket, [3.0, 2.0, 1.0])
         assert answer["refused"] == [] and answer["pruned"] == {}
-    row = _row(served, ticket)
+    row = _row(running_server, ticket)
     assert (row.state, row.outcome, row.value, row.attempt, row.seconds) == ("done", "complete", 1.0, 1, 1.0)
-    reports = served.store.measurements(ticket.study_id, [ticket.id], ["report"])
-    assert [(each.step, each.value) for each in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
+    reports = running_server.store.measurements(ticket.study_id, [ticket.id], ["report"])
+    assert [(report.step, report.value) for report in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
 
 
-def test_an_answer_that_was_lost_costs_no_failure(served: Served, agent: Agent) -> None:
+def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer, agent: Agent) -> None:
     first = agent.take()
     assert first is not None
-    again = agent.take()
-    assert again is not None and again.id == first.id
-    assert (again.attempt, again.failures) == (2, 0)
-    other = agent.take(held=[again.id])
-    assert other is not None and other.id != again.id
+    retaken = agent.take()
+    assert retaken is not None and retaken.id == first.id
+    assert (retaken.attempt, retaken.failures) == (2, 0)
+    second = agent.take(held_ids=[retaken.id])
+    assert second is not None and second.id != retaken.id
 
 
 def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_told(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     values = {"baseline": [3.0, 2.0, 1.0], "constant": [3.0, 2.0, 1.0], "search": [3.0, 2.0, 1.0]}
-    pruned: list[TicketRow] = []
+    pruned_rows: list[TicketRow] = []
     for _ in range(17):
         ticket = agent.take()
         assert ticket is not None
-        bad = ticket.kind == "search" and ticket.number >= 8
-        answer = agent.trained(ticket, [3.0, 9.0, 0.5] if bad else values[ticket.kind])
-        assert answer["pruned"] == ({str(ticket.id): 16} if bad else {})
-        if bad:
-            pruned.append(_row(served, ticket))
-    assert len(pruned) == 4
+        is_bad = ticket.kind == "search" and ticket.number >= 8
+        answer = agent.report_training(ticket, [3.0, 9.0, 0.5] if is_bad else values[ticket.kind])
+        assert answer["pruned"] == ({str(ticket.id): 16} if is_bad else {})
+        if is_bad:
+            pruned_rows.append(_row(running_server, ticket))
+    assert len(pruned_rows) == 4
     # the run went on to its end, and its last report was better than any other: it does not count
-    assert {(row.state, row.outcome, row.value) for row in pruned} == {("done", "pruned", 9.0)}
-    reports = served.store.measurements(agent.study_id, [pruned[0].id])
-    assert [(each.name, each.step) for each in reports] == [("report", 8), ("report", 16)]
+    assert {(row.state, row.outcome, row.value) for row in pruned_rows} == {("done", "pruned", 9.0)}
+    reports = running_server.store.measurements(agent.study_id, [pruned_rows[0].id])
+    assert [(report.name, report.step) for report in reports] == [("report", 8), ("report", 16)]
 
 
 def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     for _ in range(13):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
-    told = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=2.5) for step in (8, 16)]
-    began = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
-    assert agent.sync(began, told[0], runs=counted(ticket, {8: 2.5}))["pruned"] == {}
-    served.app.state.tempopt.desks.close("toy")
+    report_changes = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=2.5) for step in (8, 16)]
+    start_change = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
+    assert agent.sync(start_change, report_changes[0], runs=run_counts(ticket, {8: 2.5}))["pruned"] == {}
+    running_server.app.state.tempopt.desks.close("toy")
     # nothing is said of the reports before: the store knows them
-    assert agent.sync(told[1])["pruned"] == {str(ticket.id): 16}
-    served.app.state.tempopt.desks.close("toy")
-    assert agent.sync(ended(ticket, 0.1))["pruned"] == {str(ticket.id): 16}
-    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("pruned", 2.5)
+    assert agent.sync(report_changes[1])["pruned"] == {str(ticket.id): 16}
+    running_server.app.state.tempopt.desks.close("toy")
+    assert agent.sync(make_end(ticket, 0.1))["pruned"] == {str(ticket.id): 16}
+    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 2.5)
 
 
-def test_who_comes_late_is_refused_and_what_another_does_stays(served: Served, agent: Agent) -> None:
-    late, other = agent.take(), Agent(served, "there:2:m:1.1")
+def test_who_comes_late_is_refused_and_what_another_does_stays(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    late, other_agent = agent.take(), Agent(running_server, "there:2:m:1.1")
     assert late is not None
-    other.join()
-    served.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
-    served.app.state.tempopt.desks._started -= 3600
-    served.app.state.tempopt.desks.close("toy")
-    again = other.take()
-    assert again is not None and (again.id, again.attempt) == (late.id, 2)
-    answer = agent.trained(late, [3.0, 2.0, 0.1])
+    other_agent.join()
+    running_server.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
+    running_server.app.state.tempopt.desks._started -= 3600
+    running_server.app.state.tempopt.desks.close("toy")
+    retaken = other_agent.take()
+    assert retaken is not None and (retaken.id, retaken.attempt) == (late.id, 2)
+    answer = agent.report_training(late, [3.0, 2.0, 0.1])
     assert answer["refused"] == [late.id] and answer["taken"] is None
-    assert _row(served, late).agent == f"{other.name}@other" and _row(served, late).state == "running"
-    assert other.trained(again, [3.0, 2.0, 1.0])["refused"] == []
-    assert _row(served, late).value == 1.0
-    other.http.close()
+    assert (
+        _row(running_server, late).agent == f"{other_agent.name}@other"
+        and _row(running_server, late).state == "running"
+    )
+    assert other_agent.report_training(retaken, [3.0, 2.0, 1.0])["refused"] == []
+    assert _row(running_server, late).value == 1.0
+    other_agent.http.close()
 
 
-def test_a_token_of_another_name_cannot_speak_for_an_agent(served: Served, agent: Agent) -> None:
+def test_a_token_of_another_name_cannot_speak_for_an_agent(
+    running_server: RunningServer, agent: Agent
+) -> None:
     from tempopt.server.tokens import made
 
     ticket = agent.take()
     assert ticket is not None
-    thief = Agent(served, agent.name, made(served.store, name="thief", scopes=["agent"])[0])
+    thief = Agent(running_server, agent.name, made(running_server.store, name="thief", scopes=["agent"])[0])
     thief.join()
-    assert thief.sync(ended(ticket, 0.0))["refused"] == [ticket.id]
-    assert _row(served, ticket).state == "running"
+    assert thief.sync(make_end(ticket, 0.0))["refused"] == [ticket.id]
+    assert _row(running_server, ticket).state == "running"
     thief.http.close()
 
 
-def test_two_agents_of_one_name_are_told_apart(served: Served, agent: Agent) -> None:
-    double = Agent(served, agent.name)
+def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, agent: Agent) -> None:
+    double = Agent(running_server, agent.name)
     double.session = "anothersession"
     answer = double.http.post(
         "/api/agents/join", json={"study": "toy", "agent": double.name, "session": double.session}
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "agent_name_taken")
     double.study_id = agent.study_id
-    assert double.said(take=Take()).status_code == 409
+    assert double.sync_response(take=Take()).status_code == 409
     double.http.close()
 
 
-def test_a_lost_and_a_returned_run_wait_again(served: Served, agent: Agent) -> None:
+def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, agent: Agent) -> None:
     ticket = agent.take()
     assert ticket is not None
     agent.sync(Returned(ticket_id=ticket.id, attempt=1, seconds=2.0))
-    assert (_row(served, ticket).state, _row(served, ticket).failures) == ("waiting", 0)
-    again = agent.take()
-    assert again is not None and (again.id, again.attempt) == (ticket.id, 2)
+    assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 0)
+    retaken = agent.take()
+    assert retaken is not None and (retaken.id, retaken.attempt) == (ticket.id, 2)
     agent.sync(Lost(ticket_id=ticket.id, attempt=2, error="it died", max_attempts=2))
-    assert (_row(served, ticket).state, _row(served, ticket).failures) == ("waiting", 1)
+    assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 1)
     last = agent.take()
     assert last is not None and last.id == ticket.id
     agent.sync(Lost(ticket_id=ticket.id, attempt=3, error="it died", max_attempts=2))
-    assert _row(served, ticket).state == "failed"
+    assert _row(running_server, ticket).state == "failed"
 
 
 def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_the_next_attempt(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
     url = "tempopt://toy/baseline-0000/step-8-1.ckpt"
-    kept = Checkpoint(step=8, url=url, digest="d", size=5)
-    folder = served.checkpoints / "toy" / "baseline-0000"
+    checkpoint = Checkpoint(step=8, url=url, digest="d", size=5)
+    folder = running_server.checkpoints / "toy" / "baseline-0000"
     folder.mkdir(parents=True)
     (folder / "step-8-1.ckpt").write_bytes(b"12345")
-    agent.sync(Kept(ticket_id=ticket.id, attempt=1, checkpoint=kept))
-    (recorded,) = _row(served, ticket).checkpoints
-    assert recorded.url.endswith(str(folder / "step-8-1.ckpt"))
+    agent.sync(Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
+    (row_checkpoint,) = _row(running_server, ticket).checkpoints
+    assert row_checkpoint.url.endswith(str(folder / "step-8-1.ckpt"))
     agent.sync(Returned(ticket_id=ticket.id, attempt=1))
-    taken = agent.sync(take=Take())["taken"]
-    assert [each["url"] for each in taken["request"]["resume"]] == [url]
-    ticket = from_plain(TicketRow, taken["ticket"])
-    agent.trained(ticket, [3.0, 2.0, 1.0])
+    reply = agent.sync(take=Take())["taken"]
+    assert [entry["url"] for entry in reply["request"]["resume"]] == [url]
+    ticket = from_plain(TicketRow, reply["ticket"])
+    agent.report_training(ticket, [3.0, 2.0, 1.0])
     assert list(folder.iterdir()) == [], "the server deletes what no run needs any more"
 
 
@@ -289,106 +296,121 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
         "tempopt://toy/baseline-0000/resume-1.ckpt",
     ],
 )
-def test_a_checkpoint_of_another_place_is_refused(served: Served, agent: Agent, url: str) -> None:
-    ticket = agent.take()
-    assert ticket is not None
-    kept = Kept(ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5))
-    answer = agent.said(kept)
-    assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
-    assert _row(served, ticket).checkpoints == ()
-
-
-def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
-    served: Served, agent: Agent
+def test_a_checkpoint_of_another_place_is_refused(
+    running_server: RunningServer, agent: Agent, url: str
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
-    change = ended(ticket, 1.0)
-    foreign = [dataclasses.replace(each, ticket_id=ticket.id + 1) for each in change.outcomes.measurements]
-    bad = dataclasses.replace(change, outcomes=dataclasses.replace(change.outcomes, measurements=foreign))
-    assert agent.said(bad).status_code == 400
+    change = Kept(ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5))
+    answer = agent.sync_response(change)
+    assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
+    assert _row(running_server, ticket).checkpoints == ()
+
+
+def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    change = make_end(ticket, 1.0)
+    foreign = [
+        dataclasses.replace(measurement, ticket_id=ticket.id + 1)
+        for measurement in change.outcomes.measurements
+    ]
+    foreign_change = dataclasses.replace(
+        change, outcomes=dataclasses.replace(change.outcomes, measurements=foreign)
+    )
+    assert agent.sync_response(foreign_change).status_code == 400
     assert agent.sync(change)["refused"] == []
-    assert _row(served, ticket).value == 1.0
+    assert _row(running_server, ticket).value == 1.0
 
 
 def test_a_stage_is_opened_and_the_study_ended_by_whoever_tells_the_last_run(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     kinds: list[str] = []
     while (ticket := agent.take()) is not None:
         kinds.append(ticket.kind)
-        change = ended(ticket, 1.0 + 0.001 * ticket.number)
+        change = make_end(ticket, 1.0 + 0.001 * ticket.number)
         names = ("validate", "validate_current", "test")
-        measured = [
+        measurements = [
             Measurement(ticket_id=ticket.id, step=STEPS, name=name, value=1.0 + 0.001 * ticket.number)
             for name in names
         ]
-        outcomes = dataclasses.replace(change.outcomes, measurements=measured)
+        outcomes = dataclasses.replace(change.outcomes, measurements=measurements)
         agent.sync(dataclasses.replace(change, outcomes=outcomes))
     assert {"baseline", "constant", "search", "choose", "confirm"} <= set(kinds)
-    assert served.store.load_study("toy").state == "done"
+    assert running_server.store.load_study("toy").state == "done"
     assert agent.sync(take=Take())["over"]
 
 
-def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(served: Served, agent: Agent) -> None:
-    held: list[TicketRow] = []
-    while (ticket := agent.take([each.id for each in held])) is not None:
-        held.append(ticket)
+def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    tickets: list[TicketRow] = []
+    while (ticket := agent.take([row.id for row in tickets])) is not None:
+        tickets.append(ticket)
     # the search begins as soon as the last run of its first design is over
-    assert {each.kind for each in held} == {"baseline", "constant"}
-    *others, last = held
-    for ticket in others:
-        agent.trained(ticket, [3.0, 2.0, 1.0])
-    waiting = Agent(served, "there:2:m:1.1")
+    assert {row.kind for row in tickets} == {"baseline", "constant"}
+    *first_tickets, last = tickets
+    for ticket in first_tickets:
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
+    waiting = Agent(running_server, "there:2:m:1.1")
     waiting.join()
     with ThreadPoolExecutor() as pool:
-        begun = time.monotonic()
+        start_time = time.monotonic()
         answer = pool.submit(waiting.take, None, 25.0)
-        while len(served.app.state.tempopt.desks.of("toy").listeners) == 0:
+        while len(running_server.app.state.tempopt.desks.of("toy").listeners) == 0:
             assert not answer.done()
             threading.Event().wait(0.01)
-        agent.trained(last, [3.0, 2.0, 1.0])
-        found = answer.result()
-    assert found is not None and found.kind == "search" and time.monotonic() - begun < 20
+        agent.report_training(last, [3.0, 2.0, 1.0])
+        next_ticket = answer.result()
+    assert next_ticket is not None and next_ticket.kind == "search" and time.monotonic() - start_time < 20
     waiting.http.close()
 
 
-def test_who_leaves_gives_back_what_was_given_a_moment_ago(served: Served, agent: Agent) -> None:
+def test_who_leaves_gives_back_what_was_given_a_moment_ago(
+    running_server: RunningServer, agent: Agent
+) -> None:
     ticket = agent.take()
     assert ticket is not None
-    said = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
-    assert agent.http.post("/api/agents/leave", json=said).json() == {"released": 1, "status": "left"}
-    assert (_row(served, ticket).state, _row(served, ticket).failures) == ("waiting", 0)
+    body = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
+    assert agent.http.post("/api/agents/leave", json=body).json() == {"released": 1, "status": "left"}
+    assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 0)
 
 
-def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(served: Served, agent: Agent) -> None:
-    served.store.delete_study("toy")
-    assert agent.said(take=Take()).json()["error"]["code"] == "study_not_found"
-    begin(served.store)
-    assert agent.said(take=Take()).json()["error"]["code"] == "study_not_found"
+def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    running_server.store.delete_study("toy")
+    assert agent.sync_response(take=Take()).json()["error"]["code"] == "study_not_found"
+    begin(running_server.store)
+    assert agent.sync_response(take=Take()).json()["error"]["code"] == "study_not_found"
     agent.join()
     assert agent.take() is not None
 
 
-def test_an_agent_is_not_told_where_the_database_is(served: Served) -> None:
-    agent = Agent(served)
-    said = {"study": "toy", "agent": agent.name, "session": agent.session}
-    refused = agent.http.post("/api/agents/join", json=said)
+def test_an_agent_is_not_told_where_the_database_is(running_server: RunningServer) -> None:
+    agent = Agent(running_server)
+    body = {"study": "toy", "agent": agent.name, "session": agent.session}
+    response = agent.http.post("/api/agents/join", json=body)
     agent.http.close()
-    assert refused.json()["error"]["code"] == "study_not_found"
-    assert "tempopt search SPEC" in refused.text and "sqlite" not in refused.text
+    assert response.json()["error"]["code"] == "study_not_found"
+    assert "tempopt search SPEC" in response.text and "sqlite" not in response.text
 
 
-def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(served: Served, agent: Agent) -> None:
+def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
+    running_server: RunningServer, agent: Agent
+) -> None:
     ticket = agent.take()
     assert ticket is not None
-    served.store.set_state(agent.study_id, "paused")
-    answer = agent.sync(ended(ticket, 1.0), take=Take())
+    running_server.store.set_state(agent.study_id, "paused")
+    answer = agent.sync(make_end(ticket, 1.0), take=Take())
     assert answer["state"] == "paused" and answer["taken"] is None and not answer["over"]
-    assert _row(served, ticket).state == "done"
-    said = {"study": "toy", "agent": agent.name, "session": agent.session}
-    refused = agent.http.post("/api/agents/join", json=said).json()["error"]
-    assert "tempopt resume toy" in refused["message"]
+    assert _row(running_server, ticket).state == "done"
+    body = {"study": "toy", "agent": agent.name, "session": agent.session}
+    error = agent.http.post("/api/agents/join", json=body).json()["error"]
+    assert "tempopt resume toy" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -405,7 +427,7 @@ def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(served: Serv
     ],
 )
 def test_agents_of_this_version_and_the_one_before_are_served(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,
     monkeypatch: pytest.MonkeyPatch,
     version: str | None,
@@ -415,8 +437,8 @@ def test_agents_of_this_version_and_the_one_before_are_served(
     monkeypatch.setattr(agents, "PROTOCOL", 5)
     del agent.http.headers["tempopt-protocol"]
     headers = {} if version is None else {"tempopt-protocol": version.encode()}
-    said = {"study": "toy", "agent": agent.name, "session": agent.session}
-    answer = agent.http.post("/api/agents/join", json=said, headers=headers)
+    body = {"study": "toy", "agent": agent.name, "session": agent.session}
+    answer = agent.http.post("/api/agents/join", json=body, headers=headers)
     assert answer.status_code == status
     assert not code or answer.json()["error"]["code"] == code
 
@@ -424,37 +446,37 @@ def test_agents_of_this_version_and_the_one_before_are_served(
 def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
     logs = [Returned(ticket_id=number, attempt=1, log="x" * 1_000_000) for number in range(10)]
     parts = _parts(logs)
-    assert len(parts) > 1 and [each for part in parts for each in part] == logs
+    assert len(parts) > 1 and [log_line for part in parts for log_line in part] == logs
     assert _parts([]) == [[]]
     huge = [Returned(ticket_id=1, attempt=1, log="x" * 9_000_000)]
     assert _parts(huge) == [huge]
 
 
 def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
     agent.sync(renew={ticket.id: Renewal(attempt=1, step=7)}, lease=80_000.0)
-    row = _row(served, ticket)
+    row = _row(running_server, ticket)
     assert row.steps == 7 and row.lease is not None and 100 < row.lease <= 180
 
 
-def test_many_agents_at_once_get_each_ticket_once(served: Served, agent: Agent) -> None:
-    crowd = [Agent(served, f"crowd:{number}:m:1.1") for number in range(8)]
+def test_many_agents_at_once_get_each_ticket_once(running_server: RunningServer, agent: Agent) -> None:
+    crowd = [Agent(running_server, f"crowd:{number}:m:1.1") for number in range(8)]
 
-    def work(one: Agent) -> list[tuple[str, int]]:
-        one.join()
-        mine = []
-        while (ticket := one.take()) is not None and ticket.kind in ("baseline", "constant", "search"):
-            mine.append((ticket.kind, ticket.number))
-            one.trained(ticket, [3.0, 2.0, 1.0 + ticket.number / 100])
-        return mine
+    def work(worker: Agent) -> list[tuple[str, int]]:
+        worker.join()
+        keys = []
+        while (ticket := worker.take()) is not None and ticket.kind in ("baseline", "constant", "search"):
+            keys.append((ticket.kind, ticket.number))
+            worker.report_training(ticket, [3.0, 2.0, 1.0 + ticket.number / 100])
+        return keys
 
     with ThreadPoolExecutor(8) as pool:
-        found = [each for part in pool.map(work, crowd) for each in part]
-    assert len(found) == len(set(found))
-    rows = served.store.tickets(agent.study_id, ["baseline", "constant", "search"])
+        keys = [key for part in pool.map(work, crowd) for key in part]
+    assert len(keys) == len(set(keys))
+    rows = running_server.store.tickets(agent.study_id, ["baseline", "constant", "search"])
     assert all(row.attempt <= 1 for row in rows)
-    for one in crowd:
-        one.http.close()
+    for worker in crowd:
+        worker.http.close()

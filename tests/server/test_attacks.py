@@ -15,7 +15,7 @@ from tempopt.confirmation.stages import first_tickets
 from tempopt.records.changes import Ended, Outcomes, Wanted
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.optuna_calls import make_study
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.server.test_agents import Agent
 from tests.toy_study import toy_spec
 
@@ -23,30 +23,30 @@ SECRET = 0.123456789
 
 
 @pytest.fixture
-def secret(served: Served) -> int:
-    """A study of another team, whose runs nobody else may learn of; returns the id of one of its tickets."""
+def secret(running_server: RunningServer) -> int:
+    """A study of another team, whose runs others may not see; returns the id of one of its tickets."""
     spec = StudySpec.parse(toy_spec(name="speech-secret", trials=12), source="the test")
-    row = served.store.create_study("speech-secret", spec.to_json(), spec.identity())
-    make_study(served.store.url, name="speech-secret", direction="minimize", metric="val_loss")
-    served.store.add_tickets(row.id, first_tickets(spec))
-    for ticket in served.store.tickets(row.id, ["search"]):
+    row = running_server.store.create_study("speech-secret", spec.to_json(), spec.identity())
+    make_study(running_server.store.url, name="speech-secret", direction="minimize", metric="val_loss")
+    running_server.store.add_tickets(row.id, first_tickets(spec))
+    for ticket in running_server.store.tickets(row.id, ["search"]):
         parameters = {"temperature_init": SECRET, "temperature_final": 1.0, "schedule": "linear"}
         outcomes = Outcomes(outcome="complete", value=SECRET, steps=24, seconds=1.0)
-        wanted = Wanted(limits={"search": ticket.number}, lease=60.0, max_attempts=3, held=[])
-        taken = served.store.take_ticket(row.id, f"agent-{ticket.number}", wanted)
-        assert taken is not None
-        served.store.begin(taken.id, 1, parameters, parameters, None)
-        ended = Ended(ticket_id=taken.id, attempt=1, outcomes=outcomes)
-        served.store.write(row.id, [ended], agent=f"agent-{ticket.number}", lease=60.0)
+        criteria = Wanted(limits={"search": ticket.number}, lease=60.0, max_attempts=3, held=[])
+        taken_ticket = running_server.store.take_ticket(row.id, f"agent-{ticket.number}", criteria)
+        assert taken_ticket is not None
+        running_server.store.begin(taken_ticket.id, 1, parameters, parameters, None)
+        change = Ended(ticket_id=taken_ticket.id, attempt=1, outcomes=outcomes)
+        running_server.store.write(row.id, [change], agent=f"agent-{ticket.number}", lease=60.0)
     return ticket.id
 
 
 @pytest.fixture
-def team(served: Served) -> Iterator[httpx.Client]:
-    """Whoever may do everything to studies of their own team, and nothing to others."""
-    token = served.new_token("view", "submit", studies="vision-")
+def team(running_server: RunningServer) -> Iterator[httpx.Client]:
+    """A client that may do everything to studies of their own team, and nothing to others."""
+    token = running_server.new_token("view", "submit", studies="vision-")
     headers = {"authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=served.url, headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=running_server.url, headers=headers, timeout=30) as client:
         yield client
 
 
@@ -55,17 +55,19 @@ def _spec(name: str, **study: Any) -> dict[str, Any]:
 
 
 def test_a_study_of_others_cannot_be_read_changed_or_told_from_one_that_is_not_there(
-    served: Served, secret: int, team: httpx.Client
+    running_server: RunningServer, secret: int, team: httpx.Client
 ) -> None:
     paths = ("", "/row", "/tickets", "/measurements", "/logs", "/maps", "/warm-start", "/jobs", "/news")
     paths += ("/report", "/export", "/verdict", f"/runs/{secret}")
     for path in paths:
-        there, not_there = (
+        hidden_response, not_there = (
             team.get(f"/api/studies/{name}{path}") for name in ("speech-secret", "speech-none")
         )
-        assert there.status_code == not_there.status_code == 404, path
-        assert there.json()["error"]["code"] == not_there.json()["error"]["code"] == "study_not_found"
-        assert str(SECRET) not in there.text
+        assert hidden_response.status_code == not_there.status_code == 404, path
+        assert (
+            hidden_response.json()["error"]["code"] == not_there.json()["error"]["code"] == "study_not_found"
+        )
+        assert str(SECRET) not in hidden_response.text
     for verb in ("pause", "stop", "resume", "enqueue", "gc"):
         answer = team.post(
             f"/api/studies/speech-secret/{verb}", json={"sets": []} if verb == "enqueue" else {}
@@ -73,11 +75,11 @@ def test_a_study_of_others_cannot_be_read_changed_or_told_from_one_that_is_not_t
         assert answer.status_code in (404, 422), verb
     assert team.delete("/api/studies/speech-secret", params={"force": True}).status_code == 404
     assert team.get("/api/studies").json() == []
-    assert served.store.load_study("speech-secret").state == "running"
+    assert running_server.store.load_study("speech-secret").state == "running"
 
 
 def test_a_run_of_others_is_not_told_under_a_study_of_ones_own(
-    served: Served, secret: int, team: httpx.Client
+    running_server: RunningServer, secret: int, team: httpx.Client
 ) -> None:
     assert team.post("/api/studies", json={"spec": _spec("vision-a")}).is_success
     answer = team.get(f"/api/studies/vision-a/runs/{secret}")
@@ -88,62 +90,68 @@ def test_a_run_of_others_is_not_told_under_a_study_of_ones_own(
     assert str(SECRET) not in answer.text
 
 
-def test_a_study_outside_the_prefix_cannot_be_begun(served: Served, team: httpx.Client) -> None:
+def test_a_study_outside_the_prefix_cannot_be_begun(
+    running_server: RunningServer, team: httpx.Client
+) -> None:
     answer = team.post("/api/studies", json={"spec": _spec("speech-mine")})
     assert answer.status_code in (403, 404)
-    assert [each.study.name for each in served.store.list_studies()] == []
+    assert [entry.study.name for entry in running_server.store.list_studies()] == []
 
 
-def test_a_study_does_not_begin_with_runs_of_others(served: Served, secret: int, team: httpx.Client) -> None:
+def test_a_study_does_not_begin_with_runs_of_others(
+    running_server: RunningServer, secret: int, team: httpx.Client
+) -> None:
     answer = team.post("/api/studies", json={"spec": _spec("vision-b", warm_start=["speech-secret"])})
     assert not answer.is_success, "runs of another team were copied into a study of one's own"
     assert str(SECRET) not in answer.text
-    assert [each.study.name for each in served.store.list_studies()] == ["speech-secret"]
+    assert [entry.study.name for entry in running_server.store.list_studies()] == ["speech-secret"]
 
 
-def test_an_agent_for_some_studies_trains_for_no_others(served: Served, secret: int) -> None:
-    agent = Agent(served, token=served.new_token("agent", studies="vision-"))
-    said = {"study": "speech-secret", "agent": agent.name, "session": agent.session}
-    refused = agent.http.post("/api/agents/join", json=said)
-    assert refused.status_code == 404
-    study = served.store.load_study("speech-secret")
-    body = {**said, "study_id": study.id, "take": {"held": [], "wait": 0}}
+def test_an_agent_for_some_studies_trains_for_no_others(running_server: RunningServer, secret: int) -> None:
+    agent = Agent(running_server, token=running_server.new_token("agent", studies="vision-"))
+    agent_fields = {"study": "speech-secret", "agent": agent.name, "session": agent.session}
+    response = agent.http.post("/api/agents/join", json=agent_fields)
+    assert response.status_code == 404
+    study = running_server.store.load_study("speech-secret")
+    body = {**agent_fields, "study_id": study.id, "take": {"held": [], "wait": 0}}
     assert agent.http.post("/api/agents/sync", json=body).status_code == 404
-    assert agent.http.post("/api/agents/leave", json={**said, "study_id": study.id}).status_code == 404
+    assert (
+        agent.http.post("/api/agents/leave", json={**agent_fields, "study_id": study.id}).status_code == 404
+    )
     for path in ("/api/studies", "/api/audit", "/api/tokens"):
         assert agent.http.get(path).status_code == 403
     agent.http.close()
 
 
 def test_a_study_that_is_not_there_is_refused_without_the_names_of_others(
-    served: Served, secret: int, team: httpx.Client
+    running_server: RunningServer, secret: int, team: httpx.Client
 ) -> None:
-    agent = Agent(served, token=served.new_token("agent", studies="vision-"))
+    agent = Agent(running_server, token=running_server.new_token("agent", studies="vision-"))
     file = "/api/checkpoints/vision-none/search-0000/step-1-1.ckpt"
-    wanted = {"study": "vision-none", "run": "search-0000", "file": "step-1-1.ckpt", "purpose": "get"}
+    body = {"study": "vision-none", "run": "search-0000", "file": "step-1-1.ckpt", "purpose": "get"}
     upload = {"upload": "0" * 32, "offset": 0, "total": 1}
     spec = _spec("vision-b", warm_start=["vision-none"])
     answers = [
         agent.http.get(file),
         agent.http.put(file, params=upload, content=b"x"),
-        agent.http.post("/api/checkpoints/where", json=wanted),
+        agent.http.post("/api/checkpoints/where", json=body),
         team.post("/api/studies", json={"spec": spec}),
         team.post("/api/check", json={"text": json.dumps(spec)}),
     ]
     agent.http.close()
     for answer in answers:
         assert "speech" not in answer.text and "sqlite" not in answer.text
-    assert [each.status_code for each in answers[:3]] == [404] * 3
+    assert [response.status_code for response in answers[:3]] == [404] * 3
     assert "there is no study" in answers[3].text and "vision-none" in answers[3].text
 
 
 def test_what_is_shown_of_a_study_runs_no_script_that_somebody_has_put_there(
-    served: Served, team: httpx.Client
+    running_server: RunningServer, team: httpx.Client
 ) -> None:
     spec = _spec("vision-x")
     spec["model"]["init_args"] = {"note": "<script>alert(1)</script>"}
     assert team.post("/api/studies", json={"spec": spec}).status_code in (200, 201, 422)
-    if served.store.list_studies():
+    if running_server.store.list_studies():
         page = team.get("/api/studies/vision-x/report")
         assert "<script>alert(1)</script>" not in page.text
         assert "Content-Security-Policy" in page.text or "content-security-policy" in page.headers
@@ -160,7 +168,7 @@ def test_what_is_shown_of_a_study_runs_no_script_that_somebody_has_put_there(
     ids=lambda change: next(iter(change)),
 )
 def test_a_spec_has_the_server_open_and_run_nothing(
-    served: Served, team: httpx.Client, change: dict[str, Any]
+    running_server: RunningServer, team: httpx.Client, change: dict[str, Any]
 ) -> None:
     raw = toy_spec(name="vision-c")
     spec = json.loads(json.dumps({**StudySpec.parse(raw, source="the test").to_json()}))
@@ -170,6 +178,6 @@ def test_a_spec_has_the_server_open_and_run_nothing(
     assert answer.status_code < 500 and "root:" not in answer.text
     assert not Path("/tmp/tempopt-attacked").exists() and "antigravity" not in sys.modules
     for path in ("", "/report", "/export"):
-        shown = team.get(f"/api/studies/vision-c{path}")
-        assert shown.status_code < 500 and "root:x" not in shown.text
+        response = team.get(f"/api/studies/vision-c{path}")
+        assert response.status_code < 500 and "root:x" not in response.text
     assert not Path("/tmp/tempopt-attacked").exists()

@@ -1,4 +1,4 @@
-"""Who may do what: every route asks for a scope, and nobody gets further than their token."""
+"""Who may do what: every route asks for a scope, and no client gets further than its token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tempopt.server.errors import ApiError
 from tempopt.server.failures import Failures
 from tempopt.server.tokens import digest, first_token, lifetime, made
 from tempopt.store.store import Store
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.server.guarded import code_of, guard_of, request_of
 from tests.toy_study import toy_spec
 
@@ -34,46 +34,46 @@ IMPLIED = {"view": {"view"}, "submit": {"view", "submit"}, "agent": {"agent"}, "
 
 def _scopes(dependant: Dependant) -> set[str]:
     """Return the scopes that a route, or what it depends on, asks for."""
-    found = set(getattr(dependant.call, "scopes", ()))
-    return found.union(*(_scopes(each) for each in dependant.dependencies))
+    scopes = set(getattr(dependant.call, "scopes", ()))
+    return scopes.union(*(_scopes(child) for child in dependant.dependencies))
 
 
 def _routes(app: FastAPI) -> Iterator[tuple[str, str, set[str]]]:
     """Yield method, path and scopes of every route."""
 
-    def found(routes: Any) -> Iterator[APIRoute]:
-        for each in routes:
-            if isinstance(each, APIRoute):
-                yield each
-            inner = getattr(each, "original_router", None) or getattr(each, "router", None)
+    def walk_routes(routes: Any) -> Iterator[APIRoute]:
+        for route in routes:
+            if isinstance(route, APIRoute):
+                yield route
+            inner = getattr(route, "original_router", None) or getattr(route, "router", None)
             if inner is not None:
-                yield from found(inner.routes)
+                yield from walk_routes(inner.routes)
 
-    for route in found(app.routes):
+    for route in walk_routes(app.routes):
         if route.path in OPEN:
             continue
         for method in route.methods:
             yield method, route.path, _scopes(route.dependant)
 
 
-def test_every_route_asks_for_a_scope_and_refuses_all_others(served: Served) -> None:
-    routes = list(_routes(served.app))
-    documented = {
+def test_every_route_asks_for_a_scope_and_refuses_all_others(running_server: RunningServer) -> None:
+    routes = list(_routes(running_server.app))
+    documented_routes = {
         (method.upper(), path)
-        for path, methods in served.app.openapi()["paths"].items()
+        for path, methods in running_server.app.openapi()["paths"].items()
         for method in methods
     }
-    assert documented <= {(method, path) for method, path, _ in routes} and len(documented) > 20
-    tokens = {scope: served.new_token(scope) for scope in SCOPES}
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+    assert documented_routes <= {(method, path) for method, path, _ in routes} and len(documented_routes) > 20
+    tokens = {scope: running_server.new_token(scope) for scope in SCOPES}
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
         for method, path, scopes in routes:
             assert scopes, f"{method} {path} asks for no scope"
             url = re.sub(r"{[^}]*}", "x", path)
             for scope, token in tokens.items():
                 headers = {"authorization": f"Bearer {token}", "tempopt-protocol": "1"}
                 answer = client.request(method, url, headers=headers)
-                refused = answer.status_code == 403 and answer.json()["error"]["code"] == "forbidden"
-                assert refused is scopes.isdisjoint(IMPLIED[scope]), (method, path, scope, answer.text)
+                is_refused = answer.status_code == 403 and answer.json()["error"]["code"] == "forbidden"
+                assert is_refused is scopes.isdisjoint(IMPLIED[scope]), (method, path, scope, answer.text)
                 assert answer.status_code != 401
             assert client.request(method, url).status_code in (401, 429), (method, path)
 
@@ -89,19 +89,21 @@ def test_every_route_asks_for_a_scope_and_refuses_all_others(served: Served) -> 
     ],
 )
 def test_whom_nobody_knows_is_refused_with_a_stable_code(
-    served: Served, token: str | None, code: str
+    running_server: RunningServer, token: str | None, code: str
 ) -> None:
-    shown = token if token and token.startswith("Basic ") else f"Bearer {token}"
-    headers = {} if token is None else {"authorization": shown}
-    answer = httpx.get(f"{served.url}/api/me", headers=headers, timeout=60)
+    authorization = token if token and token.startswith("Basic ") else f"Bearer {token}"
+    headers = {} if token is None else {"authorization": authorization}
+    answer = httpx.get(f"{running_server.url}/api/me", headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, code)
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_token_with_another_ones_id_is_not_accepted(served: Served) -> None:
-    other = served.new_token("view")
-    forged = "_".join([*served.token.split("_", 2)[:2], other.split("_", 2)[2]])
-    answer = httpx.get(f"{served.url}/api/me", headers={"authorization": f"Bearer {forged}"}, timeout=60)
+def test_a_token_with_another_ones_id_is_not_accepted(running_server: RunningServer) -> None:
+    other_token = running_server.new_token("view")
+    forged_token = "_".join([*running_server.token.split("_", 2)[:2], other_token.split("_", 2)[2]])
+    answer = httpx.get(
+        f"{running_server.url}/api/me", headers={"authorization": f"Bearer {forged_token}"}, timeout=60
+    )
     assert answer.json()["error"]["code"] == "token_unknown"
 
 
@@ -129,11 +131,11 @@ def test_of_a_token_the_store_holds_its_digest_and_when_it_was_used(store: Store
     token, row = made(store, name="ada", scopes=["submit", "agent"], studies="vision-")
     assert len(token.split("_", 2)[2]) >= 43 and row.digest == digest(token)
     assert store.token(row.id) == row and row.used is None
-    found = guard.principal(request_of(), token)
-    assert found.scopes == {"view", "submit", "agent"} and found.studies == "vision-"
-    used = store.token(row.id)
-    assert used is not None and used.used is not None
-    assert datetime.now(UTC) - used.used < timedelta(minutes=1)
+    principal = guard.principal(request_of(), token)
+    assert principal.scopes == {"view", "submit", "agent"} and principal.studies == "vision-"
+    token_row = store.token(row.id)
+    assert token_row is not None and token_row.used is not None
+    assert datetime.now(UTC) - token_row.used < timedelta(minutes=1)
     secret = token.split("_", 2)[2].encode()
     assert all(secret not in path.read_bytes() for path in tmp_path.iterdir())
     assert secret.decode() not in masked(f"told: {token}, Bearer%20{token}") and row.id in masked(token)
@@ -142,21 +144,21 @@ def test_of_a_token_the_store_holds_its_digest_and_when_it_was_used(store: Store
 def test_a_token_costs_the_store_no_request_while_it_is_fresh(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     for name in ("token", "use_token"):
         ask = getattr(store, name)
         monkeypatch.setattr(
-            store, name, lambda *given, name=name, ask=ask: (asked.append(name), ask(*given))[1]
+            store, name, lambda *args, name=name, ask=ask: (calls.append(name), ask(*args))[1]
         )
     guard, clock = guard_of(store)
     token, _ = made(store, name="cluster", scopes=["agent"])
     for _ in range(64):
         guard.principal(request_of(), token)
-    assert asked == ["token", "use_token"]
+    assert calls == ["token", "use_token"]
     clock.now += FRESH_SECONDS + 0.1
     for _ in range(64):
         guard.principal(request_of(), token)
-    assert asked == ["token", "use_token", "token"]
+    assert calls == ["token", "use_token", "token"]
 
 
 def test_a_token_that_is_refused_has_not_been_used(store: Store) -> None:
@@ -168,11 +170,11 @@ def test_a_token_that_is_refused_has_not_been_used(store: Store) -> None:
 def test_whoever_was_let_in_is_let_in_no_more_once_the_token_is_revoked(store: Store) -> None:
     guard, clock = guard_of(store)
     token, row = made(store, name="ada", scopes=["view"])
-    found = guard.principal(request_of(), token)
-    assert guard.still(found)
+    principal = guard.principal(request_of(), token)
+    assert guard.still(principal)
     store.revoke_token(row.id)
     clock.now += FRESH_SECONDS + 0.1
-    assert not guard.still(found)
+    assert not guard.still(principal)
 
 
 def test_who_fails_often_waits_longer_each_time_and_a_right_token_is_served_all_the_same(
@@ -197,9 +199,9 @@ def test_whoever_waits_is_told_how_long_and_may_try_again_then(store: Store) -> 
     guard, clock = guard_of(store)
     for _ in range(Failures.FREE + 1):
         code_of(guard, request_of(), "wrong")
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as error:
         guard.principal(request_of(), "wrong")
-    assert refused.value.headers == {"retry-after": "4"}
+    assert error.value.headers == {"retry-after": "4"}
     clock.now += 4
     assert code_of(guard, request_of(), "wrong") == "token_unknown"
 
@@ -224,7 +226,7 @@ def test_failures_of_many_addresses_take_bounded_memory_and_few_lines() -> None:
     clock = SimpleNamespace(now=0.0)
     failures = Failures(lambda: clock.now)
     lines = [failures.failed(f"2001:db8:0:{number:x}::1") for number in range(10_000)]
-    assert [each for each in lines if each is not None] == [0] * 60
+    assert [wait for wait in lines if wait is not None] == [0] * 60
     assert len(failures._seen) <= 4096
     clock.now += 61
     assert failures.failed("192.0.2.8") == 10_000 - 60
@@ -233,57 +235,61 @@ def test_failures_of_many_addresses_take_bounded_memory_and_few_lines() -> None:
 def test_whoever_waits_takes_no_line_from_others() -> None:
     failures = Failures(lambda: 0.0)
     lines = [failures.failed("192.0.2.7") for _ in range(1000)]
-    assert sum(each is not None for each in lines) == Failures.FREE + 1
+    assert sum(wait is not None for wait in lines) == Failures.FREE + 1
     assert failures.failed("192.0.2.8") == 1000 - Failures.FREE - 1
 
 
-def test_a_study_that_is_not_of_a_token_is_as_one_that_is_not_there(served: Served) -> None:
-    token = served.new_token("view", "submit", studies="vision-")
+def test_a_study_that_is_not_of_a_token_is_as_one_that_is_not_there(running_server: RunningServer) -> None:
+    token = running_server.new_token("view", "submit", studies="vision-")
     with httpx.Client(
-        base_url=served.url, headers={"authorization": f"Bearer {token}"}, timeout=60
+        base_url=running_server.url, headers={"authorization": f"Bearer {token}"}, timeout=60
     ) as client:
         answers = [client.get(f"/api/studies/{name}") for name in ("vision-none", "speech")]
-    assert {each.status_code for each in answers} == {404}
-    assert {each.json()["error"]["code"] for each in answers} == {"study_not_found"}
+    assert {response.status_code for response in answers} == {404}
+    assert {response.json()["error"]["code"] for response in answers} == {"study_not_found"}
 
 
-def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(served: Served) -> None:
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(running_server: RunningServer) -> None:
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
         client.get("/api/studies", headers={"authorization": "Bearer wrong"})
-        client.headers["authorization"] = f"Bearer {served.token}"
-        made_ = client.post("/api/tokens", json={"name": "cluster", "scopes": ["agent"]}).json()
+        client.headers["authorization"] = f"Bearer {running_server.token}"
+        token_reply = client.post("/api/tokens", json={"name": "cluster", "scopes": ["agent"]}).json()
         client.get("/api/studies")
-        client.delete(f"/api/tokens/{made_['id']}")
-        client.headers["authorization"] = f"Bearer {served.new_token('view')}"
+        client.delete(f"/api/tokens/{token_reply['id']}")
+        client.headers["authorization"] = f"Bearer {running_server.new_token('view')}"
         assert client.post("/api/tokens", json={"name": "b", "scopes": ["admin"]}).status_code == 403
-        client.headers["authorization"] = f"Bearer {served.token}"
+        client.headers["authorization"] = f"Bearer {running_server.token}"
         lines = client.get("/api/audit").json()
         assert client.get("/api/audit", params={"before": lines[0]["number"], "most": 1}).json() == lines[1:2]
-    told = [tuple(each[key] for key in ("name", "action", "status", "detail")) for each in reversed(lines)]
-    assert told == [
+    audit_rows = [
+        tuple(line[key] for key in ("name", "action", "status", "detail")) for line in reversed(lines)
+    ]
+    assert audit_rows == [
         ("", "GET /api/studies", 401, ""),
-        ("admin", "POST /api/tokens", 201, f"token {made_['id']} cluster: agent on all studies"),
-        ("admin", f"DELETE /api/tokens/{made_['id']}", 200, ""),
+        ("admin", "POST /api/tokens", 201, f"token {token_reply['id']} cluster: agent on all studies"),
+        ("admin", f"DELETE /api/tokens/{token_reply['id']}", 200, ""),
         ("other", "POST /api/tokens", 403, ""),
     ]
-    assert made_["token"] not in str(lines) and {each["address"] for each in lines} == {"127.0.0.1"}
+    assert token_reply["token"] not in str(lines) and {line["address"] for line in lines} == {"127.0.0.1"}
 
 
-def test_the_audit_log_says_which_study_it_was(served: Served) -> None:
+def test_the_audit_log_says_which_study_it_was(running_server: RunningServer) -> None:
     agent = {"agent": "here:1", "session": "5f3a9c0e7b21"}
-    headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": "1"}
-    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as client:
+    headers = {"authorization": f"Bearer {running_server.token}", "tempopt-protocol": "1"}
+    with httpx.Client(base_url=running_server.url, headers=headers, timeout=60) as client:
         client.post("/api/studies", json={"spec": toy_spec()})
-        joined = client.post("/api/agents/join", json={"study": "toy", **agent}).json()
-        said = {"study": "toy", "study_id": joined["study"]["id"], **agent}
-        client.post("/api/agents/sync", json=said)
-        client.post("/api/agents/leave", json=said)
+        reply = client.post("/api/agents/join", json={"study": "toy", **agent}).json()
+        body = {"study": "toy", "study_id": reply["study"]["id"], **agent}
+        client.post("/api/agents/sync", json=body)
+        client.post("/api/agents/leave", json=body)
         client.post("/api/studies/toy/pause")
         client.post("/api/studies/other/pause")
         client.delete("/api/studies/toy")
         lines = client.get("/api/audit", params={"study": "toy"}).json()
-    told = [tuple(each[key] for key in ("action", "study", "detail", "status")) for each in reversed(lines)]
-    assert told == [
+    audit_rows = [
+        tuple(line[key] for key in ("action", "study", "detail", "status")) for line in reversed(lines)
+    ]
+    assert audit_rows == [
         ("POST /api/studies", "toy", "", 201),
         ("POST /api/agents/join", "toy", "here:1", 200),
         ("POST /api/agents/leave", "toy", "here:1", 200),
@@ -305,29 +311,31 @@ def test_what_fails_unforeseen_is_audited_all_the_same(
     assert (row.action, row.status, row.name) == ("DELETE /api/tokens/x", 500, "admin")
 
 
-def test_who_may_do_everything_to_some_studies_makes_no_tokens_for_others(served: Served) -> None:
-    token = served.new_token("admin", studies="vision-")
+def test_who_may_do_everything_to_some_studies_makes_no_tokens_for_others(
+    running_server: RunningServer,
+) -> None:
+    token = running_server.new_token("admin", studies="vision-")
     with httpx.Client(
-        base_url=served.url, headers={"authorization": f"Bearer {token}"}, timeout=60
+        base_url=running_server.url, headers={"authorization": f"Bearer {token}"}, timeout=60
     ) as client:
         body = {"name": "b", "scopes": ["admin"]}
         assert client.post("/api/tokens", json=body).status_code == 403
         assert client.get("/api/tokens").status_code == client.get("/api/audit").status_code == 403
 
 
-def test_tokens_over_http_never_tell_what_verifies_them(served: Served) -> None:
+def test_tokens_over_http_never_tell_what_verifies_them(running_server: RunningServer) -> None:
     with httpx.Client(
-        base_url=served.url, headers={"authorization": f"Bearer {served.token}"}, timeout=60
+        base_url=running_server.url, headers={"authorization": f"Bearer {running_server.token}"}, timeout=60
     ) as client:
-        created = client.post(
+        token_reply = client.post(
             "/api/tokens", json={"name": "c", "scopes": ["view"], "studies": "a", "expires": "30d"}
         ).json()
-        (admin, listed) = client.get("/api/tokens").json()
-    row = served.store.token(created["id"])
+        (admin, token_entry) = client.get("/api/tokens").json()
+    row = running_server.store.token(token_reply["id"])
     assert row is not None and row.created_by == "admin" and row.studies == "a"
     assert row.expires is not None and row.expires - row.created == timedelta(days=30)
-    assert listed == {name: value for name, value in created.items() if name != "token"}
-    assert admin["name"] == "admin" and row.digest not in str((admin, listed))
+    assert token_entry == {name: value for name, value in token_reply.items() if name != "token"}
+    assert admin["name"] == "admin" and row.digest not in str((admin, token_entry))
 
 
 @pytest.mark.parametrize(
@@ -359,8 +367,8 @@ def test_the_first_token_is_made_once(store: Store) -> None:
 
 
 def test_the_documentation_of_an_app_shows_that_it_asks_for_a_token(store: Store, tmp_path: Path) -> None:
-    told = create_app(store, checkpoints=str(tmp_path)).openapi()
-    assert told["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    for methods in told["paths"].values():
-        for each in methods.values():
-            assert each["security"] == [{"HTTPBearer": []}]
+    schema = create_app(store, checkpoints=str(tmp_path)).openapi()
+    assert schema["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    for methods in schema["paths"].values():
+        for operation in methods.values():
+            assert operation["security"] == [{"HTTPBearer": []}]

@@ -22,14 +22,14 @@ from tempopt.server import files, uploads
 from tempopt.server.app import create_app
 from tempopt.store.checkpoints import opened
 from tempopt.study.admin import collect, delete
-from tests.server.conftest import Served, listening
+from tests.server.conftest import RunningServer, serve_app
 from tests.server.test_agents import Agent
 from tests.server.test_checkpoints import (
     FILE,
     RUN,
     URL,
     _put,
-    _recorded,
+    _record_checkpoint,
     _ticket,
     agent,  # noqa: F401  # a fixture
     small_pieces,  # noqa: F401  # a fixture
@@ -44,43 +44,45 @@ pytest_plugins = ["tests.training.object_store"]
 
 @pytest.fixture
 def in_bucket(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     """The URL of the run's folder in a bucket, below which a second server keeps checkpoints."""
     monkeypatch.setattr(filesystem, "_JOINED_PAUSE_SECONDS", 0.0)
-    with listening(create_app(served.store, checkpoints=f"{bucket}/kept")) as url:
+    with serve_app(create_app(running_server.store, checkpoints=f"{bucket}/kept")) as url:
         monkeypatch.setenv(SERVER, url)
         agent.http.base_url = httpx.URL(url)
         yield f"{bucket}/kept/toy/{RUN}"
 
 
 @pytest.fixture
-def unsigned(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_signing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for object stores that sign no requests, or not with these keys."""
     monkeypatch.setattr(routes, "_SIGNING", ())
 
 
-def _lying(folder: str) -> dict[str, bytes]:
+def _files_in(folder: str) -> dict[str, bytes]:
     """Return what lies in a folder, by name."""
     fs, path = opened(folder)
     fs.invalidate_cache()
     return {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.find(path)}
 
 
-def _step(agent: Agent, step: int, some: bytes = b"abc", **more: Any) -> httpx.Response:  # noqa: F811
-    told = {"upload": "0" * 16, "offset": 0, "total": len(some), **more}
-    return agent.http.put(f"/api/checkpoints/toy/{RUN}/step-{step}-1.ckpt", params=told, content=some)
+def _step(agent: Agent, step: int, content: bytes = b"abc", **options: Any) -> httpx.Response:  # noqa: F811
+    query_params = {"upload": "0" * 16, "offset": 0, "total": len(content), **options}
+    return agent.http.put(
+        f"/api/checkpoints/toy/{RUN}/step-{step}-1.ckpt", params=query_params, content=content
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1001, 23_456])
 def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
     small_pieces: None,  # noqa: F811
     tmp_path: Path,
     size: int,
@@ -89,14 +91,14 @@ def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
     (tmp_path / "a").write_bytes(content)
     fs, path = opened(URL)
     fs.put_file(str(tmp_path / "a"), path)
-    assert _lying(in_bucket) == {FILE: content}
-    _recorded(agent, _ticket(served), content)
+    assert _files_in(in_bucket) == {FILE: content}
+    _record_checkpoint(agent, _ticket(running_server), content)
     fs.get_file(path, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == content
     if size > 10:
-        for asked, got in (("bytes=3-9", content[3:10]), ("bytes=900-", content[900:])):
-            answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": asked})
-            assert (answer.status_code, answer.content) == (206, got)
+        for byte_range, expected_bytes in (("bytes=3-9", content[3:10]), ("bytes=900-", content[900:])):
+            answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": byte_range})
+            assert (answer.status_code, answer.content) == (206, expected_bytes)
 
 
 def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
@@ -112,45 +114,45 @@ def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
         content = os.urandom(size)
         (tmp_path / "a").write_bytes(content)
         fs.put_file(str(tmp_path / "a"), path)
-        assert _lying(in_bucket) == {FILE: content}
+        assert _files_in(in_bucket) == {FILE: content}
 
 
 def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
 ) -> None:
-    asked = f"/api/checkpoints/toy/{RUN}/{FILE}/uploads/{'0' * 16}"
-    assert agent.http.get(asked).json() == {"bytes": 0, "whole": False}
+    uploads_url = f"/api/checkpoints/toy/{RUN}/{FILE}/uploads/{'0' * 16}"
+    assert agent.http.get(uploads_url).json() == {"bytes": 0, "whole": False}
     for _ in range(2):
         assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
     assert _put(agent, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
-    assert agent.http.get(asked).json() == {"bytes": 3, "whole": False}
-    assert FILE not in _lying(in_bucket)
+    assert agent.http.get(uploads_url).json() == {"bytes": 3, "whole": False}
+    assert FILE not in _files_in(in_bucket)
     assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "whole": False}
     for _ in range(2):
         assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "whole": True}
-    assert agent.http.get(asked).json() == {"bytes": 8, "whole": True}
+    assert agent.http.get(uploads_url).json() == {"bytes": 8, "whole": True}
     assert _put(agent, 8, b"", 8).json() == {"bytes": 8, "whole": True}
-    assert _lying(in_bucket)[FILE] == b"abcdefgh"
+    assert _files_in(in_bucket)[FILE] == b"abcdefgh"
 
 
 def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
     small_pieces: None,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uploads, "_JOIN_SECONDS", 0.0)
-    go_on, joined, join, begun = threading.Event(), threading.Event(), uploads._join, []
+    go_on, has_joined, join, begun_uploads = threading.Event(), threading.Event(), uploads._join, []
 
-    def slow(*given: Any) -> None:
-        begun.append(given)
+    def slow(*args: Any) -> None:
+        begun_uploads.append(args)
         go_on.wait(30)
-        join(*given)
-        joined.set()
+        join(*args)
+        has_joined.set()
 
     monkeypatch.setattr(uploads, "_join", slow)
     content = os.urandom(4321)
@@ -158,42 +160,42 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
     fs, path = opened(URL)
     send, answers = fs._sent, []
 
-    def sent(*given: Any) -> Any:
-        answers.append(send(*given))
+    def record_answer(*args: Any) -> Any:
+        answers.append(send(*args))
         if len(answers) > 6:
             # the last piece, and twice more
             go_on.set()
         return answers[-1]
 
-    monkeypatch.setattr(fs, "_sent", sent)
+    monkeypatch.setattr(fs, "_sent", record_answer)
     fs.put_file(str(tmp_path / "a"), path)
-    assert joined.wait(30)
-    assert _lying(in_bucket) == {FILE: content} and len(begun) == 1
+    assert has_joined.wait(30)
+    assert _files_in(in_bucket) == {FILE: content} and len(begun_uploads) == 1
 
 
 def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
     agent: Agent,  # noqa: F811
     in_bucket: str,
-    unsigned: None,
+    disable_signing: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fs, _ = opened(in_bucket)
-    cat, broken = type(fs)._cat_file, [True]
+    cat, failures = type(fs)._cat_file, [True]
 
-    async def failing(self: Any, path: str, *given: Any, **more: Any) -> Any:
-        if broken and path.endswith(".3.writing"):
-            broken.clear()
+    async def fail_once(self: Any, path: str, *args: Any, **options: Any) -> Any:
+        if failures and path.endswith(".3.writing"):
+            failures.clear()
             raise OSError("reset")
-        return await cat(self, path, *given, **more)
+        return await cat(self, path, *args, **options)
 
-    monkeypatch.setattr(type(fs), "_cat_file", failing)
+    monkeypatch.setattr(type(fs), "_cat_file", fail_once)
     type(fs).clear_instance_cache()
     _put(agent, 0, b"abc", 6)
-    refused = _put(agent, 3, b"def", 6)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "checkpoints_away")
-    assert FILE not in _lying(in_bucket)
+    response = _put(agent, 3, b"def", 6)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "checkpoints_away")
+    assert FILE not in _files_in(in_bucket)
     assert _put(agent, 3, b"def", 6).json() == {"bytes": 6, "whole": True}
-    assert _lying(in_bucket) == {FILE: b"abcdef"}
+    assert _files_in(in_bucket) == {FILE: b"abcdef"}
 
 
 def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
@@ -201,16 +203,16 @@ def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
     in_bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = {"study": "toy", "run": RUN, "file": FILE, "size": 1000, "purpose": "put"}
-    url = httpx.URL(agent.http.post(WHERE, json=wanted).json()["url"])
-    signed = dict(url.params)
-    assert (signed["X-Amz-SignedHeaders"], signed["X-Amz-Expires"]) == ("content-length;host", "900")
+    body = {"study": "toy", "run": RUN, "file": FILE, "size": 1000, "purpose": "put"}
+    url = httpx.URL(agent.http.post(WHERE, json=body).json()["url"])
+    url_params = dict(url.params)
+    assert (url_params["X-Amz-SignedHeaders"], url_params["X-Amz-Expires"]) == ("content-length;host", "900")
     monkeypatch.setattr(files, "LARGEST", 999)
-    assert agent.http.post(WHERE, json=wanted).json()["error"]["code"] == "too_large"
+    assert agent.http.post(WHERE, json=body).json()["error"]["code"] == "too_large"
 
 
 def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_client_of_it(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     in_bucket: str,
     tmp_path: Path,
@@ -218,22 +220,22 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
     content = os.urandom(100_000)
     (tmp_path / "a").write_bytes(content)
 
-    def worker(does: str) -> None:
+    def worker(statements: str) -> None:
         code = (
             "import os, sys; from tempopt.store.checkpoints import opened;"
             "assert not [name for name in os.environ if name.startswith('AWS')];"
-            f"fs, path = opened({URL!r}); {does};"
+            f"fs, path = opened({URL!r}); {statements};"
             "assert not {'s3fs', 'botocore', 'sqlalchemy'} & set(sys.modules)"
         )
         names = ("TEMPOPT_SERVER", "TEMPOPT_TOKEN")
         env = {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
         env |= {name: os.environ[name] for name in names}
-        found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-        assert (found.returncode, found.stderr) == (0, "")
+        result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
 
     worker(f"fs.put_file({str(tmp_path / 'a')!r}, path)")
-    assert _lying(in_bucket) == {FILE: content}
-    _recorded(agent, _ticket(served), content)
+    assert _files_in(in_bucket) == {FILE: content}
+    _record_checkpoint(agent, _ticket(running_server), content)
     worker(f"fs.get_file(path, {str(tmp_path / 'b')!r})")
     assert (tmp_path / "b").read_bytes() == content
 
@@ -241,86 +243,86 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
 # ---- what is kept
 
 
-def _in_folder(served: Served, name: str) -> bool:
-    return (served.checkpoints / "toy" / RUN / name).exists()
+def _in_folder(server: RunningServer, name: str) -> bool:
+    return (server.checkpoints / "toy" / RUN / name).exists()
 
 
-def test_files_that_nobody_records_are_kept_up_to_four(served: Served, agent: Agent) -> None:  # noqa: F811
+def test_files_that_nobody_records_are_kept_up_to_four(running_server: RunningServer, agent: Agent) -> None:  # noqa: F811
     _step(agent, 2)
-    _recorded(agent, _ticket(served), b"abc", step=2)
-    (served.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
+    _record_checkpoint(agent, _ticket(running_server), b"abc", step=2)
+    (running_server.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
     for step in range(10, 20):
         assert _step(agent, step).json()["whole"]
-    names = {path.name for path in (served.checkpoints / "toy" / RUN).iterdir()}
-    recorded, newest = {"step-2-1.ckpt", "log.txt"}, {f"step-{step}-1.ckpt" for step in range(15, 20)}
-    assert names == recorded | newest
+    names = {path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()}
+    recorded_files, newest = {"step-2-1.ckpt", "log.txt"}, {f"step-{step}-1.ckpt" for step in range(15, 20)}
+    assert names == recorded_files | newest
     # the one that is put just now is not counted, whatever its number
     _step(agent, 1)
-    assert _in_folder(served, "step-1-1.ckpt") and _in_folder(served, "step-2-1.ckpt")
+    assert _in_folder(running_server, "step-1-1.ckpt") and _in_folder(running_server, "step-2-1.ckpt")
 
 
 def test_objects_that_nobody_records_are_kept_up_to_four(agent: Agent, in_bucket: str) -> None:  # noqa: F811
     for step in range(10, 20):
-        wanted = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
-        httpx.put(agent.http.post(WHERE, json=wanted).json()["url"], content=b"abc").raise_for_status()
-    assert sorted(_lying(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
+        body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
+        httpx.put(agent.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
+    assert sorted(_files_in(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
 
 
-@pytest.mark.parametrize("clear", [delete, collect], ids=["delete", "gc"])
-@pytest.mark.parametrize("where", ["served", "in_bucket"])
+@pytest.mark.parametrize("clear_study", [delete, collect], ids=["delete", "gc"])
+@pytest.mark.parametrize("fixture_name", ["running_server", "in_bucket"])
 def test_what_was_broken_off_goes_with_the_study(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
-    unsigned: None,
+    disable_signing: None,
     request: pytest.FixtureRequest,
-    where: str,
-    clear: Callable[..., Any],
+    fixture_name: str,
+    clear_study: Callable[..., Any],
 ) -> None:
-    request.getfixturevalue(where)
-    study = served.store.load_study("toy")
+    request.getfixturevalue(fixture_name)
+    study = running_server.store.load_study("toy")
     _put(agent, 0, b"abc", 8)
-    folder = request.getfixturevalue("in_bucket") if where == "in_bucket" else ""
-    folder = folder or str(served.checkpoints / "toy" / RUN)
+    folder = request.getfixturevalue("in_bucket") if fixture_name == "in_bucket" else ""
+    folder = folder or str(running_server.checkpoints / "toy" / RUN)
     base = folder.removesuffix(f"/toy/{RUN}")
-    served.store.set_checkpoints(study.id, base)
-    assert len(_lying(folder)) == 1
-    if clear is collect:
+    running_server.store.set_checkpoints(study.id, base)
+    assert len(_files_in(folder)) == 1
+    if clear_study is collect:
         outcomes = Outcomes(outcome="complete", value=1.0, steps=24, seconds=1.0)
-        agent.sync(Ended(ticket_id=_ticket(served).id, attempt=1, outcomes=outcomes))
+        agent.sync(Ended(ticket_id=_ticket(running_server).id, attempt=1, outcomes=outcomes))
     else:
-        said = {"study": "toy", "agent": agent.name, "session": agent.session, "study_id": agent.study_id}
-        agent.http.post("/api/agents/leave", json=said).raise_for_status()
-    clear(served.storage, "toy")
-    assert _lying(folder) == {}
+        body = {"study": "toy", "agent": agent.name, "session": agent.session, "study_id": agent.study_id}
+        agent.http.post("/api/agents/leave", json=body).raise_for_status()
+    clear_study(running_server.storage, "toy")
+    assert _files_in(folder) == {}
 
 
-def test_one_run_has_one_name(served: Served, agent: Agent) -> None:  # noqa: F811
+def test_one_run_has_one_name(running_server: RunningServer, agent: Agent) -> None:  # noqa: F811
     for run in ("baseline-00000", "baseline-000000000"):
-        told: dict[str, Any] = {"upload": "0" * 16, "offset": 0, "total": 3}
-        answer = agent.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=told, content=b"abc")
+        query_params: dict[str, Any] = {"upload": "0" * 16, "offset": 0, "total": 3}
+        answer = agent.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=query_params, content=b"abc")
         assert answer.json()["error"]["code"] == "checkpoint_not_found"
-    assert not served.checkpoints.exists()
+    assert not running_server.checkpoints.exists()
 
 
 def test_a_study_is_not_known_by_another_spelling(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # as on databases that compare names without regard to case
-    row = served.store.load_study("toy")
-    monkeypatch.setattr(type(served.store), "load_study", lambda self, name: dataclasses.replace(row))
-    wanted = {"study": "TOY", "run": RUN, "file": FILE, "size": 3, "purpose": "put"}
-    assert agent.http.post(WHERE, json=wanted).json()["error"]["code"] == "study_not_found"
+    row = running_server.store.load_study("toy")
+    monkeypatch.setattr(type(running_server.store), "load_study", lambda self, name: dataclasses.replace(row))
+    body = {"study": "TOY", "run": RUN, "file": FILE, "size": 3, "purpose": "put"}
+    assert agent.http.post(WHERE, json=body).json()["error"]["code"] == "study_not_found"
 
 
 def test_a_disk_that_is_full_is_said_at_once(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def full(*given: Any) -> int:
+    def full(*args: Any) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)

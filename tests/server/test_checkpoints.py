@@ -21,7 +21,7 @@ from tempopt.server import checkpoints as routes
 from tempopt.server import files
 from tempopt.server.app import create_app
 from tempopt.store.checkpoints import opened
-from tests.server.conftest import Served, listening
+from tests.server.conftest import RunningServer, serve_app
 from tests.server.test_agents import Agent, begin
 
 pytest_plugins = ["tests.training.object_store"]
@@ -32,66 +32,68 @@ URL = f"tempopt://toy/{RUN}/{FILE}"
 
 
 @pytest.fixture
-def agent(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+def agent(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """An agent that holds the run ``baseline-0000``, whose workers know the server."""
-    begin(served.store, lease=60)
-    token = served.new_token("agent")
-    monkeypatch.setenv(SERVER, served.url)
+    begin(running_server.store, lease=60)
+    token = running_server.new_token("agent")
+    monkeypatch.setenv(SERVER, running_server.url)
     monkeypatch.setenv("TEMPOPT_TOKEN", token)
-    made = Agent(served, token=token)
-    made.join()
-    assert made.take() is not None
-    yield made
-    made.http.close()
+    agent = Agent(running_server, token=token)
+    agent.join()
+    assert agent.take() is not None
+    yield agent
+    agent.http.close()
 
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (routes, files):
-        monkeypatch.setattr(each, "PIECE", 1000)
+    for module in (routes, files):
+        monkeypatch.setattr(module, "PIECE", 1000)
 
 
-def _ticket(served: Served) -> TicketRow:
-    (ticket,) = (each for each in served.store.tickets(1) if each.kind == "baseline" and each.number == 0)
+def _ticket(server: RunningServer) -> TicketRow:
+    (ticket,) = (row for row in server.store.tickets(1) if row.kind == "baseline" and row.number == 0)
     return ticket
 
 
-def _recorded(agent: Agent, ticket: TicketRow, content: bytes, step: int = 8) -> None:
+def _record_checkpoint(agent: Agent, ticket: TicketRow, content: bytes, step: int = 8) -> None:
     url = f"tempopt://toy/{RUN}/step-{step}-{ticket.attempt}.ckpt"
-    kept = Checkpoint(step=step, url=url, digest="d", size=len(content))
-    agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=kept))
+    checkpoint = Checkpoint(step=step, url=url, digest="d", size=len(content))
+    agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 54_321])
 def test_a_file_comes_back_as_it_was_put(
-    served: Served, agent: Agent, small_pieces: None, tmp_path: Path, size: int
+    running_server: RunningServer, agent: Agent, small_pieces: None, tmp_path: Path, size: int
 ) -> None:
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
     fs, path = opened(URL)
     fs.put_file(str(tmp_path / "a"), path)
-    assert [each.name for each in (served.checkpoints / "toy" / RUN).iterdir()] == [FILE]
-    _recorded(agent, _ticket(served), content)
+    assert [path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()] == [FILE]
+    _record_checkpoint(agent, _ticket(running_server), content)
     fs.get_file(path, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == content and fs.size(path) == size
 
 
-def test_a_part_of_a_file_can_be_fetched(served: Served, agent: Agent, tmp_path: Path) -> None:
+def test_a_part_of_a_file_can_be_fetched(running_server: RunningServer, agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(range(256)))
     fs, path = opened(URL)
     fs.put_file(str(tmp_path / "a"), path)
-    _recorded(agent, _ticket(served), bytes(256))
+    _record_checkpoint(agent, _ticket(running_server), bytes(256))
     answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": "bytes=10-19"})
     assert (answer.status_code, answer.content) == (206, bytes(range(10, 20)))
 
 
-def _put(agent: Agent, offset: int, some: bytes, total: int, upload: str = "0" * 16) -> httpx.Response:
-    told = {"upload": upload, "offset": offset, "total": total}
-    return agent.http.put(f"/api/checkpoints/toy/{RUN}/{FILE}", params=told, content=some)
+def _put(agent: Agent, offset: int, content: bytes, total: int, upload: str = "0" * 16) -> httpx.Response:
+    query_params = {"upload": upload, "offset": offset, "total": total}
+    return agent.http.put(f"/api/checkpoints/toy/{RUN}/{FILE}", params=query_params, content=content)
 
 
-def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(served: Served, agent: Agent) -> None:
-    target = served.checkpoints / "toy" / RUN / FILE
+def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    target = running_server.checkpoints / "toy" / RUN / FILE
     assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
     assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
     assert not target.exists()
@@ -103,14 +105,14 @@ def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(served: S
     assert target.read_bytes() == b"abcdefgh" and len(list(target.parent.iterdir())) == 1
 
 
-def test_what_was_broken_off_does_not_fill_the_disk(served: Served, agent: Agent) -> None:
+def test_what_was_broken_off_does_not_fill_the_disk(running_server: RunningServer, agent: Agent) -> None:
     for number in range(12):
         _put(agent, 0, b"abc", 8, upload=f"{number:016x}")
-    assert len(list((served.checkpoints / "toy" / RUN).iterdir())) <= 4
+    assert len(list((running_server.checkpoints / "toy" / RUN).iterdir())) <= 4
 
 
 def test_a_piece_that_is_too_large_or_longer_than_the_file_is_refused(
-    served: Served, agent: Agent, small_pieces: None
+    running_server: RunningServer, agent: Agent, small_pieces: None
 ) -> None:
     for answer in (
         _put(agent, 0, b"x" * 1001, 5000),
@@ -118,11 +120,15 @@ def test_a_piece_that_is_too_large_or_longer_than_the_file_is_refused(
         _put(agent, 0, b"", 2**50),
     ):
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
-    assert not (served.checkpoints / "toy" / RUN / FILE).exists()
+    assert not (running_server.checkpoints / "toy" / RUN / FILE).exists()
 
 
 def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
-    served: Served, agent: Agent, small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer,
+    agent: Agent,
+    small_pieces: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(filesystem.time, "sleep", lambda seconds: threading.Event().wait(0.001))
     content = os.urandom(10_000)
@@ -130,23 +136,23 @@ def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
     fs, path = opened(URL)
     send, calls = fs._sent, []
 
-    def failing(*given: Any) -> Any:
-        calls.append(given)
+    def fail_send(*args: Any) -> Any:
+        calls.append(args)
         if len(calls) % 3 == 1:
             raise httpx.ConnectError("refused")
-        came = send(*given)
+        response = send(*args)
         if len(calls) % 3 == 2:
             # it was written, and the answer was lost
             raise httpx.ReadError("reset")
-        return came
+        return response
 
-    monkeypatch.setattr(fs, "_sent", failing)
+    monkeypatch.setattr(fs, "_sent", fail_send)
     fs.put_file(str(tmp_path / "a"), path)
-    assert (served.checkpoints / "toy" / RUN / FILE).read_bytes() == content and len(calls) > 20
+    assert (running_server.checkpoints / "toy" / RUN / FILE).read_bytes() == content and len(calls) > 20
 
 
 def test_a_server_that_stays_away_is_told_as_a_checkpoint_that_could_not_be_written(
-    served: Served, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SERVER, "http://127.0.0.1:9")
     monkeypatch.setattr(filesystem, "_PATIENCE_SECONDS", 0.0)
@@ -157,15 +163,17 @@ def test_a_server_that_stays_away_is_told_as_a_checkpoint_that_could_not_be_writ
 
 def _codes(agent: Agent, run: str, file: str, study: str = "toy") -> set[str]:
     """Return the codes with which all ways to a file are refused."""
-    found = []
+    responses = []
     for purpose in ("put", "get"):
         body = {"study": study, "run": run, "file": file, "size": 3, "purpose": purpose}
-        found.append(agent.http.post("/api/checkpoints/where", json=body))
+        responses.append(agent.http.post("/api/checkpoints/where", json=body))
     path = f"/api/checkpoints/{study}/{run}/{file}"
-    told = {"upload": "0" * 16, "offset": 0, "total": 3}
-    found += [agent.http.put(path, params=told, content=b"abc"), agent.http.get(path)]
-    assert all(400 <= each.status_code < 500 for each in found), [each.text for each in found]
-    return {each.json()["error"]["code"] for each in found}
+    query_params = {"upload": "0" * 16, "offset": 0, "total": 3}
+    responses += [agent.http.put(path, params=query_params, content=b"abc"), agent.http.get(path)]
+    assert all(400 <= response.status_code < 500 for response in responses), [
+        response.text for response in responses
+    ]
+    return {response.json()["error"]["code"] for response in responses}
 
 
 @pytest.mark.parametrize(
@@ -188,54 +196,58 @@ def _codes(agent: Agent, run: str, file: str, study: str = "toy") -> set[str]:
     ],
 )
 def test_names_that_are_none_of_a_checkpoint_reach_no_file(
-    served: Served, agent: Agent, run: str, file: str
+    running_server: RunningServer, agent: Agent, run: str, file: str
 ) -> None:
     _codes(agent, run, file)
-    assert not served.checkpoints.exists() or not any(served.checkpoints.rglob("*.*"))
+    assert not running_server.checkpoints.exists() or not any(running_server.checkpoints.rglob("*.*"))
 
 
 def test_only_who_holds_a_run_puts_its_checkpoints_and_only_of_this_attempt(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     assert _codes(agent, "baseline-0001", FILE) == {"checkpoint_not_found", "stale_attempt"}
     assert "stale_attempt" in _codes(agent, RUN, "step-8-2.ckpt")
-    thief = Agent(served, "thief:1:m:1.1", served.new_token("admin"))
-    thief.http.headers["authorization"] = f"Bearer {served.token}"
+    thief = Agent(running_server, "thief:1:m:1.1", running_server.new_token("admin"))
+    thief.http.headers["authorization"] = f"Bearer {running_server.token}"
     assert "checkpoint_refused" in _codes(thief, RUN, FILE)
     thief.http.close()
-    ticket = _ticket(served)
+    ticket = _ticket(running_server)
     agent.sync(Returned(ticket_id=ticket.id, attempt=1))
     assert "checkpoint_refused" in _codes(agent, RUN, FILE)
 
 
-def test_a_file_that_the_study_does_not_record_is_not_given_out(served: Served, agent: Agent) -> None:
+def test_a_file_that_the_study_does_not_record_is_not_given_out(
+    running_server: RunningServer, agent: Agent
+) -> None:
     _put(agent, 0, b"abc", 3)
-    (served.checkpoints / "toy" / RUN / "step-9-1.ckpt").write_bytes(b"secret")
+    (running_server.checkpoints / "toy" / RUN / "step-9-1.ckpt").write_bytes(b"secret")
     answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/step-9-1.ckpt")
     assert answer.status_code == 404 and b"secret" not in answer.content
 
 
-def test_links_that_lie_in_the_folder_are_not_followed(served: Served, agent: Agent, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / FILE).write_bytes(b"secret")
-    folder = served.checkpoints / "toy"
+def test_links_that_lie_in_the_folder_are_not_followed(
+    running_server: RunningServer, agent: Agent, tmp_path: Path
+) -> None:
+    outside_folder = tmp_path / "outside"
+    outside_folder.mkdir()
+    (outside_folder / FILE).write_bytes(b"secret")
+    folder = running_server.checkpoints / "toy"
     folder.mkdir(parents=True)
-    (folder / RUN).symlink_to(outside)
+    (folder / RUN).symlink_to(outside_folder)
     assert _put(agent, 0, b"abc", 3).json()["error"]["code"] == "checkpoint_refused"
-    _recorded(agent, _ticket(served), b"secret")
+    _record_checkpoint(agent, _ticket(running_server), b"secret")
     answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}")
     assert answer.status_code == 403 and b"secret" not in answer.content
     (folder / RUN).unlink()
     (folder / RUN).mkdir()
-    (folder / RUN / FILE).symlink_to(outside / FILE)
+    (folder / RUN / FILE).symlink_to(outside_folder / FILE)
     assert agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}").status_code == 403
     assert _put(agent, 0, b"abc", 3).json()["error"]["code"] == "checkpoint_refused"
-    assert (outside / FILE).read_bytes() == b"secret"
+    assert (outside_folder / FILE).read_bytes() == b"secret"
 
 
-def test_a_study_of_others_is_not_there(served: Served, agent: Agent) -> None:
-    agent.http.headers["authorization"] = f"Bearer {served.new_token('agent', studies='mine-')}"
+def test_a_study_of_others_is_not_there(running_server: RunningServer, agent: Agent) -> None:
+    agent.http.headers["authorization"] = f"Bearer {running_server.new_token('agent', studies='mine-')}"
     assert _codes(agent, RUN, FILE) == {"study_not_found"}
 
 
@@ -260,49 +272,49 @@ def test_nobody_deletes_or_lists_what_others_keep(agent: Agent) -> None:
 
 
 def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,
     bucket: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    app = create_app(served.store, checkpoints=f"{bucket}/kept")
+    app = create_app(running_server.store, checkpoints=f"{bucket}/kept")
     content = os.urandom(3_000_000)
     (tmp_path / "a").write_bytes(content)
-    passed: list[int] = []
+    piece_sizes: list[int] = []
 
-    class Counting:
+    class SizeCounter:
         def __init__(self, inner: Any) -> None:
             self.inner = inner
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            async def counted(message: Any) -> None:
-                passed.append(len(message.get("body", b"")))
+            async def count_bytes(message: Any) -> None:
+                piece_sizes.append(len(message.get("body", b"")))
                 await send(message)
 
-            await self.inner(scope, receive, counted)
+            await self.inner(scope, receive, count_bytes)
 
-    app.add_middleware(Counting)
-    with listening(app) as url:
+    app.add_middleware(SizeCounter)
+    with serve_app(app) as url:
         monkeypatch.setenv(SERVER, url)
         fs, path = opened(URL)
         fs.put_file(str(tmp_path / "a"), path)
         agent.http.base_url = httpx.URL(url)
-        ticket = _ticket(served)
-        _recorded(agent, ticket, content)
-        assert _ticket(served).checkpoints[0].url == f"{bucket}/kept/toy/{RUN}/{FILE}"
+        ticket = _ticket(running_server)
+        _record_checkpoint(agent, ticket, content)
+        assert _ticket(running_server).checkpoints[0].url == f"{bucket}/kept/toy/{RUN}/{FILE}"
         fs.get_file(path, str(tmp_path / "b"))
-        where = agent.http.post(
+        response = agent.http.post(
             "/api/checkpoints/where",
             json={"study": "toy", "run": RUN, "file": FILE, "size": 6 * 1024**3, "purpose": "put"},
         )
-        assert where.json()["url"] == "", "no request puts as much at once"
+        assert response.json()["url"] == "", "no request puts as much at once"
         outcomes = Outcomes(outcome="complete", value=1.0, steps=24, seconds=1.0)
         agent.sync(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes))
         with pytest.raises(FileNotFoundError):
             fs.get_file(path, str(tmp_path / "c"))
     assert hashlib.sha256((tmp_path / "b").read_bytes()).digest() == hashlib.sha256(content).digest()
-    assert sum(passed) < 50_000, "the bytes went through the server"
+    assert sum(piece_sizes) < 50_000, "the bytes went through the server"
     bucket_fs, _ = opened(bucket)
     bucket_fs.invalidate_cache()
     assert bucket_fs.find(f"{bucket}/kept") == [], "the server deletes what no run needs any more"

@@ -1,4 +1,4 @@
-"""Agents that lie: of runs of others nothing is changed, and what nobody can have measured is refused."""
+"""Agents that lie: of runs of others nothing is changed, and what no run can have measured is refused."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from tempopt.remote.wire import PROTOCOL
 from tempopt.server.tokens import made
 from tempopt.store.models import TICKET
 from tempopt.store.store import Store
-from tests.server.conftest import Served
-from tests.server.test_agents import STEPS, Agent, counted, ended
+from tests.server.conftest import RunningServer
+from tests.server.test_agents import STEPS, Agent, make_end, run_counts
 from tests.server.test_agents import agent as agent
 
 REPORTS = {8: 3.0, 16: 2.0, 24: 1.0}
 
 
 @pytest.fixture
-def liar(served: Served, agent: Agent) -> Iterator[Agent]:
+def liar(running_server: RunningServer, agent: Agent) -> Iterator[Agent]:
     """An agent with a token of another name."""
-    joined = Agent(served, "there:2:m:1.1", made(served.store, name="liar", scopes=["agent"])[0])
-    joined.join()
-    yield joined
-    joined.http.close()
+    liar_agent = Agent(
+        running_server, "there:2:m:1.1", made(running_server.store, name="liar", scopes=["agent"])[0]
+    )
+    liar_agent.join()
+    yield liar_agent
+    liar_agent.http.close()
 
 
-def _row(served: Served, ticket: TicketRow) -> TicketRow:
-    return next(each for each in served.store.tickets(ticket.study_id) if each.id == ticket.id)
+def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
+    return next(row for row in server.store.tickets(ticket.study_id) if row.id == ticket.id)
 
 
 def _prunable(agent: Agent) -> TicketRow:
@@ -45,14 +47,16 @@ def _prunable(agent: Agent) -> TicketRow:
     for _ in range(13):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, 1.0])
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
     return ticket
 
 
 def _said_of(ticket: TicketRow, step: int, value: float) -> tuple[Reported, dict[int, Counted]]:
-    return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), counted(ticket, {})
+    return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), run_counts(
+        ticket, {}
+    )
 
 
 # ---- runs of others
@@ -60,163 +64,187 @@ def _said_of(ticket: TicketRow, step: int, value: float) -> tuple[Reported, dict
 
 @pytest.mark.parametrize(("step", "value"), [(17, 99.0), (16, 99.0), (2**52, 0.0)])
 def test_what_others_say_of_a_run_neither_prunes_it_nor_keeps_it_from_being_pruned(
-    served: Served, agent: Agent, liar: Agent, step: int, value: float
+    running_server: RunningServer, agent: Agent, liar: Agent, step: int, value: float
 ) -> None:
     ticket = _prunable(agent)
-    began = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
-    agent.sync(began, runs=counted(ticket, {}))
-    forged, _ = _said_of(ticket, step, value)
-    answer = liar.sync(forged, runs=counted(ticket, {16: value}))
+    start_change = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
+    agent.sync(start_change, runs=run_counts(ticket, {}))
+    forged_report, _ = _said_of(ticket, step, value)
+    answer = liar.sync(forged_report, runs=run_counts(ticket, {16: value}))
     assert answer["refused"] == [ticket.id] and answer["pruned"] == {}
     first, runs = _said_of(ticket, 8, 3.0)
     assert agent.sync(first, runs=runs)["pruned"] == {}
-    bad, _ = _said_of(ticket, 16, 9.0)
-    assert agent.sync(bad, runs=counted(ticket, {8: 3.0}))["pruned"] == {str(ticket.id): 16}
-    agent.sync(ended(ticket, 0.5), runs=counted(ticket, {8: 3.0, 16: 9.0}))
-    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("pruned", 9.0)
+    bad_report, _ = _said_of(ticket, 16, 9.0)
+    assert agent.sync(bad_report, runs=run_counts(ticket, {8: 3.0}))["pruned"] == {str(ticket.id): 16}
+    agent.sync(make_end(ticket, 0.5), runs=run_counts(ticket, {8: 3.0, 16: 9.0}))
+    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 9.0)
 
 
 def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
-    served: Served, agent: Agent, liar: Agent
+    running_server: RunningServer, agent: Agent, liar: Agent
 ) -> None:
     ticket = _prunable(agent)
-    forged, _ = _said_of(ticket, 17, 99.0)
-    liar.sync(forged, runs=counted(ticket, {16: 99.0}))
-    answer = agent.trained(ticket, [3.0, 2.0, 0.5])
+    forged_report, _ = _said_of(ticket, 17, 99.0)
+    liar.sync(forged_report, runs=run_counts(ticket, {16: 99.0}))
+    answer = agent.report_training(ticket, [3.0, 2.0, 0.5])
     assert answer["pruned"] == {} and answer["refused"] == []
-    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("complete", 0.5)
+    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("complete", 0.5)
 
 
-def test_nothing_that_others_say_of_a_run_is_kept(served: Served, agent: Agent, liar: Agent) -> None:
+def test_nothing_that_others_say_of_a_run_is_kept(
+    running_server: RunningServer, agent: Agent, liar: Agent
+) -> None:
     ticket = agent.take()
     assert ticket is not None
     file = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/step-8-1.ckpt"
-    saved = Checkpoint(step=8, url=file, digest="d", size=5)
+    checkpoint = Checkpoint(step=8, url=file, digest="d", size=5)
     of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
-    before = _row(served, ticket)
+    row_before = _row(running_server, ticket)
     for change in (
         Began(**of_it, total_steps=1, code="forged"),
-        Kept(**of_it, checkpoint=saved),
+        Kept(**of_it, checkpoint=checkpoint),
         Lost(**of_it, error="forged", max_attempts=1),
         Returned(**of_it, seconds=1.0),
-        ended(ticket, 0.0),
+        make_end(ticket, 0.0),
     ):
         answer = liar.sync(change, renew={ticket.id: Renewal(attempt=1, step=23)})
         assert answer["refused"] == [ticket.id]
-        after = _row(served, ticket)
-        assert (after.state, after.agent, after.code, after.steps, after.checkpoints, after.error) == (
+        row_after = _row(running_server, ticket)
+        assert (
+            row_after.state,
+            row_after.agent,
+            row_after.code,
+            row_after.steps,
+            row_after.checkpoints,
+            row_after.error,
+        ) == (
             "running",
-            before.agent,
+            row_before.agent,
             None,
             None,
             (),
             None,
         )
     assert "forged" not in liar.join()["codes"]
-    assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
+    assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []
 
 
-def test_of_tickets_that_are_not_there_nothing_is_taken(served: Served, agent: Agent) -> None:
+def test_of_tickets_that_are_not_there_nothing_is_taken(running_server: RunningServer, agent: Agent) -> None:
     ticket = agent.take()
     assert ticket is not None
     of_it: dict[str, Any] = {"ticket_id": 2**31 - 1, "attempt": 1}
-    saved = Checkpoint(step=8, url="tempopt://toy/search-0000/step-8-1.ckpt", digest="d", size=5)
+    checkpoint = Checkpoint(step=8, url="tempopt://toy/search-0000/step-8-1.ckpt", digest="d", size=5)
     report = Reported(ticket_id=ticket.id, attempt=1, step=8, value=3.0)
-    told = (Kept(**of_it, checkpoint=saved), Returned(**of_it), report)
-    assert agent.sync(*told)["refused"] == [2**31 - 1]
-    (found,) = served.store.measurements(ticket.study_id, [ticket.id], ["report"])
-    assert (found.step, found.value) == (8, 3.0)
+    changes = (Kept(**of_it, checkpoint=checkpoint), Returned(**of_it), report)
+    assert agent.sync(*changes)["refused"] == [2**31 - 1]
+    (measurement,) = running_server.store.measurements(ticket.study_id, [ticket.id], ["report"])
+    assert (measurement.step, measurement.value) == (8, 3.0)
 
 
-def test_a_run_whose_pruning_report_is_told_no_more_still_ends(served: Served, agent: Agent) -> None:
+def test_a_run_whose_pruning_report_is_told_no_more_still_ends(
+    running_server: RunningServer, agent: Agent
+) -> None:
     ticket = _prunable(agent)
     agent.sync(*(_said_of(ticket, step, value)[0] for step, value in ((8, 3.0), (16, 9.0))))
-    answer = agent.said(ended(ticket, 0.5), runs=counted(ticket, {8: 3.0}))
+    answer = agent.sync_response(make_end(ticket, 0.5), runs=run_counts(ticket, {8: 3.0}))
     assert answer.status_code == 200, answer.text
-    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("pruned", 9.0)
+    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 9.0)
 
 
 def test_an_attempt_that_is_ended_before_an_older_one_is_judged_all_the_same(
-    served: Served, agent: Agent
+    running_server: RunningServer, agent: Agent
 ) -> None:
     first = agent.take()
     assert first is not None
     agent.sync(Returned(ticket_id=first.id, attempt=1))
-    again = agent.take()
-    assert again is not None and (again.id, again.attempt) == (first.id, 2)
+    retaken = agent.take()
+    assert retaken is not None and (retaken.id, retaken.attempt) == (first.id, 2)
     older = Returned(ticket_id=first.id, attempt=1, seconds=5.0)
-    assert agent.sync(ended(again, 1.0), older, runs=counted(again, REPORTS))["refused"] == []
-    assert (_row(served, first).outcome, _row(served, first).seconds) == ("complete", 1.0)
+    assert agent.sync(make_end(retaken, 1.0), older, runs=run_counts(retaken, REPORTS))["refused"] == []
+    assert (_row(running_server, first).outcome, _row(running_server, first).seconds) == ("complete", 1.0)
 
 
 @pytest.mark.parametrize("name", ["step-10-9.ckpt", "step-9-1.ckpt", "step-10-01.ckpt"])
-def test_a_checkpoint_of_another_attempt_or_step_is_refused(served: Served, agent: Agent, name: str) -> None:
+def test_a_checkpoint_of_another_attempt_or_step_is_refused(
+    running_server: RunningServer, agent: Agent, name: str
+) -> None:
     ticket = agent.take()
     assert ticket is not None
     url = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/{name}"
-    saved = Checkpoint(step=10, url=url, digest="d", size=5)
-    answer = agent.said(Kept(ticket_id=ticket.id, attempt=1, checkpoint=saved))
+    checkpoint = Checkpoint(step=10, url=url, digest="d", size=5)
+    answer = agent.sync_response(Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
     assert answer.status_code == 400 and "step-10-1.ckpt" in answer.json()["error"]["message"]
-    assert _row(served, ticket).checkpoints == ()
+    assert _row(running_server, ticket).checkpoints == ()
 
 
 # ---- time
 
 
-def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(served: Served, agent: Agent) -> None:
-    most = 3600.0
+def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    max_seconds = 3600.0
     for change in (Ended, Lost, Returned):
         ticket = agent.take()
         assert ticket is not None
         of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
-        spent: dict[str, Any] = {"seconds": 1e9, "gpu_seconds": 1e9}
+        times: dict[str, Any] = {"seconds": 1e9, "gpu_seconds": 1e9}
         if change is Ended:
-            outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, checkpoint_seconds=1e9, **spent)
-            told: Any = Ended(**of_it, outcomes=outcomes)
+            outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, checkpoint_seconds=1e9, **times)
+            late_change: Any = Ended(**of_it, outcomes=outcomes)
         elif change is Lost:
-            told = Lost(**of_it, error="it fell", max_attempts=3, **spent)
+            late_change = Lost(**of_it, error="it fell", max_attempts=3, **times)
         else:
-            told = Returned(**of_it, **spent)
-        assert agent.sync(told, runs=counted(ticket, REPORTS))["refused"] == []
-        row = _row(served, ticket)
-        assert 0 < row.seconds < most and 0 < row.gpu_seconds < most and row.checkpoint_seconds < most
-        most += 3600.0
+            late_change = Returned(**of_it, **times)
+        assert agent.sync(late_change, runs=run_counts(ticket, REPORTS))["refused"] == []
+        row = _row(running_server, ticket)
+        assert (
+            0 < row.seconds < max_seconds
+            and 0 < row.gpu_seconds < max_seconds
+            and row.checkpoint_seconds < max_seconds
+        )
+        max_seconds += 3600.0
 
 
-def test_time_that_has_passed_counts_as_it_was_told(served: Served, agent: Agent) -> None:
+def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServer, agent: Agent) -> None:
     ticket = agent.take()
     assert ticket is not None
     assert ticket.started is not None
     earlier = ticket.started - timedelta(days=30)
-    served.store._database.write(
+    running_server.store._database.write(
         lambda c: c.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(started=earlier))
     )
-    served.app.state.tempopt.desks.close("toy")
+    running_server.app.state.tempopt.desks.close("toy")
     outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, seconds=86400.0, gpu_seconds=86400.0)
-    told = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
-    agent.sync(told, runs=counted(ticket, REPORTS))
-    agent.sync(told, runs=counted(ticket, REPORTS))
-    assert (_row(served, ticket).seconds, _row(served, ticket).gpu_seconds) == (86400.0, 86400.0)
+    change = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
+    agent.sync(change, runs=run_counts(ticket, REPORTS))
+    agent.sync(change, runs=run_counts(ticket, REPORTS))
+    assert (_row(running_server, ticket).seconds, _row(running_server, ticket).gpu_seconds) == (
+        86400.0,
+        86400.0,
+    )
 
 
-def test_a_pool_whose_store_holds_times_without_end_is_served(served: Served, agent: Agent) -> None:
+def test_a_pool_whose_store_holds_times_without_end_is_served(
+    running_server: RunningServer, agent: Agent
+) -> None:
     """As an older version took them from agents."""
     for _ in range(2):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, 1.0])
-    for number, forged in enumerate((math.inf, 1.7e308)):
-        served.store._database.write(
-            lambda c, forged=forged, number=number: c.execute(  # type: ignore[misc]
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
+    for number, forged_seconds in enumerate((math.inf, 1.7e308)):
+        running_server.store._database.write(
+            lambda c, forged_seconds=forged_seconds, number=number: c.execute(  # type: ignore[misc]
                 update(TICKET)
                 .where(TICKET.c.number == number, TICKET.c.kind == "baseline")
-                .values(seconds=forged, gpu_seconds=forged)
+                .values(seconds=forged_seconds, gpu_seconds=forged_seconds)
             )
         )
-    headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": str(PROTOCOL)}
-    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as client:
-        for deleted in (False, True):
-            if deleted:
+    headers = {"authorization": f"Bearer {running_server.token}", "tempopt-protocol": str(PROTOCOL)}
+    with httpx.Client(base_url=running_server.url, headers=headers, timeout=60) as client:
+        for is_deleted in (False, True):
+            if is_deleted:
                 assert client.delete("/api/studies/toy", params={"force": True}).status_code == 200
             else:
                 assert client.get("/api/studies/toy").status_code == 200
@@ -230,31 +258,40 @@ def test_a_pool_whose_store_holds_times_without_end_is_served(served: Served, ag
 
 @pytest.mark.parametrize("value", [1e101, -1e160, 1.7e308])
 def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
-    served: Served, agent: Agent, value: float
+    running_server: RunningServer, agent: Agent, value: float
 ) -> None:
     for _ in range(17):
         ticket = agent.take()
         assert ticket is not None
-        bad = ticket.kind == "search" and ticket.number % 2 == 1
-        assert agent.trained(ticket, [3.0, value if bad else 2.0, value if bad else 1.0])["refused"] == []
-        row = _row(served, ticket)
-        if bad:
+        is_bad = ticket.kind == "search" and ticket.number % 2 == 1
+        assert (
+            agent.report_training(ticket, [3.0, value if is_bad else 2.0, value if is_bad else 1.0])[
+                "refused"
+            ]
+            == []
+        )
+        row = _row(running_server, ticket)
+        if is_bad:
             assert row.value is None and row.outcome in ("diverged", "pruned")
         else:
             assert (row.outcome, row.value) == ("complete", 1.0)
     answer = httpx.get(
-        f"{served.url}/api/studies/toy", headers={"authorization": f"Bearer {served.token}"}, timeout=60
+        f"{running_server.url}/api/studies/toy",
+        headers={"authorization": f"Bearer {running_server.token}"},
+        timeout=60,
     )
     assert answer.status_code == 200
 
 
-def test_a_study_of_the_largest_values_that_count_is_served(served: Served, agent: Agent) -> None:
+def test_a_study_of_the_largest_values_that_count_is_served(
+    running_server: RunningServer, agent: Agent
+) -> None:
     values = (LARGEST_VALUE, -LARGEST_VALUE, 0.5)
     for number in range(17):
         ticket = agent.take()
         assert ticket is not None
-        agent.trained(ticket, [3.0, 2.0, values[number % 3]])
-        assert _row(served, ticket).outcome in ("complete", "pruned")
+        agent.report_training(ticket, [3.0, 2.0, values[number % 3]])
+        assert _row(running_server, ticket).outcome in ("complete", "pruned")
 
 
 # ---- what no run can have done, and no database holds
@@ -269,7 +306,7 @@ SAVED: dict[str, Any] = {
 }
 
 
-def _ended(**outcomes: Any) -> dict[str, Any]:
+def _make_end(**outcomes: Any) -> dict[str, Any]:
     return {"type": "Ended", "outcomes": OUTCOMES | outcomes}
 
 
@@ -278,7 +315,7 @@ BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
 REPORTED: dict[str, Any] = {"type": "Reported", "step": 4, "value": 0.5}
 UNFIT: list[dict[str, Any]] = [
     *(
-        _ended(**{name: value})
+        _make_end(**{name: value})
         for name in ("seconds", "gpu_seconds", "checkpoint_seconds")
         for value in (
             -1.0,
@@ -288,14 +325,14 @@ UNFIT: list[dict[str, Any]] = [
             "1e308",
         )
     ),
-    _ended(steps=-1),
-    _ended(steps=2**53),
-    _ended(diverged_at=-1),
-    _ended(peak_memory=-1),
-    _ended(value=True),
+    _make_end(steps=-1),
+    _make_end(steps=2**53),
+    _make_end(diverged_at=-1),
+    _make_end(peak_memory=-1),
+    _make_end(value=True),
     *(
-        _ended(measurements=[MEASURED | more])
-        for more in (
+        _make_end(measurements=[MEASURED | fields])
+        for fields in (
             {"step": -1},
             {"step": 2**53},
             {"name": "n" * 256},
@@ -305,14 +342,14 @@ UNFIT: list[dict[str, Any]] = [
         )
     ),
     {"type": "Ended", "outcomes": OUTCOMES, "checkpoints": [SAVED | {"size": -1}]},
-    *(LOST | more for more in ({"seconds": -1.0}, {"gpu_seconds": 1.7e308}, {"max_attempts": 0})),
+    *(LOST | fields for fields in ({"seconds": -1.0}, {"gpu_seconds": 1.7e308}, {"max_attempts": 0})),
     *(
-        {"type": "Returned"} | more
-        for more in ({"seconds": -1.0}, {"gpu_seconds": -1.0}, {"peak_memory": -5})
+        {"type": "Returned"} | fields
+        for fields in ({"seconds": -1.0}, {"gpu_seconds": -1.0}, {"peak_memory": -5})
     ),
     *(
-        BEGAN | more
-        for more in (
+        BEGAN | fields
+        for fields in (
             {"total_steps": -1},
             {"total_steps": 2**53},
             {"code": "c" * 256},
@@ -321,10 +358,10 @@ UNFIT: list[dict[str, Any]] = [
             {"ticket_id": -1},
         )
     ),
-    *(REPORTED | more for more in ({"step": -5}, {"step": 2**53}, {"step": True}, {"value": True})),
+    *(REPORTED | fields for fields in ({"step": -5}, {"step": 2**53}, {"step": True}, {"value": True})),
     *(
-        {"type": "Kept", "checkpoint": SAVED | more}
-        for more in (
+        {"type": "Kept", "checkpoint": SAVED | fields}
+        for fields in (
             {"step": -8},
             {"size": -1},
             {"digest": "\0"},
@@ -334,25 +371,27 @@ UNFIT: list[dict[str, Any]] = [
 ]
 
 
-def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(served: Served, agent: Agent) -> None:
+def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
+    running_server: RunningServer, agent: Agent
+) -> None:
     ticket = agent.take()
     assert ticket is not None
-    said = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
+    body = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
     for change in UNFIT:
-        told = {"ticket_id": ticket.id, "attempt": 1} | change
-        for each in told.get("outcomes", {}).get("measurements", ()):
-            each["ticket_id"] = ticket.id
-        answer = agent.http.post("/api/agents/sync", json={**said, "changes": [told]})
+        change_body = {"ticket_id": ticket.id, "attempt": 1} | change
+        for measurement in change_body.get("outcomes", {}).get("measurements", ()):
+            measurement["ticket_id"] = ticket.id
+        answer = agent.http.post("/api/agents/sync", json={**body, "changes": [change_body]})
         assert answer.status_code in (400, 422), (change, answer.text)
         assert len(answer.json()["error"]["message"]) < 1000
-        row = _row(served, ticket)
+        row = _row(running_server, ticket)
         assert (row.state, row.seconds, row.gpu_seconds, row.total_steps) == ("running", 0.0, 0.0, None)
-    assert served.store.measurements(ticket.study_id, [ticket.id]) == []
-    assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
+    assert running_server.store.measurements(ticket.study_id, [ticket.id]) == []
+    assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []
 
 
 @pytest.mark.parametrize(
-    ("path", "more"),
+    ("path", "fields"),
     [
         ("/api/agents/join", {"study": "x\0"}),
         ("/api/agents/sync", {"study_id": 2**31}),
@@ -365,19 +404,19 @@ def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(served: Ser
     ],
 )
 def test_what_no_database_holds_is_refused(
-    served: Served, agent: Agent, path: str, more: dict[str, Any]
+    running_server: RunningServer, agent: Agent, path: str, fields: dict[str, Any]
 ) -> None:
     of_study = {"study": "toy", "agent": agent.name, "session": agent.session}
     if path in ("/api/agents/sync", "/api/agents/leave"):
         of_study["study_id"] = agent.study_id  # type: ignore[assignment]
-    body = of_study | more
+    body = of_study | fields
     answer = agent.http.post(path, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request"), answer.text
 
 
-def test_an_id_of_a_token_that_is_none_is_refused(served: Served) -> None:
-    headers = {"authorization": f"Bearer {served.token}"}
-    answer = httpx.delete(f"{served.url}/api/tokens/%00", headers=headers)
+def test_an_id_of_a_token_that_is_none_is_refused(running_server: RunningServer) -> None:
+    headers = {"authorization": f"Bearer {running_server.token}"}
+    answer = httpx.delete(f"{running_server.url}/api/tokens/%00", headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
 
 
@@ -393,7 +432,7 @@ def test_an_id_of_a_token_that_is_none_is_refused(served: Served) -> None:
     ],
 )
 def test_nobody_is_told_where_the_database_is_and_the_log_says_what_failed(
-    served: Served,
+    running_server: RunningServer,
     agent: Agent,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -401,17 +440,17 @@ def test_nobody_is_told_where_the_database_is_and_the_log_says_what_failed(
     status: int,
     code: str,
 ) -> None:
-    def fails(store: Store, name: str) -> None:
+    def fail(store: Store, name: str) -> None:
         raise error(f"The database postgresql://team:hush@db7:5432/{code} failed: out of range.")
 
-    monkeypatch.setattr(Store, "load_study", fails)
-    headers = {"authorization": f"Bearer {served.token}"}
-    said = {"study": "toy", "agent": agent.name, "session": agent.session}
+    monkeypatch.setattr(Store, "load_study", fail)
+    headers = {"authorization": f"Bearer {running_server.token}"}
+    body = {"study": "toy", "agent": agent.name, "session": agent.session}
     with caplog.at_level(logging.ERROR, logger="tempopt.server"):
         answers = [
-            httpx.get(f"{served.url}/api/studies/toy", headers=headers),
-            httpx.get(f"{served.url}/studies/toy", headers=headers | {"accept": "text/html"}),
-            agent.http.post("/api/agents/join", json=said),
+            httpx.get(f"{running_server.url}/api/studies/toy", headers=headers),
+            httpx.get(f"{running_server.url}/studies/toy", headers=headers | {"accept": "text/html"}),
+            agent.http.post("/api/agents/join", json=body),
         ]
     for answer in answers:
         assert answer.status_code == status

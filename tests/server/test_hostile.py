@@ -21,7 +21,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.remote.wire import PROTOCOL
 from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimits
 from tempopt.server.lines import Line
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.toy_study import toy_spec
 
 AGENT = {"agent": "here:1:m:1.1", "session": "5f3a9c0e7b21"}
@@ -48,25 +48,25 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[httpx.Client]:
-    """Somebody who may do everything, to a server with the study ``toy``; it serves to the end."""
-    headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": str(PROTOCOL)}
-    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as made:
-        assert made.post("/api/studies", json={"spec": toy_spec()}).status_code == 201
-        yield made
-        assert made.get("/api/studies/toy").status_code == 200
-        assert len(made.get("/api/studies").json()) == 1
+def client(running_server: RunningServer) -> Iterator[httpx.Client]:
+    """A client that may do everything, to a server with the study ``toy``; it serves to the end."""
+    headers = {"authorization": f"Bearer {running_server.token}", "tempopt-protocol": str(PROTOCOL)}
+    with httpx.Client(base_url=running_server.url, headers=headers, timeout=60) as client:
+        assert client.post("/api/studies", json={"spec": toy_spec()}).status_code == 201
+        yield client
+        assert client.get("/api/studies/toy").status_code == 200
+        assert len(client.get("/api/studies").json()) == 1
 
 
-def _refused(answer: httpx.Response) -> tuple[int, str]:
+def _refusal(answer: httpx.Response) -> tuple[int, str]:
     error = answer.json()["error"]
     assert answer.headers["content-type"] == "application/json"
     assert 0 < len(error["message"]) < 3000
     return answer.status_code, error["code"]
 
 
-def test_every_route_that_takes_a_body_is_here(served: Served) -> None:
-    paths = served.app.openapi()["paths"]
+def test_every_route_that_takes_a_body_is_here(running_server: RunningServer) -> None:
+    paths = running_server.app.openapi()["paths"]
     taking = {path.replace("{name}", "toy") for path in paths if "requestBody" in paths[path].get("post", {})}
     assert taking == BODIES.keys() | SPECS
 
@@ -74,7 +74,7 @@ def test_every_route_that_takes_a_body_is_here(served: Served) -> None:
 @pytest.mark.parametrize("path", BODIES)
 def test_unknown_fields_are_refused(client: httpx.Client, path: str) -> None:
     answer = client.post(path, json={**BODIES[path], "of_another_version": 1})
-    assert _refused(answer) == (422, "invalid_request")
+    assert _refusal(answer) == (422, "invalid_request")
     assert "of_another_version" in answer.json()["error"]["message"]
 
 
@@ -88,7 +88,7 @@ def test_bodies_of_other_kinds_are_refused(client: httpx.Client, path: str) -> N
         "",
     ):
         answer = client.post(path, content=json.dumps(BODIES[path]), headers={"content-type": kind})
-        assert _refused(answer) == (422, "invalid_request"), kind
+        assert _refusal(answer) == (422, "invalid_request"), kind
 
 
 UNFIT = {
@@ -116,16 +116,16 @@ CODES = {
 @pytest.mark.parametrize("path", BODIES)
 def test_values_that_nothing_can_hold_are_refused_wherever_they_are(client: httpx.Client, path: str) -> None:
     for (name, value), key in itertools.product(UNFIT.items(), BODIES[path]):
-        rest = {other: each for other, each in BODIES[path].items() if other != key}
-        told = json.dumps(rest).encode()[:-1] + (b", " if rest else b"")
-        body = told + f'"{key}": '.encode() + value + b"}"
-        assert _refused(client.post(path, content=body, headers=JSON)) in CODES, (name, key)
+        fields = {name: value for name, value in BODIES[path].items() if name != key}
+        prefix = json.dumps(fields).encode()[:-1] + (b", " if fields else b"")
+        body = prefix + f'"{key}": '.encode() + value + b"}"
+        assert _refusal(client.post(path, content=body, headers=JSON)) in CODES, (name, key)
 
 
-def _rows(served: Served) -> list[TicketRow]:
+def _rows(server: RunningServer) -> list[TicketRow]:
     """Return the tickets of the study, but for how long their leases still are."""
-    rows = served.store.tickets(served.store.load_study("toy").id)
-    return [dataclasses.replace(each, lease=None) for each in rows]
+    rows = server.store.tickets(server.store.load_study("toy").id)
+    return [dataclasses.replace(row, lease=None) for row in rows]
 
 
 BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
@@ -162,36 +162,41 @@ CHANGES: list[list[dict[str, Any]]] = [
 
 
 def test_changes_that_make_no_sense_are_refused_and_nothing_is_written(
-    served: Served, client: httpx.Client
+    running_server: RunningServer, client: httpx.Client
 ) -> None:
-    study = served.store.load_study("toy")
-    said = {**BODIES["/api/agents/sync"], "study_id": study.id}
+    study = running_server.store.load_study("toy")
+    body_base = {**BODIES["/api/agents/sync"], "study_id": study.id}
     assert client.post("/api/agents/join", json=BODIES["/api/agents/join"]).status_code == 200
-    ticket = client.post("/api/agents/sync", json={**said, "take": {}}).json()["taken"]["ticket"]
-    before = _rows(served)
+    ticket = client.post("/api/agents/sync", json={**body_base, "take": {}}).json()["taken"]["ticket"]
+    rows_before = _rows(running_server)
     for changes in CHANGES:
-        body = {**said, "changes": [{"ticket_id": ticket["id"], "attempt": 1} | each for each in changes]}
+        body = {
+            **body_base,
+            "changes": [{"ticket_id": ticket["id"], "attempt": 1} | change for change in changes],
+        }
         answer = client.post("/api/agents/sync", content=json.dumps(body), headers=JSON)
-        assert _refused(answer) in CODES, changes
-        assert _rows(served) == before, changes
-    good = [{"ticket_id": ticket["id"], "attempt": 1} | each for each in (BEGAN, REPORTED, ENDED)]
-    answer = client.post("/api/agents/sync", json={**said, "changes": good})
+        assert _refusal(answer) in CODES, changes
+        assert _rows(running_server) == rows_before, changes
+    valid_changes = [
+        {"ticket_id": ticket["id"], "attempt": 1} | change for change in (BEGAN, REPORTED, ENDED)
+    ]
+    answer = client.post("/api/agents/sync", json={**body_base, "changes": valid_changes})
     assert (answer.status_code, answer.json()["refused"]) == (200, [])
 
 
 @pytest.mark.parametrize("length", [str(LARGEST_BODY + 1), "9" * 18, "9" * 40])
 def test_a_body_that_is_announced_as_too_large_is_not_waited_for(
-    client: httpx.Client, served: Served, length: str
+    client: httpx.Client, running_server: RunningServer, length: str
 ) -> None:
-    with _line(served) as line:
-        line.sendall(_head(served, "/api/studies", f"content-length: {length}"))
-        status, error, more = _answer(line)
+    with _line(running_server) as line:
+        line.sendall(_head(running_server, "/api/studies", f"content-length: {length}"))
+        status, error, trailing = _answer(line)
     if len(length) <= 18:
         assert (status, error) == (413, "too_large")
     else:
         # no length that a server could read
         assert status in (400, 413)
-    assert more == b""
+    assert trailing == b""
 
 
 def test_a_body_that_grows_too_large_is_cut_off(client: httpx.Client) -> None:
@@ -200,58 +205,62 @@ def test_a_body_that_grows_too_large_is_cut_off(client: httpx.Client) -> None:
             yield b" " * 2**20
 
     answer = client.post("/api/studies", content=pieces(), headers=JSON)
-    assert _refused(answer) == (413, "too_large")
+    assert _refusal(answer) == (413, "too_large")
 
 
 def test_a_parameter_that_no_route_takes_is_refused(client: httpx.Client) -> None:
     answer = client.delete("/api/studies/toy", params={"froce": "true"})
-    assert _refused(answer) == (422, "invalid_request")
+    assert _refusal(answer) == (422, "invalid_request")
     assert answer.json()["error"]["message"].startswith('Unknown parameter "froce". Did you mean "force"?')
-    assert _refused(client.get("/api/me", params={"": "0"})) == (422, "invalid_request")
+    assert _refusal(client.get("/api/me", params={"": "0"})) == (422, "invalid_request")
 
 
-def test_a_large_body_of_nobody_is_refused_before_it_is_read(served: Served) -> None:
+def test_a_large_body_of_nobody_is_refused_before_it_is_read(running_server: RunningServer) -> None:
     for head in (f"content-length: {LARGEST_UNKNOWN + 1}", "transfer-encoding: chunked"):
-        with _line(served) as line:
-            line.sendall(_head(served, "/api/studies", head).replace(b"authorization: ", b"x-other: "))
-            status, error, more = _answer(line)
-        assert (status, error, more) == (401, "token_missing", b""), head
+        with _line(running_server) as line:
+            line.sendall(
+                _head(running_server, "/api/studies", head).replace(b"authorization: ", b"x-other: ")
+            )
+            status, error, trailing = _answer(line)
+        assert (status, error, trailing) == (401, "token_missing", b""), head
 
 
 def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) -> None:
     body = b" " * (LARGEST_ELSEWHERE + 1)
     for path in ("/api/check", "/api/tokens", "/studies/toy/pause"):
-        assert _refused(client.post(path, content=body, headers=JSON)) == (413, "too_large"), path
+        assert _refusal(client.post(path, content=body, headers=JSON)) == (413, "too_large"), path
 
 
-def test_a_body_that_dribbles_in_is_not_waited_for(served: Served) -> None:
-    served.app.add_middleware(BodyLimits, longest=0.3)
-    with _line(served) as line:
-        line.sendall(_head(served, "/api/studies", "content-length: 1000"))
+def test_a_body_that_dribbles_in_is_not_waited_for(running_server: RunningServer) -> None:
+    running_server.app.add_middleware(BodyLimits, longest=0.3)
+    with _line(running_server) as line:
+        line.sendall(_head(running_server, "/api/studies", "content-length: 1000"))
         for byte in b'{"sp':
             line.sendall(bytes([byte]))
-        status, error, more = _answer(line)
-    assert (status, error, more) == (408, "too_slow", b"")
+        status, error, trailing = _answer(line)
+    assert (status, error, trailing) == (408, "too_slow", b"")
 
 
 @pytest.mark.parametrize(
     "first", [b"", b"POST /api/stu", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET /api"]
 )
 def test_headers_that_dribble_in_are_not_waited_for(
-    served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+    running_server: RunningServer, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr(Line, "longest", 0.3)
-    with _line(served) as line:
+    with _line(running_server) as line:
         line.sendall(first)
         while line.recv(65536):
             pass
 
 
-def test_many_that_dribble_keep_nobody_from_being_served(served: Served, client: httpx.Client) -> None:
-    lines = [_line(served) for _ in range(100)]
+def test_many_that_dribble_keep_nobody_from_being_served(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
+    lines = [_line(running_server) for _ in range(100)]
     try:
         for number, line in enumerate(lines):
-            head = _head(served, "/api/studies", "content-length: 1000")
+            head = _head(running_server, "/api/studies", "content-length: 1000")
             line.sendall(head if number % 2 else head[:40])
         for _ in range(20):
             assert client.get("/api/me").status_code == 200
@@ -261,7 +270,7 @@ def test_many_that_dribble_keep_nobody_from_being_served(served: Served, client:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "payload",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
@@ -273,16 +282,18 @@ def test_many_that_dribble_keep_nobody_from_being_served(served: Served, client:
     ],
     ids=["TLS", "version", "nonsense", "long header", "negative length", "two lengths", "no chunk"],
 )
-def test_what_is_no_request_ends_that_line_alone(served: Served, client: httpx.Client, sent: bytes) -> None:
-    with _line(served) as line:
-        line.sendall(sent)
-        said = b""
-        # whoever is not listened to may be cut off while they speak
+def test_what_is_no_request_ends_that_line_alone(
+    running_server: RunningServer, client: httpx.Client, payload: bytes
+) -> None:
+    with _line(running_server) as line:
+        line.sendall(payload)
+        reply = b""
+        # a client that is not read from may be cut off while it sends
         with contextlib.suppress(OSError):
             line.shutdown(socket.SHUT_WR)
-            while some := line.recv(65536):
-                said += some
-    assert said == b"" or re.match(rb"HTTP/1\.1 4\d\d ", said)
+            while piece := line.recv(65536):
+                reply += piece
+    assert reply == b"" or re.match(rb"HTTP/1\.1 4\d\d ", reply)
 
 
 @pytest.mark.parametrize(
@@ -295,9 +306,9 @@ def test_what_is_no_request_ends_that_line_alone(served: Served, client: httpx.C
     ],
 )
 def test_odd_tokens_are_those_of_nobody(
-    served: Served, client: httpx.Client, headers: dict[str, bytes]
+    running_server: RunningServer, client: httpx.Client, headers: dict[str, bytes]
 ) -> None:
-    status, code = _refused(httpx.get(f"{served.url}/api/me", headers=headers, timeout=60))
+    status, code = _refusal(httpx.get(f"{running_server.url}/api/me", headers=headers, timeout=60))
     assert status == 401
     assert code in ("token_missing", "token_unknown")
 
@@ -309,7 +320,7 @@ def test_a_version_that_is_none_is_refused(client: httpx.Client, version: str) -
         json=BODIES["/api/agents/join"],
         headers={"tempopt-protocol": version.encode()},  # type: ignore[dict-item]
     )
-    assert _refused(answer) == (400, "protocol_missing")
+    assert _refusal(answer) == (400, "protocol_missing")
 
 
 @pytest.mark.parametrize(
@@ -317,46 +328,53 @@ def test_a_version_that_is_none_is_refused(client: httpx.Client, version: str) -
 )
 def test_the_clock_of_whoever_asks_does_not_matter(client: httpx.Client, date: str) -> None:
     headers = {"date": date, "if-modified-since": date, "last-event-id": "9" * 15}
-    joined = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
-    assert joined.status_code == 200
-    said = {**BODIES["/api/agents/sync"], "study_id": joined.json()["study"]["id"], "take": {}}
-    first = client.post("/api/agents/sync", json=said, headers=headers).json()
+    response = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
+    assert response.status_code == 200
+    body = {**BODIES["/api/agents/sync"], "study_id": response.json()["study"]["id"], "take": {}}
+    first = client.post("/api/agents/sync", json=body, headers=headers).json()
     assert first["taken"]["ticket"]["state"] == "running"
     assert 0 <= first["age"] < 3600
 
 
-def test_agents_of_a_prefix_reach_no_study_beyond_it(served: Served, client: httpx.Client) -> None:
-    token = served.new_token("agent", studies="vision-")
+def test_agents_of_a_prefix_reach_no_study_beyond_it(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
+    token = running_server.new_token("agent", studies="vision-")
     headers = {"authorization": f"Bearer {token}"}
     for path in ("/api/agents/join", "/api/agents/sync", "/api/agents/leave", "/api/checkpoints/where"):
         for name in ("toy", "nobody has this"):
             answer = client.post(path, json={**BODIES[path], "study": name}, headers=headers)
-            assert _refused(answer) == (404, "study_not_found"), path
+            assert _refusal(answer) == (404, "study_not_found"), path
     answer = client.get("/api/checkpoints/toy/search-0000/step-1-1.ckpt", headers=headers)
-    assert _refused(answer) == (404, "study_not_found")
+    assert _refusal(answer) == (404, "study_not_found")
 
 
-def test_requests_that_come_twice_do_once_what_they_do(served: Served, client: httpx.Client) -> None:
+def test_requests_that_come_twice_do_once_what_they_do(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
     study = client.get("/api/studies/toy/row").json()
     count = len(client.get("/api/studies/toy/tickets").json())
     body = {"more": 2, "version": study["version"]}
     first, second = (client.post("/api/studies/toy/resume", json=body) for _ in range(2))
     assert first.status_code == 200
-    assert _refused(second) == (409, "study_changed")
+    assert _refusal(second) == (409, "study_changed")
     assert len(client.get("/api/studies/toy/tickets").json()) == count + 2
     assert [client.post("/api/studies/toy/pause").status_code for _ in range(2)] == [200, 200]
-    made = client.post("/api/tokens", json=BODIES["/api/tokens"]).json()
-    revoked = [client.delete(f"/api/tokens/{made['id']}").json()["revoked"] for _ in range(2)]
-    assert revoked[0] == revoked[1] is not None
-    other = {**toy_spec(), "study": {**toy_spec()["study"], "name": "other"}}
-    assert [client.post("/api/studies", json={"spec": other}).status_code for _ in range(2)] == [201, 200]
+    token_row = client.post("/api/tokens", json=BODIES["/api/tokens"]).json()
+    revocations = [client.delete(f"/api/tokens/{token_row['id']}").json()["revoked"] for _ in range(2)]
+    assert revocations[0] == revocations[1] is not None
+    other_spec = {**toy_spec(), "study": {**toy_spec()["study"], "name": "other"}}
+    assert [client.post("/api/studies", json={"spec": other_spec}).status_code for _ in range(2)] == [
+        201,
+        200,
+    ]
     assert client.delete("/api/studies/other").status_code == 200
-    assert _refused(client.delete("/api/studies/other")) == (404, "study_not_found")
+    assert _refusal(client.delete("/api/studies/other")) == (404, "study_not_found")
 
 
 def test_keys_of_another_version_are_told_with_the_versions(client: httpx.Client) -> None:
     answer = client.post("/api/studies", json={"spec": {**toy_spec(), "containers": {"image": "a"}}})
-    assert _refused(answer) == (422, "spec")
+    assert _refusal(answer) == (422, "spec")
     assert "containers" in answer.json()["error"]["message"]
     assert "This server is tempopt" in answer.json()["error"]["message"]
 
@@ -364,15 +382,20 @@ def test_keys_of_another_version_are_told_with_the_versions(client: httpx.Client
 # ---- lines by hand
 
 
-def _line(served: Served) -> socket.socket:
-    address = urlsplit(served.url)
+def _line(server: RunningServer) -> socket.socket:
+    address = urlsplit(server.url)
     assert address.hostname is not None
     return socket.create_connection((address.hostname, address.port or 80), timeout=60)
 
 
-def _head(served: Served, path: str, *lines: str) -> bytes:
-    told = ["host: server", f"authorization: Bearer {served.token}", "content-type: application/json", *lines]
-    return "\r\n".join([f"POST {path} HTTP/1.1", *told, "", ""]).encode()
+def _head(server: RunningServer, path: str, *lines: str) -> bytes:
+    header_lines = [
+        "host: server",
+        f"authorization: Bearer {server.token}",
+        "content-type: application/json",
+        *lines,
+    ]
+    return "\r\n".join([f"POST {path} HTTP/1.1", *header_lines, "", ""]).encode()
 
 
 def _answer(line: socket.socket) -> tuple[int, str, bytes]:

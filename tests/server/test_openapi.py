@@ -40,13 +40,13 @@ NONSENSE = [*ALWAYS, checks.negative_data_rejection]
 
 def _operations() -> list[str]:
     """Return every method and path of the document."""
-    nothing: Any = None
-    paths = create_app(nothing, checkpoints="file:///nowhere").openapi()["paths"]
+    no_store: Any = None
+    paths = create_app(no_store, checkpoints="file:///nowhere").openapi()["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with one study in it."""
     path = tmp_path_factory.mktemp("filled") / "tempopt.db"
     study = {"name": FOUND}
@@ -55,13 +55,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def api(filled: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+def api(study_database: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """The document of a server on a copy of that database, and the headers of who may do everything."""
-    shutil.copy(filled, tmp_path / "tempopt.db")
+    shutil.copy(study_database, tmp_path / "tempopt.db")
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         token, _ = new_token(store, name="admin", scopes=["admin"])
         app = create_app(store, checkpoints=(tmp_path / "checkpoints").as_uri())
-        # nobody is made to wait for a ticket or for news
+        # no request waits for a ticket or for news
         app.state.tempopt.leaving.set()
         headers = {"authorization": f"Bearer {token}"}
         yield schemathesis.openapi.from_asgi("/openapi.json", app), headers
@@ -88,19 +88,19 @@ def test_every_answer_is_one_that_the_document_tells_of(
     schema, headers = api
     method, path = operation.split()
     left_out = UNREAD.get(path, [])
-    asked = schema[path][method]
-    good = asked.as_strategy(generation_mode=GenerationMode.POSITIVE)
+    schema_operation = schema[path][method]
+    valid_cases = schema_operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
     kinds = [
-        (good, ALWAYS),
-        (good.map(_about_what_is_there), ALWAYS),
-        (asked.as_strategy(generation_mode=GenerationMode.NEGATIVE), NONSENSE),
+        (valid_cases, ALWAYS),
+        (valid_cases.map(_about_what_is_there), ALWAYS),
+        (schema_operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), NONSENSE),
     ]
-    for strategy, checked in kinds:
-        _ask(strategy, [each for each in checked if each not in left_out], headers, examples)
+    for strategy, allowed_checks in kinds:
+        _ask(strategy, [check for check in allowed_checks if check not in left_out], headers, examples)
 
 
 def _ask(
-    strategy: st.SearchStrategy[Case], checked: list[Any], headers: dict[str, str], examples: int
+    strategy: st.SearchStrategy[Case], checks: list[Any], headers: dict[str, str], examples: int
 ) -> None:
     @hypothesis.seed(20260)
     @hypothesis.settings(
@@ -112,6 +112,6 @@ def _ask(
     )
     @hypothesis.given(strategy)
     def ask(case: Case) -> None:
-        case.call_and_validate(headers=headers, checks=checked)
+        case.call_and_validate(headers=headers, checks=checks)
 
     ask()

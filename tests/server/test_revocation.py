@@ -9,7 +9,7 @@ import pytest
 
 from tempopt.records.rows import TicketRow
 from tempopt.server import auth
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.server.test_agents import Agent
 from tests.server.test_agents import agent as agent
 
@@ -24,24 +24,26 @@ def _id(token: str) -> str:
     return token.split("_")[1]
 
 
-def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(served: Served, agent: Agent) -> None:
-    held: list[TicketRow] = []
-    while (ticket := agent.take([each.id for each in held])) is not None:
-        held.append(ticket)
+def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
+    running_server: RunningServer, agent: Agent
+) -> None:
+    tickets: list[TicketRow] = []
+    while (ticket := agent.take([row.id for row in tickets])) is not None:
+        tickets.append(ticket)
     # with the last run of the first design the search begins
-    *earlier, last = held
+    *earlier, last = tickets
     for ticket in earlier:
-        agent.trained(ticket, [3.0, 2.0, 1.0])
-    token = served.new_token("agent")
-    waiting = Agent(served, "there:2:m:1.1", token)
+        agent.report_training(ticket, [3.0, 2.0, 1.0])
+    token = running_server.new_token("agent")
+    waiting = Agent(running_server, "there:2:m:1.1", token)
     waiting.join()
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(waiting.take, None, 2.0)
-        while len(served.app.state.tempopt.desks.of("toy").listeners) == 0:
+        while len(running_server.app.state.tempopt.desks.of("toy").listeners) == 0:
             assert not answer.done()
             threading.Event().wait(0.01)
-        served.store.revoke_token(_id(token))
-        agent.trained(last, [3.0, 2.0, 1.0])
+        running_server.store.revoke_token(_id(token))
+        agent.report_training(last, [3.0, 2.0, 1.0])
         assert answer.result() is None
-    assert waiting.said().status_code == 401
+    assert waiting.sync_response().status_code == 401
     waiting.http.close()

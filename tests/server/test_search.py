@@ -10,14 +10,14 @@ import pytest
 
 from tempopt.study.api import search
 from tempopt.study.progress import Lines
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.toy_study import REPOSITORY, toy_spec, work_in
 
 CLUSTER = REPOSITORY / "tests" / "cluster"
 
 
 def test_search_behind_a_server_prints_pruned_runs(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_in(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{CLUSTER}")
@@ -27,10 +27,10 @@ def test_search_behind_a_server_prints_pruned_runs(
     pruner = {"name": "threshold", "upper": 0.01}
     spec = toy_spec(trials=3, candidates=1, pruner=pruner)
     spec["study"] |= {"arms": {"baseline": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
-    spec["model"]["class_path"] = "paced_modules.Paced"
+    spec["model"]["class_path"] = "paced_modules.PacedModule"
     stream = io.StringIO()
-    search(spec, storage=served.url, workers=2, observer=Lines(stream, verbose=True))
-    study = served.store.load_study("toy")
-    assert "pruned" in [ticket.outcome for ticket in served.store.tickets(study.id)]
+    search(spec, storage=running_server.url, workers=2, observer=Lines(stream, verbose=True))
+    study = running_server.store.load_study("toy")
+    assert "pruned" in [ticket.outcome for ticket in running_server.store.tickets(study.id)]
     # A run that ends before the server's answer arrives is printed with its value.
     assert "pruned at step" in stream.getvalue()

@@ -24,23 +24,23 @@ Process = subprocess.Popen[str]
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[object]:
     """Return what starts ``tempopt serve`` with more words, in a folder of its own."""
-    started: list[Process] = []
+    processes: list[Process] = []
 
     def start(*words: str) -> Process:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPOPT_")}
+        env_vars = {name: value for name, value in os.environ.items() if not name.startswith("TEMPOPT_")}
         process = subprocess.Popen(
             [sys.executable, "-m", "tempopt", "serve", *words],
             cwd=tmp_path,
-            env={**inherited, "XDG_CONFIG_HOME": str(tmp_path / "config")},
+            env={**env_vars, "XDG_CONFIG_HOME": str(tmp_path / "config")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        started.append(process)
+        processes.append(process)
         return process
 
     yield start
-    for process in started:
+    for process in processes:
         process.kill()
         process.communicate()
 
@@ -50,8 +50,8 @@ def _url(process: Process) -> tuple[str, str]:
     assert process.stdout is not None
     token = ""
     for line in process.stdout:
-        if found := re.fullmatch(r"(tempopt_[0-9a-f]{12}_\S{43})\n", line):
-            token = found[1]
+        if match := re.fullmatch(r"(tempopt_[0-9a-f]{12}_\S{43})\n", line):
+            token = match[1]
         if " at http" in line:
             return line.split()[-1], token
     raise AssertionError(process.communicate()[1])
@@ -72,16 +72,16 @@ def test_it_prints_the_first_token_once_and_ends_well_when_it_is_told_to(
     process.send_signal(blow)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0 and "Traceback" not in err and token not in out + err
-    again = serve("--port", "0")  # type: ignore[operator]
-    assert _url(again)[1] == ""
+    second_process = serve("--port", "0")  # type: ignore[operator]
+    assert _url(second_process)[1] == ""
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        assert [each.name for each in store.tokens()] == ["admin"]
+        assert [token_row.name for token_row in store.tokens()] == ["admin"]
 
 
-def _refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
+def _serve_refusal(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
     """Return what is said of words with which nothing is served."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         assert cli.main(["serve", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "Traceback" not in err
@@ -91,20 +91,20 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> s
 def test_an_address_that_others_reach_is_refused_while_there_is_no_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "tempopt token create" in _refused(capsys, tmp_path, "--host", "0.0.0.0", "--port", "0")
+    assert "tempopt token create" in _serve_refusal(capsys, tmp_path, "--host", "0.0.0.0", "--port", "0")
 
 
 def test_a_port_that_is_taken_is_told_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.MonkeyPatch.context() as patched:
-        patched.chdir(tmp_path)
-        assert cli.main(["serve", "--port", str(taken.getsockname()[1])]) == 2
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert cli.main(["serve", "--port", str(listener.getsockname()[1])]) == 2
     assert "--port 0 selects a free one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--certificate", "a.pem"], "--certificate and --key go together"),
         (["--certificate", "a.pem", "--key", "b.pem"], "a.pem"),
@@ -114,9 +114,9 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(
     ],
 )
 def test_what_cannot_be_served_is_refused_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    assert said in _refused(capsys, tmp_path, "--port", "0", *words)
+    assert message in _serve_refusal(capsys, tmp_path, "--port", "0", *words)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import yaml
 from tempopt import cli
 from tempopt.server import specs
 from tests.refused_specs import REFUSED
-from tests.server.conftest import Served
-from tests.server.test_studies import asking, code
+from tests.server.conftest import RunningServer
+from tests.server.test_studies import api_client, code
 from tests.toy_study import toy_spec
 
 TWO_FAULTS = """study:
@@ -37,9 +37,9 @@ class Model: ...
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[httpx.Client]:
-    with asking(served, served.token) as made:
-        yield made
+def client(running_server: RunningServer) -> Iterator[httpx.Client]:
+    with api_client(running_server, running_server.token) as client:
+        yield client
 
 
 def text_of(spec: dict[str, Any]) -> str:
@@ -51,36 +51,36 @@ def check(client: httpx.Client, text: str) -> dict[str, Any]:
     """Return what there is to say of a text."""
     answer = client.post("/api/check", json={"text": text})
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    report: dict[str, Any] = answer.json()
+    return report
 
 
 # ---- messages
 
 
 def test_every_fault_is_told_at_its_line_and_column(client: httpx.Client) -> None:
-    told = check(client, TWO_FAULTS)
-    assert (told["valid"], told["name"], told["study"]) == (False, "two", None)
-    places = [(each["line"], each["column"], each["path"]) for each in told["messages"]]
+    report = check(client, TWO_FAULTS)
+    assert (report["valid"], report["name"], report["study"]) == (False, "two", None)
+    places = [(message["line"], message["column"], message["path"]) for message in report["messages"]]
     assert places == [(4, 3, "study.direction"), (7, 3, "trainer.max_steps")]
-    assert {each["severity"] for each in told["messages"]} == {"error"}
-    assert all("Give" in each["text"] for each in told["messages"])
+    assert {message["severity"] for message in report["messages"]} == {"error"}
+    assert all("Give" in message["text"] for message in report["messages"])
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_server_and_the_command_line_refuse_the_same_texts(
     client: httpx.Client, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, given, allowed = REFUSED[name]
+    text, key, allowed = REFUSED[name]
     answer = check(client, text)
-    told = [each["text"] for each in answer["messages"] if each["severity"] == "error"]
+    error_texts = [message["text"] for message in answer["messages"] if message["severity"] == "error"]
     assert not answer["valid"]
-    assert any(given in message and allowed in message for message in told)
+    assert any(key in message and allowed in message for message in error_texts)
     path = tmp_path / "wrong.yaml"
     path.write_text(text, encoding="utf-8")
     assert cli.main(["check", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert all(message in said for message in told)
+    stderr = capsys.readouterr().err
+    assert all(message in stderr for message in error_texts)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_the_server_and_the_command_line_refuse_the_same_texts(
 def test_what_is_no_spec_is_one_message_at_its_line(
     client: httpx.Client, text: str, line: int | None, words: str
 ) -> None:
-    told = check(client, text)
-    assert not told["valid"]
-    [message] = told["messages"]
+    report = check(client, text)
+    assert not report["valid"]
+    [message] = report["messages"]
     assert message["line"] == line
     assert words in message["text"]
     assert "passwd:" not in message["text"]
@@ -114,18 +114,18 @@ def test_what_the_server_alone_refuses_is_told_at_its_key_too(client: httpx.Clie
         trainer={"logger": {"class_path": "a.B", "init_args": {"api_key": "k"}}},
     )
     text = text_of(spec)
-    told = check(client, text)
+    report = check(client, text)
     lines = text.splitlines()
-    by_path = {each["path"]: each for each in told["messages"]}
+    by_path = {message["path"]: message for message in report["messages"]}
     assert set(by_path) == {"study.sampler", "trainer.logger.init_args.api_key"}
     assert lines[by_path["study.sampler"]["line"] - 1].strip() == "sampler:"
     assert lines[by_path["trainer.logger.init_args.api_key"]["line"] - 1].strip() == "api_key: k"
 
 
 def test_what_may_be_a_slip_is_a_warning_and_the_spec_is_valid(client: httpx.Client) -> None:
-    told = check(client, text_of(toy_spec(direction="maximize")))
-    assert told["valid"]
-    [message] = told["messages"]
+    report = check(client, text_of(toy_spec(direction="maximize")))
+    assert report["valid"]
+    [message] = report["messages"]
     assert (message["severity"], message["path"]) == ("warning", "study.direction")
 
 
@@ -165,46 +165,52 @@ def test_who_checks_much_at_a_time_is_asked_to_come_again(
 def test_a_study_that_is_there_is_told_with_what_differs(client: httpx.Client) -> None:
     assert check(client, text_of(toy_spec()))["study"] is None
     client.post("/api/studies", json={"spec": toy_spec()})
-    same = check(client, text_of(toy_spec()))
-    assert same["valid"] and same["study"] == {"state": "running", "same": True, "differences": []}
-    other = check(client, text_of(toy_spec(metric="val_other")))
-    assert not other["valid"] and not other["study"]["same"]
-    assert [each.partition(":")[0] for each in other["study"]["differences"]] == ["study.metric"]
-    more = check(client, text_of(toy_spec(trials=9)))
-    assert more["study"]["differences"] == ["study.trials: was 8, now 9"]
+    same_spec = check(client, text_of(toy_spec()))
+    assert same_spec["valid"] and same_spec["study"] == {"state": "running", "same": True, "differences": []}
+    other_metric = check(client, text_of(toy_spec(metric="val_other")))
+    assert not other_metric["valid"] and not other_metric["study"]["same"]
+    assert [difference.partition(":")[0] for difference in other_metric["study"]["differences"]] == [
+        "study.metric"
+    ]
+    more_trials = check(client, text_of(toy_spec(trials=9)))
+    assert more_trials["study"]["differences"] == ["study.trials: was 8, now 9"]
 
 
 def test_a_check_writes_nothing_and_has_no_line_in_the_audit_log(
-    served: Served, client: httpx.Client
+    running_server: RunningServer, client: httpx.Client
 ) -> None:
     check(client, text_of(toy_spec()))
-    assert served.store.list_studies() == []
-    assert served.store.audited() == []
+    assert running_server.store.list_studies() == []
+    assert running_server.store.audited() == []
 
 
-def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(served: Served, client: httpx.Client) -> None:
+def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
     client.post("/api/studies", json={"spec": toy_spec()})
-    with asking(served, served.new_token("submit", studies="vision-")) as theirs:
-        told = check(theirs, text_of(toy_spec()))
-        never = check(theirs, text_of(toy_spec(name="other")))
-        warm = check(theirs, text_of(toy_spec(name="vision-a", warm_start=["toy"])))
-        none = check(theirs, text_of(toy_spec(name="vision-a", warm_start=["nowhere"])))
-    assert not told["valid"] and told["study"] is None
-    assert [each["path"] for each in told["messages"]] == ["study.name"]
-    assert told["messages"][0]["text"].replace("toy", "other") == never["messages"][0]["text"]
-    assert warm["messages"][0]["text"].replace("toy", "nowhere") == none["messages"][0]["text"]
+    with api_client(running_server, running_server.new_token("submit", studies="vision-")) as team_client:
+        report = check(team_client, text_of(toy_spec()))
+        other_name = check(team_client, text_of(toy_spec(name="other")))
+        warm = check(team_client, text_of(toy_spec(name="vision-a", warm_start=["toy"])))
+        unknown_parent = check(team_client, text_of(toy_spec(name="vision-a", warm_start=["nowhere"])))
+    assert not report["valid"] and report["study"] is None
+    assert [message["path"] for message in report["messages"]] == ["study.name"]
+    assert report["messages"][0]["text"].replace("toy", "other") == other_name["messages"][0]["text"]
+    assert warm["messages"][0]["text"].replace("toy", "nowhere") == unknown_parent["messages"][0]["text"]
 
 
-def test_a_temperature_that_nobody_looked_up_is_asked_for(served: Served, client: httpx.Client) -> None:
+def test_a_temperature_that_nobody_looked_up_is_asked_for(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
     spec = toy_spec(space={"scale.temperature_init": {"low": 0.1, "high": 1.0}})
     spec["temperatures"] = {"scale": {"value": "scale"}}
-    told = check(client, text_of(spec))
-    assert not told["valid"]
-    assert [each["path"] for each in told["messages"]] == ["temperatures.scale"]
-    assert "as_found" in told["messages"][0]["text"]
-    refused = client.post("/api/studies", json={"spec": spec})
-    assert (refused.status_code, code(refused)) == (422, "spec")
-    assert served.store.list_studies() == []
+    report = check(client, text_of(spec))
+    assert not report["valid"]
+    assert [message["path"] for message in report["messages"]] == ["temperatures.scale"]
+    assert "as_found" in report["messages"][0]["text"]
+    response = client.post("/api/studies", json={"spec": spec})
+    assert (response.status_code, code(response)) == (422, "spec")
+    assert running_server.store.list_studies() == []
     spec["temperatures"]["scale"]["as_found"] = 0.5
     assert check(client, text_of(spec))["valid"]
     assert client.post("/api/studies", json={"spec": spec}).status_code == 201

@@ -22,21 +22,21 @@ BEYOND: list[tuple[dict[str, Any], str]] = [
 
 
 def refusal(**settings: Any) -> str:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         make(**settings)
-    return str(caught.value)
+    return str(error.value)
 
 
-@pytest.mark.parametrize(("searched", "name"), BEYOND)
+@pytest.mark.parametrize(("search_params", "name"), BEYOND)
 def test_what_query_rows_cannot_set_is_refused_and_the_interface_takes_it(
-    searched: dict[str, Any], name: str
+    search_params: dict[str, Any], name: str
 ) -> None:
-    message = refusal(search={**TEMPERATURE, **searched}, **ROWS)
+    message = refusal(search={**TEMPERATURE, **search_params}, **ROWS)
     assert f"search.{name}: given " in message
     assert "attach: {way: query_rows} cannot set it" in message
     assert "attach: {way: attention_interface} if my_module.MyModule is a model of transformers" in message
-    assert make(search={**TEMPERATURE, **searched}, **INTERFACE).attach is not None
-    assert make(search={**TEMPERATURE, **searched}).attach is None
+    assert make(search={**TEMPERATURE, **search_params}, **INTERFACE).attach is not None
+    assert make(search={**TEMPERATURE, **search_params}).attach is None
 
 
 def test_a_neutral_value_is_no_fault() -> None:
@@ -50,9 +50,9 @@ def test_a_compared_value_is_refused_at_its_set() -> None:
 
 
 def test_an_entropy_term_of_the_module_is_its_own_argument() -> None:
-    searched = {**TEMPERATURE, "entropy_lambda": [0.0, 0.1]}
-    assert "write it under model.init_args if my_module.MyModule has" in refusal(search=searched, **ROWS)
-    assert make(search=searched, model__init_args={"entropy_lambda": 0.0}, **ROWS).attach is not None
+    search_params = {**TEMPERATURE, "entropy_lambda": [0.0, 0.1]}
+    assert "write it under model.init_args if my_module.MyModule has" in refusal(search=search_params, **ROWS)
+    assert make(search=search_params, model__init_args={"entropy_lambda": 0.0}, **ROWS).attach is not None
 
 
 def test_a_name_that_attach_and_the_module_have_is_refused() -> None:
@@ -61,6 +61,6 @@ def test_a_name_that_attach_and_the_module_have_is_refused() -> None:
 
 
 def test_an_argument_of_data_that_the_spec_does_not_have_is_refused() -> None:
-    searched = {**TEMPERATURE, "data.batch_size": [4, 8]}
-    message = refusal(data=None, search=searched)
+    search_params = {**TEMPERATURE, "data.batch_size": [4, 8]}
+    message = refusal(data=None, search=search_params)
     assert "search.data.batch_size: data.batch_size is given, but the spec has no data: section." in message

@@ -19,9 +19,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("max_retrieval", "digits"):
         (studies / f"{name}.yaml").write_text("study: {}\n")
     monkeypatch.setattr(catalog, "__file__", str(package / "spec" / "catalog.py"))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
+    other_folder = tmp_path / "elsewhere"
+    other_folder.mkdir()
+    monkeypatch.chdir(other_folder)
     return package
 
 
@@ -30,16 +30,16 @@ def test_a_checkout_has_its_specs_beside_the_package(package: Path) -> None:
 
 
 def test_a_wheel_has_its_specs_inside_the_package(package: Path) -> None:
-    inside = package / "_studies"
-    inside.mkdir()
-    (inside / "max_retrieval.yaml").touch()
-    assert bundled(package) == {"max_retrieval": inside / "max_retrieval.yaml"}
+    inner_folder = package / "_studies"
+    inner_folder.mkdir()
+    (inner_folder / "max_retrieval.yaml").touch()
+    assert bundled(package) == {"max_retrieval": inner_folder / "max_retrieval.yaml"}
 
 
 def test_a_file_of_ones_own_goes_before_a_bundled_spec(package: Path) -> None:
-    own = Path("digits")
-    own.touch()
-    assert find_spec("digits") == own
+    own_path = Path("digits")
+    own_path.touch()
+    assert find_spec("digits") == own_path
 
 
 def test_a_folder_of_that_name_does_not_hide_a_bundled_spec(package: Path) -> None:
@@ -51,9 +51,9 @@ def test_a_name_that_is_not_known_is_answered_with_those_that_are(package: Path)
     Path("mine.yaml").write_text("# of mine\nstudy: {name: mine}\n", encoding="utf-8")
     Path("mkdocs.yml").write_text("site_name: of something else\n", encoding="utf-8")
     Path("empty.yaml").touch()
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         find_spec("max_retreival")
-    message = str(caught.value)
+    message = str(error.value)
     assert 'Did you mean "max_retrieval"?' in message
     assert "Known: digits, max_retrieval, mine.yaml." in message
 

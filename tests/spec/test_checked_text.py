@@ -19,16 +19,16 @@ TEXTS = {name: path.read_text(encoding="utf-8") for name, path in bundled().item
 
 def check_messages(text: str) -> None:
     """See that a text is right or has an error, and that each message is about a line of it."""
-    found = check_text(text)
-    errors = [each for each in found.messages if each.severity == "error"]
-    assert (found.spec is None) == bool(errors)
+    checked_text = check_text(text)
+    errors = [message for message in checked_text.messages if message.severity == "error"]
+    assert (checked_text.spec is None) == bool(errors)
     lines = text.count("\n") + 1
-    for each in found.messages:
-        assert each.text
-        if each.line is not None:
-            assert 1 <= each.line <= lines + 1
-            assert each.column is not None and each.column >= 1
-    places = [(each.line or 0, each.column or 0) for each in found.messages]
+    for message in checked_text.messages:
+        assert message.text
+        if message.line is not None:
+            assert 1 <= message.line <= lines + 1
+            assert message.column is not None and message.column >= 1
+    places = [(message.line or 0, message.column or 0) for message in checked_text.messages]
     assert places == sorted(places)
 
 
@@ -47,10 +47,10 @@ def test_a_spec_with_a_part_cut_out_has_messages_at_its_own_lines(data: st.DataO
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
 def test_what_comes_with_tempopt_is_right_and_read_as_from_its_file(name: str) -> None:
-    found = check_text(TEXTS[name])
-    assert [each for each in found.messages if each.severity == "error"] == []
-    assert found.spec == load_spec(name)
-    assert found.name == yaml.safe_load(TEXTS[name])["study"]["name"]
+    checked_text = check_text(TEXTS[name])
+    assert [message for message in checked_text.messages if message.severity == "error"] == []
+    assert checked_text.spec == load_spec(name)
+    assert checked_text.name == yaml.safe_load(TEXTS[name])["study"]["name"]
 
 
 def test_each_key_has_its_line_and_column() -> None:
@@ -73,7 +73,7 @@ def test_each_key_has_its_line_and_column() -> None:
 
 def test_a_wrong_range_is_not_told_as_a_temperature_that_is_not_searched() -> None:
     text = TEXTS["clip_digits"].replace("{low: 0.02, high: 1.0}", "{low: 2.0, high: 1.0}")
-    paths = [each.path for each in check_text(text).messages]
+    paths = [message.path for message in check_text(text).messages]
     assert paths == ["search.contrast.temperature_init", "search.contrast.temperature_final"]
 
 
@@ -82,5 +82,5 @@ def test_nothing_is_read_of_files_and_variables_that_a_spec_names(
 ) -> None:
     monkeypatch.setenv("HIDDEN_PLACE", "hunter2")
     text = TEXTS["clip_digits"].replace("num_train: 600", "num_train: '${HIDDEN_PLACE}'")
-    found = check_text(text)
-    assert found.spec is not None and "hunter2" not in repr(found)
+    checked_text = check_text(text)
+    assert checked_text.spec is not None and "hunter2" not in repr(checked_text)

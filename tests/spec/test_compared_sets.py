@@ -13,11 +13,11 @@ from tempopt.spec.compared_sets import named_sets, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tests.specs import changed
+from tests.specs import change_spec
 
 
-def comparing(*sets: Any, **settings: Any) -> StudySpec:
-    return comparison_spec(changed(**settings), sets)
+def make_comparison(*sets: Any, **settings: Any) -> StudySpec:
+    return comparison_spec(change_spec(**settings), sets)
 
 
 def test_sets_are_mappings_texts_or_files_and_are_named_by_file_or_place(
@@ -27,23 +27,23 @@ def test_sets_are_mappings_texts_or_files_and_are_named_by_file_or_place(
     Path("hot.yaml").write_text("temperature_init: 2\nlr: 1e-3\n")
     Path("a b.yaml").write_text("{}")
     Path("lr=2.yaml").write_text("lr: 2")
-    given = ["{}", {"lr": 0.1}, "hot.yaml", "cold=hot.yaml", "x={lr: 2}", "lr: 3", "a b.yaml", "lr=2.yaml"]
-    found = named_sets(given)
-    assert [each["name"] for each in found] == ["A", "B", "hot", "cold", "x", "F", "G", "H"]
+    set_args = ["{}", {"lr": 0.1}, "hot.yaml", "cold=hot.yaml", "x={lr: 2}", "lr: 3", "a b.yaml", "lr=2.yaml"]
+    sets = named_sets(set_args)
+    assert [param_set["name"] for param_set in sets] == ["A", "B", "hot", "cold", "x", "F", "G", "H"]
     hot = {"temperature_init": 2, "lr": 0.001}
-    assert [each["parameters"] for each in found] == [
+    assert [param_set["parameters"] for param_set in sets] == [
         *({}, {"lr": 0.1}, hot, hot, {"lr": 2}, {"lr": 3}, {}, {"lr": 2}),
     ]
-    assert [each["name"] for each in named_sets({"plain": {}, "7": "hot.yaml"})] == ["plain", "7"]
-    assert [each["name"] for each in named_sets([{}] * 28)][24:] == ["Y", "Z", "set27", "set28"]
+    assert [param_set["name"] for param_set in named_sets({"plain": {}, "7": "hot.yaml"})] == ["plain", "7"]
+    assert [param_set["name"] for param_set in named_sets([{}] * 28)][24:] == ["Y", "Z", "set27", "set28"]
 
 
 def test_everything_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
-    twice = tmp_path / "twice.yaml"
-    twice.write_text("lr: 1\nlr: 2\n")
-    with pytest.raises(SpecError) as caught:
-        named_sets(["{}", "lr=0.1", "missing.yaml", "{lr: ", str(twice)])
-    lines = str(caught.value).splitlines()
+    duplicate_file = tmp_path / "twice.yaml"
+    duplicate_file.write_text("lr: 1\nlr: 2\n")
+    with pytest.raises(SpecError) as error:
+        named_sets(["{}", "lr=0.1", "missing.yaml", "{lr: ", str(duplicate_file)])
+    lines = str(error.value).splitlines()
     assert len(lines) == 4
     assert "as in '{lr: 0.1}'" in lines[0]
     assert 'There is no file "missing.yaml"' in lines[1]
@@ -52,14 +52,14 @@ def test_everything_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_set_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
-    listed = tmp_path / "listed.yaml"
-    listed.write_text("- {lr: 1}\n")
+    list_file = tmp_path / "listed.yaml"
+    list_file.write_text("- {lr: 1}\n")
     with pytest.raises(SpecError, match="is no parameter set. Give a mapping"):
-        named_sets(["{}", str(listed)])
+        named_sets(["{}", str(list_file)])
 
 
 def test_the_spec_of_a_comparison_has_the_sets_and_nothing_of_a_search() -> None:
-    spec = comparing(
+    spec = make_comparison(
         "{}",
         {"temperature_init": 2, "lr": 1, "schedule_args": {"knee": 0.5}},
         study__trials=7,
@@ -71,55 +71,62 @@ def test_the_spec_of_a_comparison_has_the_sets_and_nothing_of_a_search() -> None
     assert spec.search == {} and spec.study.enqueue == [] and spec.study.warm_start == []
     assert spec.study.seeds.confirm.max == 5 and spec.study.seeds.choose == 2
     assert spec.compare is not None
-    assert [each.name for each in spec.compare] == ["A", "B"]
+    assert [param_set.name for param_set in spec.compare] == ["A", "B"]
     # a temperature is a real number, whatever was typed
     assert spec.compare[1].parameters == {"temperature_init": 2.0, "lr": 1, "schedule_args.knee": 0.5}
     assert StudySpec.from_json(spec.to_json()) == spec
 
 
 def test_a_spec_needs_no_search_and_no_temperature() -> None:
-    spec = comparing({}, {"lr": 0.1}, search=None)
+    spec = make_comparison({}, {"lr": 0.1}, search=None)
     assert spec.search == {}
 
 
 def test_the_search_of_a_spec_is_no_part_of_its_comparison() -> None:
-    one, other = comparing({}, {"lr": 1}), comparing({}, {"lr": 1}, search__lr=[1, 2], study__trials=3)
-    assert one.identity() == other.identity()
-    assert one.identity() != comparing({}, {"lr": 2}).identity()
-    assert one.identity() != comparing({}, {"lr": 1}, study__test="sign_flip").identity()
+    spec, other_spec = (
+        make_comparison({}, {"lr": 1}),
+        make_comparison({}, {"lr": 1}, search__lr=[1, 2], study__trials=3),
+    )
+    assert spec.identity() == other_spec.identity()
+    assert spec.identity() != make_comparison({}, {"lr": 2}).identity()
+    assert spec.identity() != make_comparison({}, {"lr": 1}, study__test="sign_flip").identity()
 
 
 def test_a_comparison_is_named_after_its_spec_and_its_sets() -> None:
-    first = comparing({}, {"lr": 1}).study.name
-    assert first.startswith("mine-compare-") and first == comparing("{}", "{lr: 1}").study.name
-    others = [comparing({}, {"lr": 2}), comparing({"lr": 1}, {}), comparing({}, "new={lr: 1}")]
-    assert len({first, *(each.study.name for each in others)}) == 4
-    assert comparison_spec(changed(), [{}, {"lr": 1}], name="other").study.name == "other"
-    long = comparing({}, {"lr": 1}, study__name="n" * 100).study.name
+    first = make_comparison({}, {"lr": 1}).study.name
+    assert first.startswith("mine-compare-") and first == make_comparison("{}", "{lr: 1}").study.name
+    other_specs = [
+        make_comparison({}, {"lr": 2}),
+        make_comparison({"lr": 1}, {}),
+        make_comparison({}, "new={lr: 1}"),
+    ]
+    assert len({first, *(other_spec.study.name for other_spec in other_specs)}) == 4
+    assert comparison_spec(change_spec(), [{}, {"lr": 1}], name="other").study.name == "other"
+    long = make_comparison({}, {"lr": 1}, study__name="n" * 100).study.name
     assert len(long) == 100 and long.endswith(first.removeprefix("mine"))
 
 
 def test_the_sets_may_stand_in_the_spec_itself(tmp_path: Path) -> None:
     sets = [{"name": "old", "parameters": {}}, {"name": "new", "parameters": {"lr": 1}}]
-    spec = comparison_spec(changed(compare=sets))
-    assert spec.compare is not None and [each.name for each in spec.compare] == ["old", "new"]
+    spec = comparison_spec(change_spec(compare=sets))
+    assert spec.compare is not None and [param_set.name for param_set in spec.compare] == ["old", "new"]
     assert spec.study.name == "mine"
     with pytest.raises(SpecError, match="Give the sets in one of the two places"):
-        comparison_spec(changed(compare=sets), [{}, {"lr": 1}])
+        comparison_spec(change_spec(compare=sets), [{}, {"lr": 1}])
     with pytest.raises(UsageError, match="there is nothing to compare"):
-        comparison_spec(changed())
+        comparison_spec(change_spec())
 
 
 def test_a_loaded_spec_and_its_settings_of_this_machine_are_kept() -> None:
-    loaded = load_spec("digits", ["trainer.max_steps=7", "data.root=/here"])
-    spec = comparison_spec(loaded, [{}, {"lr": 0.1}], pairs=5)
+    digits_spec = load_spec("digits", ["trainer.max_steps=7", "data.root=/here"])
+    spec = comparison_spec(digits_spec, [{}, {"lr": 0.1}], pairs=5)
     assert spec.trainer["max_steps"] == 7 and spec.study.seeds.confirm.max == 5
     # it is stored nowhere
     assert "root" not in (spec.data or {})["init_args"] and spec._local
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("bad_set", "message"),
     [
         ({"temperature_init": 0}, "compare.B.temperature_init: temperature_init=0.0 is out of range"),
         ({"schedule": "cosin"}, 'compare.B.schedule: Unknown schedule "cosin". Did you mean "cosine"?'),
@@ -137,17 +144,17 @@ def test_a_loaded_spec_and_its_settings_of_this_machine_are_kept() -> None:
         ({"lr": {1, 2}}, "Give text, a number, true, false, null, a list or a mapping."),
     ],
 )
-def test_what_is_wrong_with_a_set_is_told(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        comparing({}, wrong)
-    assert message in str(caught.value)
-    assert "This study spec has a fault" in str(caught.value)
+def test_what_is_wrong_with_a_set_is_told(bad_set: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        make_comparison({}, bad_set)
+    assert message in str(error.value)
+    assert "This study spec has a fault" in str(error.value)
 
 
 def test_each_fault_has_a_line() -> None:
-    with pytest.raises(SpecError, match="has 3 faults") as caught:
-        comparing({"lr": float("inf")}, {"schedule": "x", "temperature_final": -1})
-    lines = str(caught.value).splitlines()
+    with pytest.raises(SpecError, match="has 3 faults") as error:
+        make_comparison({"lr": float("inf")}, {"schedule": "x", "temperature_final": -1})
+    lines = str(error.value).splitlines()
     assert [line.split(": ")[1] for line in lines[1:]] == [
         *("compare.A.lr", "compare.B.schedule", "compare.B.temperature_final"),
     ]
@@ -162,50 +169,50 @@ def test_each_fault_has_a_line() -> None:
 )
 def test_too_few_sets_and_equal_names_are_refused(sets: list[Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        comparing(*sets)
+        make_comparison(*sets)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
     # of two variants each has half of the 4 %, which six signs cannot reach, and one can
-    six = {"study__test": "sign_flip", "study__seeds": {"confirm": 6}}
-    comparing({}, {"lr": 1}, **six)
+    study_settings = {"study__test": "sign_flip", "study__seeds": {"confirm": 6}}
+    make_comparison({}, {"lr": 1}, **study_settings)
     with pytest.raises(SpecError, match="6 with test: sign_flip and 2 comparisons.*give at least 7"):
-        comparing({}, {"lr": 1}, {"lr": 2}, **six)
+        make_comparison({}, {"lr": 1}, {"lr": 2}, **study_settings)
 
 
 def test_the_length_of_a_training_may_be_what_is_compared() -> None:
-    spec = comparing({"trainer.max_steps": 5}, {"trainer.max_steps": 9}, trainer={})
+    spec = make_comparison({"trainer.max_steps": 5}, {"trainer.max_steps": 9}, trainer={})
     assert spec.parameters("search", {"trainer.max_steps": 5}) == {"trainer.max_steps": 5}
     with pytest.raises(SpecError, match="it is not said how long a run trains"):
-        comparing({}, {"trainer.max_steps": 9}, trainer={})
+        make_comparison({}, {"trainer.max_steps": 9}, trainer={})
 
 
 MANY = ",".join(map(str, range(40)))
 
 
-def varied(*texts: str, **settings: Any) -> list[tuple[str, dict[str, Any]]]:
-    spec = comparison_spec(changed(**settings), vary=parse_vary(texts))
+def varied_sets(*texts: str, **settings: Any) -> list[tuple[str, dict[str, Any]]]:
+    spec = comparison_spec(change_spec(**settings), vary=parse_vary(texts))
     assert spec.compare is not None
-    return [(each.name, each.parameters) for each in spec.compare]
+    return [(param_set.name, param_set.parameters) for param_set in spec.compare]
 
 
 def test_each_combination_of_values_is_a_set_named_by_them() -> None:
-    assert varied("model.num_heads=1,2", "trainer.max_steps=10,20") == [
+    assert varied_sets("model.num_heads=1,2", "trainer.max_steps=10,20") == [
         ("num_heads=1,max_steps=10", {"num_heads": 1, "trainer.max_steps": 10}),
         ("num_heads=1,max_steps=20", {"num_heads": 1, "trainer.max_steps": 20}),
         ("num_heads=2,max_steps=10", {"num_heads": 2, "trainer.max_steps": 10}),
         ("num_heads=2,max_steps=20", {"num_heads": 2, "trainer.max_steps": 20}),
     ]
-    assert varied("temperature_init=1,2")[1] == ("temperature_init=2", {"temperature_init": 2.0})
+    assert varied_sets("temperature_init=1,2")[1] == ("temperature_init=2", {"temperature_init": 2.0})
     # keys as --set writes them
-    assert varied("model.init_args.norm=rms,null") == [
+    assert varied_sets("model.init_args.norm=rms,null") == [
         ("norm=rms", {"norm": "rms"}),
         ("norm=null", {"norm": None}),
     ]
-    assert varied("data.init_args.batch_size=8,16")[0] == ("batch_size=8", {"data.batch_size": 8})
-    nested = varied("model.head.size=1,2", "data.size=3")
+    assert varied_sets("data.init_args.batch_size=8,16")[0] == ("batch_size=8", {"data.batch_size": 8})
+    nested = varied_sets("model.head.size=1,2", "data.size=3")
     assert nested[0][0] == "model.head.size=1,data.size=3"
-    text = varied('norm="a b/c",rms')
+    text = varied_sets('norm="a b/c",rms')
     assert text[0] == ("norm=a-b-c", {"norm": "a b/c"})
 
 
@@ -227,17 +234,17 @@ def test_each_combination_of_values_is_a_set_named_by_them() -> None:
 )
 def test_values_that_make_no_comparison_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises((SpecError, UsageError), match=message):
-        varied(*texts)
+        varied_sets(*texts)
 
 
 def test_a_fault_of_a_varied_value_is_not_laid_on_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(changed()), encoding="utf-8")
-    with pytest.raises(SpecError, match=r"compare\.temperature_init=-1") as caught:
+    path.write_text(yaml.safe_dump(change_spec()), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"compare\.temperature_init=-1") as error:
         comparison_spec(path, vary={"temperature_init": [1, -1]})
-    assert "mine.yaml" not in str(caught.value)
+    assert "mine.yaml" not in str(error.value)
 
 
 def test_sets_and_values_to_vary_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="Give one of the two"):
-        comparison_spec(changed(), [{}], vary={"lr": [1, 2]})
+        comparison_spec(change_spec(), [{}], vary={"lr": [1, 2]})

@@ -27,7 +27,7 @@ def spec(make_spec: Any) -> StudySpec:
 
 
 @pytest.mark.parametrize(
-    ("given", "dropped"),
+    ("changes", "dropped_names"),
     [
         ({}, set()),
         ({"warm": 2}, {"nesterov"}),
@@ -37,21 +37,21 @@ def spec(make_spec: Any) -> StudySpec:
     ],
 )
 def test_what_does_not_count_is_no_part_of_what_is_trained(
-    spec: StudySpec, given: dict[str, Any], dropped: set[str]
+    spec: StudySpec, changes: dict[str, Any], dropped_names: set[str]
 ) -> None:
-    sampled = {**VALUES, **given}
-    assert VALUES.keys() - counted(spec.search, sampled).keys() == dropped
-    assert VALUES.keys() - spec.parameters("search", sampled).keys() == dropped
-    others = {name: value for name, value in sampled.items() if name != "temperature_init"}
-    assert VALUES.keys() - spec.parameters("baseline", others).keys() == dropped
+    values = {**VALUES, **changes}
+    assert VALUES.keys() - counted(spec.search, values).keys() == dropped_names
+    assert VALUES.keys() - spec.parameters("search", values).keys() == dropped_names
+    other_values = {name: value for name, value in values.items() if name != "temperature_init"}
+    assert VALUES.keys() - spec.parameters("baseline", other_values).keys() == dropped_names
 
 
 def test_plans_that_differ_in_what_does_not_count_are_one(spec: StudySpec) -> None:
-    one, other, third = (
+    adam_plan, other_adam_plan, third = (
         distinct(spec.parameters("search", {**VALUES, "optimizer": optimizer, "momentum": momentum}))
         for optimizer, momentum in (("adam", 0.1), ("adam", 0.9), ("sgd", 0.9))
     )
-    assert one == other != third
+    assert adam_plan == other_adam_plan != third
 
 
 def test_a_stored_spec_has_the_conditions(spec: StudySpec) -> None:

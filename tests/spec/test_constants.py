@@ -16,10 +16,10 @@ from tempopt.spec.constants import constant_grid
 @given(st.integers(0, 100), st.floats(1e-3, 10), st.floats(1.5, 1000))
 def test_constants_are_distinct_in_range_and_begin_alike(count: int, low: float, ratio: float) -> None:
     space = {"temperature_init": FloatDistribution(low, low * ratio, log=True)}
-    grid = [each["temperature_init"] for each in constant_grid(space, count)]
+    grid = [constant["temperature_init"] for constant in constant_grid(space, count)]
     assert len(set(grid)) == len(grid) == count
     assert all(low <= value <= low * ratio for value in grid)
-    assert [each["temperature_init"] for each in constant_grid(space, count + 5)][:count] == grid
+    assert [constant["temperature_init"] for constant in constant_grid(space, count + 5)][:count] == grid
 
 
 @pytest.mark.parametrize("count", [2, 6, 14, 30])

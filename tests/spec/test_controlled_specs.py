@@ -18,8 +18,8 @@ def test_the_entropy_of_a_compiled_model_is_not_controlled() -> None:
     }
     spec = make(**control)
     assert spec.space()["control_spread"].log and not spec.space()["control_level"].log  # type: ignore[attr-defined]
-    said = r"search\.entropy_control: the entropy of attention cannot be controlled in a compiled model"
-    with pytest.raises(SpecError, match=said):
+    message = r"search\.entropy_control: the entropy of attention cannot be controlled in a compiled model"
+    with pytest.raises(SpecError, match=message):
         make(**control, study__compile=True)
     with pytest.raises(SpecError, match=r"search\.control_level: it changes nothing"):
         make(search__control_level={"low": 0.2, "high": 0.9})

@@ -14,7 +14,7 @@ from tests.specs import Write, make
 
 
 def test_how_a_study_is_looked_after_is_no_change() -> None:
-    cared = make(
+    managed_spec = make(
         study__limits={"hours": 1.5, "gpu_hours": 8},
         study__lease=5,
         study__store_timeout=0,
@@ -22,23 +22,23 @@ def test_how_a_study_is_looked_after_is_no_change() -> None:
         study__enqueue=[{"temperature_init": 2}],
         resources={"grace": 1},
     )
-    assert diff(make(), cared) == []
-    assert cared.identity() == make().identity()
-    assert StudySpec.from_json(json.loads(json.dumps(cared.to_json()))) == cared
+    assert diff(make(), managed_spec) == []
+    assert managed_spec.identity() == make().identity()
+    assert StudySpec.from_json(json.loads(json.dumps(managed_spec.to_json()))) == managed_spec
 
 
 def test_parameter_sets_are_held_as_their_domains_are() -> None:
     spec = make(search__lr=[0.1, 1], search__width={"low": 1, "high": 8})
-    [held] = spec.enqueued([{"temperature_init": 2, "lr": 1.0, "width": 8}])
-    assert held == {"temperature_init": 2.0, "lr": 1, "width": 8}
-    assert [type(value) for value in held.values()] == [float, int, int]
+    [params] = spec.enqueued([{"temperature_init": 2, "lr": 1.0, "width": 8}])
+    assert params == {"temperature_init": 2.0, "lr": 1, "width": 8}
+    assert [type(value) for value in params.values()] == [float, int, int]
     assert spec.enqueued([]) == []
 
 
 def test_parameter_sets_that_do_not_fit_are_told_all_at_once() -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         make().enqueued([{"temperature_init": 5}, {"temperatur_init": 1}, {}])
-    assert str(caught.value).splitlines() == [
+    assert str(error.value).splitlines() == [
         "These parameter sets have 3 faults:",
         "  enqueue.0.temperature_init: given 5. Give a number from 0.25 to 4.0.",
         '  enqueue.1.temperatur_init: Unknown searched name "temperatur_init". Did you mean '
@@ -55,7 +55,7 @@ def test_parameter_sets_are_read_from_a_file_of_their_own(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "holds no list of parameter sets. Give a line for each, with values of searched names, as in"),
         ("{temperature_init: 1}", "holds no list of parameter sets"),
@@ -64,9 +64,9 @@ def test_parameter_sets_are_read_from_a_file_of_their_own(write: Write) -> None:
         ("- {a: 1", "study.yaml:1:8: this is not valid YAML"),
     ],
 )
-def test_a_file_of_something_else_is_refused(write: Write, text: str, said: str) -> None:
+def test_a_file_of_something_else_is_refused(write: Write, text: str, message: str) -> None:
     path = write(text)
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         read_sets(path)
-    assert said in str(caught.value)
-    assert str(path) in str(caught.value)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)

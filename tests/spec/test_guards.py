@@ -26,14 +26,14 @@ from tempopt.spec.identity import diff
 def test_a_guard_says_on_which_side_and_by_how_much(
     make_spec: Any, name: str, text: str, side: Any, margin: float, relative: bool
 ) -> None:
-    (found,) = make_spec(guards={name: text}).study.guarded
-    assert found == GuardSpec(
+    (guard,) = make_spec(guards={name: text}).study.guarded
+    assert guard == GuardSpec(
         name=name, text=text, side=side, margin=pytest.approx(margin), relative=relative
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("val_loss", "better", "given 'better'. Give \"no worse than 1%\""),
         ("val_loss", 0.01, "given 0.01. Give"),
@@ -47,13 +47,13 @@ def test_a_guard_says_on_which_side_and_by_how_much(
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_is_allowed(
-    make_spec: Any, name: str, text: Any, said: str
+    make_spec: Any, name: str, text: Any, message: str
 ) -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         make_spec(guards={name: text})
-    assert f"study.guards.{name}: " in str(caught.value)
-    assert said in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 2
+    assert f"study.guards.{name}: " in str(error.value)
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 2
 
 
 def test_guards_that_are_no_mapping_are_refused(make_spec: Any) -> None:
@@ -62,7 +62,7 @@ def test_guards_that_are_no_mapping_are_refused(make_spec: Any) -> None:
 
 
 def test_a_study_with_another_guard_asks_something_else(make_spec: Any) -> None:
-    one, other = make_spec(guards={"val_loss": "<= +1%"}), make_spec(guards={"val_loss": "<= +2%"})
-    assert one.identity() != other.identity() != make_spec().identity()
-    assert diff(one, other) == ['study.guards.val_loss: was "<= +1%", now "<= +2%"']
-    assert type(one).from_json(one.to_json()) == one
+    spec, other_spec = make_spec(guards={"val_loss": "<= +1%"}), make_spec(guards={"val_loss": "<= +2%"})
+    assert spec.identity() != other_spec.identity() != make_spec().identity()
+    assert diff(spec, other_spec) == ['study.guards.val_loss: was "<= +1%", now "<= +2%"']
+    assert type(spec).from_json(spec.to_json()) == spec

@@ -11,9 +11,9 @@ from tests.specs import make
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "value_text"),
     [(math.inf, "inf"), (-math.inf, "-inf"), (math.nan, "nan"), (10**400, "an integer beyond")],
 )
-def test_numbers_that_json_does_not_hold_are_refused_where_they_are(value: float, told: str) -> None:
-    with pytest.raises(SpecError, match=rf"model\.init_args\.deep\[0\]\.x: given {told}"):
+def test_numbers_that_json_does_not_hold_are_refused_where_they_are(value: float, value_text: str) -> None:
+    with pytest.raises(SpecError, match=rf"model\.init_args\.deep\[0\]\.x: given {value_text}"):
         make(model__init_args={"plain": 1.5, "deep": [{"x": value}]})

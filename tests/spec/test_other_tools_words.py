@@ -17,13 +17,13 @@ GUARDS = (
 
 def refusal(study: dict[str, Any], **sections: Any) -> str:
     """Return what is said of a spec with these keys."""
-    given = {"name": "mine", "metric": "val_loss", "direction": "minimize", **study}
+    study_section = {"name": "mine", "metric": "val_loss", "direction": "minimize", **study}
     model = {"class_path": "mine.Mine"}
     search = {"temperature_init": {"low": 0.25, "high": 4.0}}
-    spec = {"study": given, "model": model, "trainer": {"max_steps": 3}, "search": search, **sections}
-    with pytest.raises(SpecError) as caught:
+    spec = {"study": study_section, "model": model, "trainer": {"max_steps": 3}, "search": search, **sections}
+    with pytest.raises(SpecError) as error:
         StudySpec.parse(spec, source="mine.yaml")
-    return str(caught.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize("key", ["constraints", "objectives", "directions", "metrics", "pareto"])
@@ -33,14 +33,14 @@ def test_constraints_and_several_objectives_lead_to_guards(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["metric", "direction"])
-@pytest.mark.parametrize("given", [["minimize", "maximize"], {"val_loss": "minimize"}])
-def test_a_study_with_several_metrics_or_directions_is_led_to_guards(key: str, given: object) -> None:
-    assert f"study.{key}: given {given!r}. {GUARDS}" in refusal({key: given})
+@pytest.mark.parametrize("value", [["minimize", "maximize"], {"val_loss": "minimize"}])
+def test_a_study_with_several_metrics_or_directions_is_led_to_guards(key: str, value: object) -> None:
+    assert f"study.{key}: given {value!r}. {GUARDS}" in refusal({key: value})
 
 
 @pytest.mark.parametrize(
-    ("key", "own"),
+    ("key", "spec_key"),
     [("mode", "direction"), ("n_trials", "trials"), ("num_samples", "trials"), ("timeout", "limits")],
 )
-def test_another_tool_s_word_for_a_key_is_answered_with_the_key(key: str, own: str) -> None:
-    assert f'Unknown key "{key}". In a study spec it is study.{own}' in refusal({key: 3})
+def test_another_tool_s_word_for_a_key_is_answered_with_the_key(key: str, spec_key: str) -> None:
+    assert f'Unknown key "{key}". In a study spec it is study.{spec_key}' in refusal({key: 3})

@@ -46,8 +46,8 @@ KNEE = '''
         knee: float = number(0.5, low=0.01, high=1.0)
 
         def _at(self, progress: float) -> float:
-            gone = min(progress / self.knee, 1.0)
-            return self.temperature_init ** (1.0 - gone) * self.temperature_final**gone
+            fraction = min(progress / self.knee, 1.0)
+            return self.temperature_init ** (1.0 - fraction) * self.temperature_final**fraction
 '''
 
 
@@ -84,23 +84,23 @@ def test_a_schedule_of_a_temporary_package_is_searched_and_its_winner_exported(
     assert result.verdict is not None
     runs = [t.parameters for t in tickets() if t.kind == "search" and t.parameters is not None]
     assert runs[0] == first
-    assert {each["schedule"] for each in runs} >= {name}
-    assert all(("schedule_args.knee" in each) == (each["schedule"] == name) for each in runs)
+    assert {params["schedule"] for params in runs} >= {name}
+    assert all(("schedule_args.knee" in params) == (params["schedule"] == name) for params in runs)
 
     module, _ = name.split(":")
     read = [sys.executable, "-m", "tempopt"]
     (tmp_path / "imported").unlink()
-    shown = subprocess.run([*read, "show", "toy"], capture_output=True, text=True, check=False)
+    show_process = subprocess.run([*read, "show", "toy"], capture_output=True, text=True, check=False)
     assert not (tmp_path / "imported").exists()
-    assert shown.returncode == 0 or f"tempopt --import {module} " in shown.stderr
+    assert show_process.returncode == 0 or f"tempopt --import {module} " in show_process.stderr
     trusted = subprocess.run(
         [*read, "--import", module, "show", "toy", "--json"], capture_output=True, text=True, check=True
     )
     assert (tmp_path / "imported").exists()
     assert json.loads(trusted.stdout)["verdict"] is not None
-    whole = load_study(URL, "toy")
-    assert to_yaml(whole)
-    assert "Toy(" in to_python(whole)
+    loaded_result = load_study(URL, "toy")
+    assert to_yaml(loaded_result)
+    assert "Toy(" in to_python(loaded_result)
 
 
 def test_equal_effects_are_seen(package: str) -> None:
@@ -140,11 +140,11 @@ def test_a_wrong_name_or_number_is_told_before_anything_is_trained(
     package: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     spec = own_spec(package)
-    given = {
-        name: [each.format(package) for each in value] if name == "schedule" else value
+    search_changes = {
+        name: [template.format(package) for template in value] if name == "schedule" else value
         for name, value in change.items()
     }
-    spec["search"] |= given
+    spec["search"] |= search_changes
     if "schedule_args.knees" in change:
         del spec["search"]["schedule_args.knee"]
     with pytest.raises(SpecError, match=message):
@@ -169,7 +169,7 @@ def test_a_wrong_name_or_number_is_told_before_anything_is_trained(
         ),
         (KNEE.replace("return self", "return 1e30 * self"), "Return a number from 1e-06 to"),
         (
-            KNEE.replace("return self", 'return "" or self').replace("**gone", '**gone and "hot"'),
+            KNEE.replace("return self", 'return "" or self').replace("**fraction", '**fraction and "hot"'),
             "is 'hot' at progress",
         ),
         (KNEE.replace("return self", "return 1 / 0 * self"), "raised ZeroDivisionError at progress 0.0"),
@@ -185,7 +185,7 @@ def test_a_class_that_is_not_declared_as_a_schedule_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("body", "broken"),
+    ("body", "message"),
     [
         (
             "return self.temperature_init * (1.0 - progress)",
@@ -197,12 +197,12 @@ def test_a_class_that_is_not_declared_as_a_schedule_is_refused(
     ],
 )
 def test_the_shipped_test_finds_a_broken_promise(
-    package: str, body: str, broken: str, tmp_path: Path
+    package: str, body: str, message: str, tmp_path: Path
 ) -> None:
     lines = textwrap.dedent(KNEE).splitlines()
     (tmp_path / package / "shapes.py").write_text("\n".join([*lines[:-2], f"        {body}", ""]))
     load_schedule(f"{package}.shapes:Knee", where="here")
-    with pytest.raises((AssertionError, SpecError), match=broken):
+    with pytest.raises((AssertionError, SpecError), match=message):
         check_schedule(schedule_class(f"{package}.shapes:Knee"))
 
 
@@ -228,17 +228,19 @@ def test_an_import_that_cannot_be_done_is_told(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", [Schedule, int, "text"])
-def test_what_is_no_schedule_of_ones_own_is_not_tested(given: Any) -> None:
+@pytest.mark.parametrize("value", [Schedule, int, "text"])
+def test_what_is_no_schedule_of_ones_own_is_not_tested(value: Any) -> None:
     with pytest.raises(SpecError, match="is no schedule"):
-        check_schedule(given)
+        check_schedule(value)
 
 
 def test_a_schedule_that_goes_wrong_between_two_points_ends_the_training_that_meets_it(package: str) -> None:
     import_schedules(StudySpec.parse(own_spec(package), source="a test"))
     knee = schedule_class(f"{package}.shapes:Knee")
-    broken = type("Broken", (knee,), {"_at": lambda self, progress: -1.0 if progress == 0.3 else 1.0})
-    schedule = broken(temperature_init=1.0, temperature_final=1.0)
+    broken_schedule = type(
+        "Broken", (knee,), {"_at": lambda self, progress: -1.0 if progress == 0.3 else 1.0}
+    )
+    schedule = broken_schedule(temperature_init=1.0, temperature_final=1.0)
     assert schedule(0.25) == 1.0
     with pytest.raises(SpecError, match=r"is -1.0 at progress 0.3"):
         schedule(0.3)

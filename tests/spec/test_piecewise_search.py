@@ -24,10 +24,10 @@ SEARCH: dict[str, Any] = {
 DRAWN = {"schedule": "piecewise", "temperature_knots": KNOTS}
 
 
-def refused(**settings: Any) -> str:
-    with pytest.raises(SpecError) as caught:
+def refusal(**settings: Any) -> str:
+    with pytest.raises(SpecError) as error:
         make(**settings)
-    return str(caught.value)
+    return str(error.value)
 
 
 def test_knots_are_searched_as_floats_on_a_logarithmic_scale() -> None:
@@ -35,9 +35,9 @@ def test_knots_are_searched_as_floats_on_a_logarithmic_scale() -> None:
     space = spec.space("search")
     for name in ("temperature_knot_1", "temperature_knot_2"):
         assert space[name] == FloatDistribution(0.25, 4.0, log=True)
-    drawn = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_knot_1": 2.0}
-    drawn |= {"temperature_knot_2": 3.0, "temperature_final": 0.5}
-    assert spec.parameters("search", drawn) == drawn
+    params = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_knot_1": 2.0}
+    params |= {"temperature_knot_2": 3.0, "temperature_final": 0.5}
+    assert spec.parameters("search", params) == params
     assert spec.parameters("baseline", {}) == {"schedule": "constant", "temperature_init": 1.0}
     constant = spec.parameters("constant", {"temperature_init": 2.0})
     assert constant == {"schedule": "constant", "temperature_init": 2.0}
@@ -46,11 +46,11 @@ def test_knots_are_searched_as_floats_on_a_logarithmic_scale() -> None:
 def test_knots_beyond_their_number_and_of_other_schedules_are_no_part_of_what_was_tried() -> None:
     space = {**SEARCH, "schedule": ["piecewise", "cosine"], "num_knots": [1, 2], "temperature_knot_2": RANGE}
     spec = make(search={**space, "hold_fraction": [0.0, 0.7]})
-    drawn = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_knot_1": 2.0, "num_knots": 1}
-    drawn |= {"temperature_final": 0.5, "hold_fraction": 0.7}
-    assert spec.parameters("search", {**drawn, "temperature_knot_2": 3.0}) == drawn
+    params = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_knot_1": 2.0, "num_knots": 1}
+    params |= {"temperature_final": 0.5, "hold_fraction": 0.7}
+    assert spec.parameters("search", {**params, "temperature_knot_2": 3.0}) == params
     cosine = {"schedule": "cosine", "temperature_init": 1.0, "temperature_final": 0.5}
-    assert spec.parameters("search", {**drawn, "schedule": "cosine"}) == cosine
+    assert spec.parameters("search", {**params, "schedule": "cosine"}) == cosine
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_knots_beyond_their_number_and_of_other_schedules_are_no_part_of_what_wa
     ],
 )
 def test_a_knot_that_no_schedule_of_the_space_reads_is_refused(search: dict[str, Any], idle: str) -> None:
-    assert f"search.{idle}: it changes nothing" in refused(search=search)
+    assert f"search.{idle}: it changes nothing" in refusal(search=search)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_cannot_be_searched_is_refused(search: dict[str, Any], message: str
         # a module of a person's own may have such an argument
         assert isinstance(make(search=search), StudySpec)
     else:
-        assert message in refused(search=search)
+        assert message in refusal(search=search)
 
 
 def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
@@ -93,25 +93,25 @@ def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
         search={"schedule": ["piecewise", "cosine"], "temperature_init": RANGE, "temperature_final": RANGE},
         model__init_args={"temperature_knots": KNOTS},
     )
-    drawn = {"temperature_init": 1.0, "temperature_final": 2.0}
-    own = spec.parameters("search", {**drawn, "schedule": "piecewise"})
-    assert own == {**DRAWN, "temperature_knots": [[0.0, 2.0], [0.5, 1.0], [1.0, 0.5]]}
-    other = spec.parameters("search", {**drawn, "schedule": "cosine"})
-    assert other == {**drawn, "schedule": "cosine"}
+    ends = {"temperature_init": 1.0, "temperature_final": 2.0}
+    piecewise_params = spec.parameters("search", {**ends, "schedule": "piecewise"})
+    assert piecewise_params == {**DRAWN, "temperature_knots": [[0.0, 2.0], [0.5, 1.0], [1.0, 0.5]]}
+    cosine_params = spec.parameters("search", {**ends, "schedule": "cosine"})
+    assert cosine_params == {**ends, "schedule": "cosine"}
     # the surrogate draws either of them
     features = Features(spec)
     plain = make(search={"schedule": ["cosine"], "temperature_init": RANGE, "temperature_final": RANGE})
-    assert features(other).tolist() == Features(plain)(other).tolist()
-    assert features(own)[2] == pytest.approx(np.log(0.5) / np.log(16.0))
-    wrong = {"temperature_knots": [[0.5, 1.0], [0.5, 2.0]]}
-    assert "model.init_args.temperature_knots: temperature_knots[1] is at progress 0.5" in refused(
-        search=SEARCH, model__init_args=wrong
+    assert features(cosine_params).tolist() == Features(plain)(cosine_params).tolist()
+    assert features(piecewise_params)[2] == pytest.approx(np.log(0.5) / np.log(16.0))
+    wrong_args = {"temperature_knots": [[0.5, 1.0], [0.5, 2.0]]}
+    assert "model.init_args.temperature_knots: temperature_knots[1] is at progress 0.5" in refusal(
+        search=SEARCH, model__init_args=wrong_args
     )
 
 
 def test_a_named_temperature_whose_knots_alone_are_searched_has_a_level() -> None:
-    named = {"contrast": {"value": "criterion.temperature", "as_found": 0.1}}
+    temperatures = {"contrast": {"value": "criterion.temperature", "as_found": 0.1}}
     search = {"contrast.schedule": ["piecewise"], "contrast.temperature_knot_1": {"low": 0.05, "high": 0.3}}
-    spec = make(search=search, temperatures=named)
+    spec = make(search=search, temperatures=temperatures)
     space = spec.space("constant")
     assert space["contrast.temperature_init"] == FloatDistribution(0.05, 0.3, log=True)

@@ -1,4 +1,4 @@
-"""What is told of a spec with several faults, in one round: what validation comes to only later as well."""
+"""What is told of a spec with several faults, in one round: what validation reaches only later as well."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def refused(**changes: Any) -> FaultySpecError:
+def refusal(**changes: Any) -> FaultySpecError:
     """Return the error of the spec with sections changed; None takes a section out."""
-    given = copy.deepcopy(GIVEN)
+    spec_data = copy.deepcopy(GIVEN)
     for section, keys in changes.items():
-        given[section] = {**given.get(section, {}), **keys}
-    with pytest.raises(FaultySpecError) as caught:
-        StudySpec.parse(given, source="mine.yaml")
-    return caught.value
+        spec_data[section] = {**spec_data.get(section, {}), **keys}
+    with pytest.raises(FaultySpecError) as error:
+        StudySpec.parse(spec_data, source="mine.yaml")
+    return error.value
 
 
 def paths(error: FaultySpecError) -> list[str]:
@@ -35,13 +35,13 @@ def paths(error: FaultySpecError) -> list[str]:
 
 
 def test_what_does_not_fit_together_is_told_with_what_is_wrong_by_itself() -> None:
-    error = refused(study={"trails": 4}, trainer={"max_steps": -1}, search={"layer_ratio": [0.5, 2.0]})
+    error = refusal(study={"trails": 4}, trainer={"max_steps": -1}, search={"layer_ratio": [0.5, 2.0]})
     assert [path for path, _ in error.lines] == ["study.trails"]
     assert paths(error) == ["search.layer_ratio", "study.trails", "trainer"]
 
 
 def test_a_blank_hides_no_other_fault() -> None:
-    error = refused(study={"metric": "???", "trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}})
+    error = refusal(study={"metric": "???", "trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}})
     assert [path for path, _ in error.lines] == ["study.metric"]
     assert paths(error) == ["search.lr", "study.metric", "study.trails"]
 
@@ -60,17 +60,17 @@ def test_a_blank_hides_no_other_fault() -> None:
 def test_a_fault_is_not_told_a_second_time_for_what_it_leaves_undone(
     changes: dict[str, Any], path: str
 ) -> None:
-    assert paths(refused(**changes)) == [path]
+    assert paths(refusal(**changes)) == [path]
 
 
 def test_the_error_tells_all_faults_a_password_among_them() -> None:
     logger = {"class_path": "a.B", "init_args": {"api_key": "k"}}
-    error = refused(study={"trails": 4}, trainer={"logger": logger}, search={"layer_ratio": [0.5, 2.0]})
-    told = with_all_faults(error)
-    assert [path for path, _ in told.lines] == [
+    error = refusal(study={"trails": 4}, trainer={"logger": logger}, search={"layer_ratio": [0.5, 2.0]})
+    full_error = with_all_faults(error)
+    assert [path for path, _ in full_error.lines] == [
         *("study.trails", "search.layer_ratio", "trainer.logger.init_args.api_key"),
     ]
-    assert str(told).startswith("This study spec has 3 faults:")
+    assert str(full_error).startswith("This study spec has 3 faults:")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_the_error_tells_all_faults_a_password_among_them() -> None:
     ],
 )
 def test_a_fault_of_a_named_temperature_hides_no_other_and_leaves_its_name(entry: object, path: str) -> None:
-    searched = {"gate.temperature_init": {"low": 0.25, "high": 4.0}}
-    error = refused(
+    search_params = {"gate.temperature_init": {"low": 0.25, "high": 4.0}}
+    error = refusal(
         temperatures={"classifier": {"value": "head.tau"}, "gate": entry},
-        search={**searched, "classifier.temperature_init": [0.5, 2.0], "layer_ratio": [0.5, 2.0]},
+        search={**search_params, "classifier.temperature_init": [0.5, 2.0], "layer_ratio": [0.5, 2.0]},
         trainer={"max_steps": -1},
     )
     assert paths(error) == ["search.layer_ratio", path, "trainer"]

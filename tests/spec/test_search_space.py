@@ -57,7 +57,7 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "domain", "said"),
+    ("name", "domain", "fragment"),
     [
         ("lr", {"low": 2, "high": 1}, "low is 2 and high is 1. Give a low that is less than high."),
         ("lr", {"low": 1, "high": 1}, "less than high"),
@@ -111,18 +111,18 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
         ("lr", {"low": 0.1, "high": 1.0, "baseline": {}}, "given the baseline {}. Give text, a number"),
     ],
 )
-def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, said: str) -> None:
-    with pytest.raises(FaultsError) as caught:
+def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, fragment: str) -> None:
+    with pytest.raises(FaultsError) as error:
         _parse({name: domain})
-    [(path, message)] = caught.value.lines
+    [(path, message)] = error.value.lines
     assert path == f"search.{name}"
-    assert said in message
+    assert fragment in message
 
 
 def test_all_faults_are_found_at_once() -> None:
-    with pytest.raises(FaultsError) as caught:
+    with pytest.raises(FaultsError) as error:
         _parse({"a": 1, "b": [], "c": [1, 2]})
-    assert [path for path, _ in caught.value.lines] == ["search.a", "search.b"]
+    assert [path for path, _ in error.value.lines] == ["search.a", "search.b"]
 
 
 @pytest.mark.parametrize("search", [None, {}, ["lr"]])
@@ -137,7 +137,7 @@ def test_a_prefix_that_could_mean_two_things_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("search", "fixed", "names"),
+    ("search", "fixed_params", "names"),
     [
         ({"temperature_final": {"low": 1, "high": 4}}, {}, ["temperature_final"]),
         ({"temperature_final": {"low": 1, "high": 4}}, {"schedule": "cosine"}, []),
@@ -158,9 +158,9 @@ def test_a_prefix_that_could_mean_two_things_is_refused() -> None:
     ],
 )
 def test_a_parameter_that_cannot_matter_is_found(
-    search: dict[str, Any], fixed: dict[str, Any], names: list[str]
+    search: dict[str, Any], fixed_params: dict[str, Any], names: list[str]
 ) -> None:
-    assert idle(parse_search(search, model_args={}), fixed) == names
+    assert idle(parse_search(search, model_args={}), fixed_params) == names
 
 
 HELD = {
@@ -173,7 +173,7 @@ HELD = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "held"),
+    ("name", "value", "expected"),
     [
         ("lr", 1, 1.0),
         ("lr", 1e-3, 1e-3),
@@ -185,17 +185,17 @@ HELD = {
     ],
 )
 def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
-    name: str, value: object, held: object
+    name: str, value: object, expected: object
 ) -> None:
     [parameters] = parse_sets([{name: value}], search=parse_search(HELD, model_args={}), path="x")
-    assert parameters == {name: held}
-    assert type(parameters[name]) is type(held)
+    assert parameters == {name: expected}
+    assert type(parameters[name]) is type(expected)
     distribution = _space(HELD)[name]
     assert distribution._contains(distribution.to_internal_repr(parameters[name]))
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "fragment"),
     [
         ("lr", 0, "given 0. Give a number from 0.001 to 1.0."),
         ("lr", 1.1, "given 1.1. Give a number from"),
@@ -212,13 +212,13 @@ def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
         ("rate", 1, 'Unknown searched name "rate".'),
     ],
 )
-def test_a_value_that_is_not_searched_is_refused(name: str, value: object, said: str) -> None:
+def test_a_value_that_is_not_searched_is_refused(name: str, value: object, fragment: str) -> None:
     sets: list[dict[str, object]] = [{"lr": 0.5}, {name: value}]
-    with pytest.raises(FaultsError) as caught:
+    with pytest.raises(FaultsError) as error:
         parse_sets(sets, search=parse_search(HELD, model_args={}), path="x")
-    [(path, message)] = caught.value.lines
+    [(path, message)] = error.value.lines
     assert path == f"x.1.{name}"
-    assert said in message
+    assert fragment in message
 
 
 SEARCH = {
@@ -232,11 +232,11 @@ SEARCH = {
 
 def test_every_arm_samples_what_it_tunes_and_no_more() -> None:
     space = _space(SEARCH)
-    others = {name: space[name] for name in ("lr", "data.batch_size")}
-    assert arm_space(space, "search", list(others)) == space
-    assert arm_space(space, "baseline", list(others)) == others
-    constant = {"temperature_init": FloatDistribution(0.5, 8.0, log=True), **others}
-    assert arm_space(space, "constant", list(others)) == constant
+    other_domains = {name: space[name] for name in ("lr", "data.batch_size")}
+    assert arm_space(space, "search", list(other_domains)) == space
+    assert arm_space(space, "baseline", list(other_domains)) == other_domains
+    constant = {"temperature_init": FloatDistribution(0.5, 8.0, log=True), **other_domains}
+    assert arm_space(space, "constant", list(other_domains)) == constant
     assert arm_space(space, "baseline", ["lr"]) == {"lr": space["lr"]}
     assert arm_space(space, "baseline", []) == {}
 
@@ -259,13 +259,13 @@ def test_the_baseline_arm_makes_neutral_all_that_the_study_touches() -> None:
 
 def test_every_arm_tunes_generation_and_keeps_what_is_set_of_it() -> None:
     search = _parse({**SEARCH, "top_p": {"low": 0.5, "high": 1.0}})
-    fixed = {"sampling_temperature": 0.7, "output_temperature": 2.0}
-    sampled = {"lr": 0.1, "top_p": 0.9}
+    fixed_params = {"sampling_temperature": 0.7, "output_temperature": 2.0}
+    sampled_params = {"lr": 0.1, "top_p": 0.9}
     for arm in ("baseline", "constant"):
-        found = arm_parameters(arm, sampled, search=search, fixed=fixed)  # type: ignore[arg-type]
-        assert (found["sampling_temperature"], found["top_p"]) == (0.7, 0.9)
-        assert found["output_temperature"] == 1.0
-    assert arm_parameters("baseline", {"lr": 0.1}, search=search, fixed=fixed)["top_p"] == 1.0
+        params = arm_parameters(arm, sampled_params, search=search, fixed=fixed_params)  # type: ignore[arg-type]
+        assert (params["sampling_temperature"], params["top_p"]) == (0.7, 0.9)
+        assert params["output_temperature"] == 1.0
+    assert arm_parameters("baseline", {"lr": 0.1}, search=search, fixed=fixed_params)["top_p"] == 1.0
 
 
 def test_the_constant_arm_changes_only_the_level() -> None:
@@ -286,8 +286,8 @@ METHODS = {
 def test_what_has_a_baseline_is_held_there_whatever_the_search_tries(arm: Any) -> None:
     search = _parse({**SEARCH, **METHODS}, loss={})
     level = {"temperature_init": 2.0} if arm == "constant" else {}
-    found = arm_parameters(arm, {"lr": 0.1, **level}, search=search, fixed={})
-    assert found == {
+    params = arm_parameters(arm, {"lr": 0.1, **level}, search=search, fixed={})
+    assert params == {
         "temperature_init": level.get("temperature_init", 1.0),
         "schedule": "constant",
         "normaliser": "softmax",
@@ -324,18 +324,18 @@ def test_what_has_a_baseline_is_held_there_whatever_the_search_tries(arm: Any) -
     ],
 )
 def test_what_is_a_method_and_no_setting_has_a_baseline(name: str, domain: Any, baseline: Any) -> None:
-    found = _parse({name: domain}, loss={})[name].baseline
-    assert found == baseline and type(found) is type(baseline)
-    written = as_written(_parse({name: domain}, loss={})[name])
-    assert ("baseline" in written) == (baseline != UNSET)
-    assert _parse({name: written}, loss={}) == _parse({name: domain}, loss={})
+    baseline_value = _parse({name: domain}, loss={})[name].baseline
+    assert baseline_value == baseline and type(baseline_value) is type(baseline)
+    domain_text = as_written(_parse({name: domain}, loss={})[name])
+    assert ("baseline" in domain_text) == (baseline != UNSET)
+    assert _parse({name: domain_text}, loss={}) == _parse({name: domain}, loss={})
 
 
 def test_the_search_arm_keeps_what_the_model_fixes() -> None:
-    sampled = {"temperature_init": 4.0, "temperature_final": 1.0}
-    searched = parse_search({name: [0.5, value] for name, value in sampled.items()}, model_args={})
-    parameters = arm_parameters("search", sampled, search=searched, fixed={"schedule": "cosine"})
-    assert parameters == {**sampled, "schedule": "cosine"}
+    sampled_params = {"temperature_init": 4.0, "temperature_final": 1.0}
+    domains = parse_search({name: [0.5, value] for name, value in sampled_params.items()}, model_args={})
+    parameters = arm_parameters("search", sampled_params, search=domains, fixed={"schedule": "cosine"})
+    assert parameters == {**sampled_params, "schedule": "cosine"}
 
 
 def test_sets_of_equal_effect_are_not_distinct() -> None:

@@ -83,28 +83,28 @@ anything = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of everything in plain data, the whole aside."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else []
-    found: list[tuple[Any, ...]] = []
+    paths: list[tuple[Any, ...]] = []
     for key, inner in items:
-        found += [(*path, key), *places(inner, (*path, key))]
-    return found
+        paths += [(*path, key), *places(inner, (*path, key))]
+    return paths
 
 
 @st.composite
-def fuzzed(draw: st.DrawFn) -> dict[str, Any]:
+def fuzz_spec(draw: st.DrawFn) -> dict[str, Any]:
     """Return the valid spec with up to three places replaced, taken out or added to."""
     spec = copy.deepcopy(VALID)
     for _ in range(draw(st.integers(1, 3))):
         *parents, key = draw(st.sampled_from(places(spec)))
-        inside = spec
+        section = spec
         for parent in parents:
-            inside = inside[parent]
+            section = section[parent]
         match draw(st.sampled_from(["replace", "remove", "add"])):
             case "replace":
-                inside[key] = draw(anything)
+                section[key] = draw(anything)
             case "remove":
-                del inside[key]
-            case "add" if isinstance(inside, dict):
-                inside[draw(words | st.text(max_size=6))] = draw(anything)
+                del section[key]
+            case "add" if isinstance(section, dict):
+                section[draw(words | st.text(max_size=6))] = draw(anything)
     return spec
 
 
@@ -112,15 +112,15 @@ FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 
 
 @FUZZ
-@given(fuzzed())
+@given(fuzz_spec())
 def test_a_spec_is_understood_whole_or_refused_in_words(data: dict[str, Any]) -> None:
     try:
         spec = StudySpec.parse(data, source="the test")
     except SpecError as error:
         assert "This study spec has" in str(error) and len(str(error)) < 10_000
         return
-    again = StudySpec.from_json(spec.to_json())
-    assert again.to_json() == spec.to_json() and again.identity() == spec.identity()
+    reread_spec = StudySpec.from_json(spec.to_json())
+    assert reread_spec.to_json() == spec.to_json() and reread_spec.identity() == spec.identity()
     tickets = first_tickets(spec)
     assert len(tickets) == len({(t.kind, t.number) for t in tickets})
     assert sum(t.kind == "search" for t in tickets) == spec.study.trials
@@ -131,7 +131,7 @@ def test_the_spec_that_is_fuzzed_is_a_good_one() -> None:
 
 
 @FUZZ
-@given(anything | fuzzed())
+@given(anything | fuzz_spec())
 def test_a_stored_spec_of_any_making_is_read_or_refused(data: Any) -> None:
     try:
         StudySpec.from_json(data if isinstance(data, dict) else {"study": data})
@@ -140,7 +140,7 @@ def test_a_stored_spec_of_any_making_is_read_or_refused(data: Any) -> None:
 
 
 @FUZZ
-@given(st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")) | fuzzed().map(yaml.safe_dump))
+@given(st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")) | fuzz_spec().map(yaml.safe_dump))
 def test_any_text_is_a_document_or_refused_in_words(text: str) -> None:
     try:
         document = parse(text, source="file.yaml")

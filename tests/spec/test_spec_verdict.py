@@ -14,7 +14,7 @@ from tests.specs import make
 
 
 @pytest.mark.parametrize(
-    ("confirm", "looks", "written"),
+    ("confirm", "looks", "stored_value"),
     [
         (8, (8,), 8),
         (2, (2,), 2),
@@ -25,15 +25,15 @@ from tests.specs import make
     ],
 )
 def test_the_pairs_of_a_confirmation_are_a_number_or_looked_at_on_the_way(
-    confirm: Any, looks: tuple[int, ...], written: Any
+    confirm: Any, looks: tuple[int, ...], stored_value: Any
 ) -> None:
     spec = make(study__seeds={"confirm": confirm})
     assert spec.study.seeds.confirm.looks == looks
-    assert spec.to_json()["study"]["seeds"]["confirm"] == written
+    assert spec.to_json()["study"]["seeds"]["confirm"] == stored_value
     assert StudySpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     # how it is looked at is part of the question
-    same = make(study__seeds={"confirm": looks[0]} if len(looks) == 1 else {"confirm": confirm})
-    assert same.identity() == spec.identity()
+    equivalent_spec = make(study__seeds={"confirm": looks[0]} if len(looks) == 1 else {"confirm": confirm})
+    assert equivalent_spec.identity() == spec.identity()
     assert make(study__seeds={"confirm": 7}).identity() != spec.identity()
 
 
@@ -53,24 +53,24 @@ def test_looks_on_the_way_leave_enough_of_the_level_for_a_test_of_signs_to_show_
     assert 2.0**-5 > 0.05 * share
     with pytest.raises(SpecError, match=r"give at least 8, or test: t\.$"):
         make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": 6}})
-    for most in (8, 16):
-        make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": most}})
+    for max_pairs in (8, 16):
+        make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": max_pairs}})
     make(study__seeds={"confirm": {"min": 2, "max": 6}})
 
 
 def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() -> None:
-    for said in ({"study__keep_share": 0.8}, {"study__failure": 0.3}):
-        changed = make(**said)
-        assert changed.identity() != make().identity() and len(diff(make(), changed)) == 1
-        assert StudySpec.from_json(json.loads(json.dumps(changed.to_json()))) == changed
-    unsaid = make(study__explain=False, study__keep_share=0.5, study__failure=None)
-    assert unsaid.identity() == make().identity()
+    for settings in ({"study__keep_share": 0.8}, {"study__failure": 0.3}):
+        changed_spec = make(**settings)
+        assert changed_spec.identity() != make().identity() and len(diff(make(), changed_spec)) == 1
+        assert StudySpec.from_json(json.loads(json.dumps(changed_spec.to_json()))) == changed_spec
+    default_spec = make(study__explain=False, study__keep_share=0.5, study__failure=None)
+    assert default_spec.identity() == make().identity()
     # whether it is explained at once changes nothing that it says
     assert diff(make(), make(study__explain=True)) == []
 
 
 @pytest.mark.parametrize(
-    ("amount", "written", "in_units"),
+    ("amount", "stored_value", "in_units"),
     [
         (None, None, 0.006),
         (0, 0.0, 0.0),
@@ -84,10 +84,10 @@ def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() ->
     ],
 )
 def test_the_smallest_gain_worth_a_change_is_in_units_percent_or_deviations_and_no_part_of_the_question(
-    amount: Any, written: Any, in_units: float
+    amount: Any, stored_value: Any, in_units: float
 ) -> None:
     spec = make(study__min_gain=amount)
-    assert spec.study.min_gain == written and StudySpec.from_json(spec.to_json()) == spec
+    assert spec.study.min_gain == stored_value and StudySpec.from_json(spec.to_json()) == spec
     for mean in (0.5, -0.5):
         assert spec.study.min_gain_in_units(mean, 0.03) == pytest.approx(in_units)
     assert diff(make(), spec) == [] and spec.identity() == make().identity()

@@ -33,8 +33,8 @@ def options_of(kind: type[Any]) -> dict[str, str]:
     [(optuna.samplers, SAMPLERS, SAMPLER_OPTIONS), (optuna.pruners, PRUNERS, PRUNER_OPTIONS)],
 )
 def test_the_options_are_optunas(module: Any, classes: dict[str, str | None], table: dict[str, Any]) -> None:
-    named = {name: kind for name, kind in classes.items() if kind is not None}
-    assert table == {name: options_of(getattr(module, kind)) for name, kind in named.items()}
+    kinds_by_name = {name: kind for name, kind in classes.items() if kind is not None}
+    assert table == {name: options_of(getattr(module, kind)) for name, kind in kinds_by_name.items()}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_the_options_are_optunas(module: Any, classes: dict[str, str | None], ta
     ],
 )
 def test_an_option_that_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         make(**settings)
-    assert message in str(caught.value)
+    assert message in str(error.value)

@@ -14,7 +14,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.identity import diff
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tests.specs import BASE, Write, changed, make
+from tests.specs import BASE, Write, change_spec, make
 
 
 def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
@@ -32,8 +32,12 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
 def test_other_parameters_give_the_baseline_more_runs_in_the_first_design() -> None:
     assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 4
     # as it tunes generation, which is no temperature of attention
-    drawn = make(search__top_p={"low": 0.5, "high": 1.0}, study__trials=31)
-    assert (drawn.num_baseline, drawn.other_names, drawn.method_names) == (4, ["top_p"], [])
+    spec_of_sampling = make(search__top_p={"low": 0.5, "high": 1.0}, study__trials=31)
+    assert (spec_of_sampling.num_baseline, spec_of_sampling.other_names, spec_of_sampling.method_names) == (
+        4,
+        ["top_p"],
+        [],
+    )
     assert make(search__lr=[0.1, 0.2], study__arms={"baseline": 5, "constant": 7}).num_baseline == 5
     assert make(study__arms={"constant": 7}).num_constant == 7
 
@@ -60,10 +64,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     *(
         (
-            {"study__seeds": {"confirm": wrong}},
-            f"study.seeds.confirm: given {wrong!r}. Give a whole number from 2 to 1000, or {{min: 4, max:",
+            {"study__seeds": {"confirm": value}},
+            f"study.seeds.confirm: given {value!r}. Give a whole number from 2 to 1000, or {{min: 4, max:",
         )
-        for wrong in (1, 0, -3, True, "8", 4.5, [4, 16], None)
+        for value in (1, 0, -3, True, "8", 4.5, [4, 16], None)
     ),
     (
         {"study__seeds": {"confirm": {"min": 9, "max": 4}}},
@@ -88,12 +92,18 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__ablation": "full"}, 'study.ablation: Unknown key "ablation".'),
     ({"study__explain": "some"}, 'study.explain: given the text "some". Give true or false.'),
     *(
-        ({"study__keep_share": wrong}, f"study.keep_share: given {wrong:g}. Give a number between 0 and 1.")
-        for wrong in (0, 1, -0.5)
+        (
+            {"study__keep_share": bad_value},
+            f"study.keep_share: given {bad_value:g}. Give a number between 0 and 1.",
+        )
+        for bad_value in (0, 1, -0.5)
     ),
     *(
-        ({"study__min_gain": wrong}, f"study.min_gain: given {wrong!r}. Give a number of at least 0, percent")
-        for wrong in (-0.1, "1", "-1%", "-1 sd", "1 se", True, math.inf, "one percent", [1])
+        (
+            {"study__min_gain": bad_value},
+            f"study.min_gain: given {bad_value!r}. Give a number of at least 0, percent",
+        )
+        for bad_value in (-0.1, "1", "-1%", "-1 sd", "1 se", True, math.inf, "one percent", [1])
     ),
     ({"study__metric": "val_loss "}, 'study.metric: given "val_loss ", with white space at its end or'),
     (
@@ -200,10 +210,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"trainer__max_time": "00:01:00:00"}, "a run that ends by the clock is not the same run twice."),
     *(
         (
-            {"trainer__devices": wrong},
-            f"trainer.devices: given {wrong!r}. Give how many devices train one run",
+            {"trainer__devices": bad_value},
+            f"trainer.devices: given {bad_value!r}. Give how many devices train one run",
         )
-        for wrong in (0, -1, "auto", "2", [0], [0, 1], True, "${DEVICES}")
+        for bad_value in (0, -1, "auto", "2", [0], [0, 1], True, "${DEVICES}")
     ),
     ({"trainer__strategy": "ddp_spawn"}, "tempopt starts them, as many as trainer.devices says: write"),
     ({"trainer__strategy": "ddp_notebook_find_unused_parameters_true"}, "write strategy: ddp."),
@@ -231,34 +241,34 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "said"), FAULTS)
-def test_a_fault_is_said_in_one_line(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        StudySpec.parse(changed(**settings), source="s.yaml")
-    heading, *lines = str(caught.value).splitlines()
+@pytest.mark.parametrize(("settings", "message"), FAULTS)
+def test_a_fault_is_said_in_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        StudySpec.parse(change_spec(**settings), source="s.yaml")
+    heading, *lines = str(error.value).splitlines()
     assert heading == "This study spec has a fault:"
     [line] = lines
     assert line.startswith("  s.yaml: ")
-    assert said in line
+    assert message in line
 
 
 def test_a_parameter_set_that_does_not_fit_is_said_with_its_line(write: Write) -> None:
     path = write(
         BASE.replace("search:", "  enqueue:\n    - {temperature_init: 1}\n    - {tempo: 2}\nsearch:")
     )
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         load_spec(path)
     assert f'{path}:8: study.enqueue.1.tempo: Unknown searched name "tempo". Known: temperature_init.' in str(
-        caught.value
+        error.value
     )
 
 
 def test_all_faults_are_said_at_once_with_their_lines(write: Write) -> None:
     text = BASE.replace("direction: maximize", "direction: up").replace("low: 0.25", "low: 25")
     path = write(text.replace("max_steps: 100", "max_steps: 0") + "typo: 1\n")
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         load_spec(path)
-    heading, *lines = str(caught.value).splitlines()
+    heading, *lines = str(error.value).splitlines()
     assert heading == "This study spec has 4 faults:"
     assert [line.split(": ")[0].rpartition(":")[2] for line in lines] == ["5", "7", "14", "15"]
     assert [line.split(": ")[1] for line in lines] == [
@@ -270,7 +280,7 @@ def test_all_faults_are_said_at_once_with_their_lines(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "direction", "said"),
+    ("metric", "direction", "fragments"),
     [
         ("val_loss", "maximize", ["is one to minimize"]),
         ("val/accuracy", "minimize", ["is one to maximize"]),
@@ -279,10 +289,12 @@ def test_all_faults_are_said_at_once_with_their_lines(write: Write) -> None:
         ("glossary", "maximize", []),
     ],
 )
-def test_a_direction_against_the_metrics_name_is_noted(metric: str, direction: str, said: list[str]) -> None:
+def test_a_direction_against_the_metrics_name_is_noted(
+    metric: str, direction: str, fragments: list[str]
+) -> None:
     notes = make(study__metric=metric, study__direction=direction).notes
-    assert len(notes) == len(said)
-    assert all(part in note for part, note in zip(said, notes, strict=True))
+    assert len(notes) == len(fragments)
+    assert all(part in note for part, note in zip(fragments, notes, strict=True))
 
 
 def test_a_spec_survives_json() -> None:
@@ -293,10 +305,10 @@ def test_a_spec_survives_json() -> None:
         attach={"layers": ["encoder.*"]},
         resources={"workers": 2},
     )
-    stored = json.loads(json.dumps(spec.to_json()))
-    assert StudySpec.from_json(stored) == spec
-    assert StudySpec.from_json(stored).identity() == spec.identity()
-    assert stored["study"]["pruner"] == {"name": "hyperband", "min_resource": 2}
+    stored_data = json.loads(json.dumps(spec.to_json()))
+    assert StudySpec.from_json(stored_data) == spec
+    assert StudySpec.from_json(stored_data).identity() == spec.identity()
+    assert stored_data["study"]["pruner"] == {"name": "hyperband", "min_resource": 2}
 
 
 @given(
@@ -355,25 +367,25 @@ def test_a_setting_of_the_study_changes_it(write: Write) -> None:
 
 def test_what_is_stored_is_the_same_study_when_it_is_read_again() -> None:
     spec = make(study__sampler="tpe", attach__layers="auto")
-    stored = StudySpec.from_json(json.loads(json.dumps(spec.to_json())))
-    assert stored == spec and stored.identity() == spec.identity()
+    stored_spec = StudySpec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert stored_spec == spec and stored_spec.identity() == spec.identity()
 
 
 def test_what_a_later_version_stored_is_refused_with_what_to_do() -> None:
-    later = make().to_json()
-    later["study"]["warp"] = 9
+    later_data = make().to_json()
+    later_data["study"]["warp"] = 9
     with pytest.raises(
         SpecError, match=r'(?s)the stored study spec: study\.warp: Unknown key "warp"\..*Another'
     ):
-        StudySpec.from_json(later)
+        StudySpec.from_json(later_data)
     with pytest.raises(SpecError, match=r"install the newest: pip install --upgrade tempopt$"):
-        StudySpec.from_json(later)
+        StudySpec.from_json(later_data)
 
 
 def test_more_tickets_and_another_name_are_no_change() -> None:
-    more = make(study__trials=80, study__name="other", study__max_attempts=9, study__explain=True)
-    assert diff(make(), more) == []
-    assert more.identity() == make().identity()
+    larger_spec = make(study__trials=80, study__name="other", study__max_attempts=9, study__explain=True)
+    assert diff(make(), larger_spec) == []
+    assert larger_spec.identity() == make().identity()
     # a search is asked for with its first design
     larger = make(study__arms={"baseline": 9})
     assert diff(make(), larger) == ["study.arms.baseline: was null, now 9"]
@@ -401,8 +413,8 @@ def test_the_arms_follow_from_the_spec() -> None:
     spec = make(search__lr={"low": 1e-3, "high": 1e-1, "log": True}, study__trials=10)
     assert list(spec.space("baseline")) == ["lr"]
     assert list(spec.space("constant")) == ["temperature_init", "lr"]
-    found = [each["temperature_init"] for each in spec.constants()]
-    assert found == pytest.approx([0.25 * 16**position for position in (0.25, 0.75, 0.125, 0.625)])
+    levels = [constant["temperature_init"] for constant in spec.constants()]
+    assert levels == pytest.approx([0.25 * 16**position for position in (0.25, 0.75, 0.125, 0.625)])
     assert spec.parameters("baseline", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1}
 
 
@@ -420,12 +432,12 @@ def test_what_has_a_baseline_is_held_there_at_one_and_kept_by_the_search() -> No
         "lr",
     ]
     assert list(spec.space("search")) == list(spec.search)
-    held = {"heads": None, "label_smoothing": 0.0, "normaliser": "softmax"}
-    assert spec.parameters("baseline", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1, **held}
+    baselines = {"heads": None, "label_smoothing": 0.0, "normaliser": "softmax"}
+    assert spec.parameters("baseline", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1, **baselines}
     constant = {"temperature_init": 2.0, "lr": 0.1}
-    assert spec.parameters("constant", constant) == {**constant, **held}
-    sampled = {**constant, "heads": 8, "label_smoothing": 0.1, "normaliser": "sparsemax"}
-    assert spec.parameters("search", sampled) == sampled
+    assert spec.parameters("constant", constant) == {**constant, **baselines}
+    params = {**constant, "heads": 8, "label_smoothing": 0.1, "normaliser": "sparsemax"}
+    assert spec.parameters("search", params) == params
 
 
 def test_a_spec_is_loaded_without_torch_lightning_or_optuna(write: Write) -> None:
@@ -433,18 +445,18 @@ def test_a_spec_is_loaded_without_torch_lightning_or_optuna(write: Write) -> Non
         "import sys; from tempopt.spec.load import load_spec; load_spec(sys.argv[1]); "
         "print([name for name in ('torch', 'lightning', 'optuna') if name in sys.modules])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(write(BASE))], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 def test_what_is_compiled_is_part_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_ROOT", "/here")
-    compiled = make(study__compile=True)
+    compiled_spec = make(study__compile=True)
     assert make(study__compile=False).identity() == make().identity()
-    assert compiled.identity() == make(study__compile="default").identity() != make().identity()
-    assert diff(make(), compiled) == ['study.compile: was null, now "default"']
-    assert (make().program().compile, compiled.program().compile) == (None, "default")
+    assert compiled_spec.identity() == make(study__compile="default").identity() != make().identity()
+    assert diff(make(), compiled_spec) == ['study.compile: was null, now "default"']
+    assert (make().program().compile, compiled_spec.program().compile) == (None, "default")
     with pytest.raises(SpecError, match=r"study\.compile: given 'fast'. Give true, false, or one of"):
         make(study__compile="fast")

@@ -26,7 +26,7 @@ FOUND = {**CONTRAST, "as_found": 0.5}
 GATE = {"value": "gate.tau", "transform": "inverse", "as_found": 2.0}
 
 
-def named(**settings: Any) -> StudySpec:
+def named_spec(**settings: Any) -> StudySpec:
     return make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
 
 
@@ -40,8 +40,12 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
         "temperatures:\n  contrast: {value: criterion.logit_scale, transform: log_inverse, as_found: 1}",
     )
     spec = load_spec(write(text))
-    (each,) = spec.temperatures.values()
-    assert (each.value, each.transform, each.as_found) == ("criterion.logit_scale", "log_inverse", 1.0)
+    (temperature,) = spec.temperatures.values()
+    assert (temperature.value, temperature.transform, temperature.as_found) == (
+        "criterion.logit_scale",
+        "log_inverse",
+        1.0,
+    )
     assert spec.program().values == {
         "contrast": {
             "value": "criterion.logit_scale",
@@ -52,23 +56,23 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
         }
     }
     assert make().temperatures == {} and make().program().values == {}
-    plain = named().temperatures["contrast"]
+    plain = named_spec().temperatures["contrast"]
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
 @pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, {"contrast": {}}])
 def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
-    spec = named(temperatures=temperatures)
-    again = StudySpec.from_json(spec.to_json())
-    assert again == spec and again.to_json() == spec.to_json()
-    assert again.space().keys() == SEARCH.keys()
+    spec = named_spec(temperatures=temperatures)
+    reread_spec = StudySpec.from_json(spec.to_json())
+    assert reread_spec == spec and reread_spec.to_json() == spec.to_json()
+    assert reread_spec.space().keys() == SEARCH.keys()
 
 
 def test_a_temperature_without_a_path_is_that_which_the_module_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DATA_ROOT", "/data")
-    spec = named(temperatures={"contrast": {}})
+    spec = named_spec(temperatures={"contrast": {}})
     assert spec.program().values == {
         "contrast": {
             "value": None,
@@ -78,26 +82,26 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
             "trained": None,
         }
     }
-    assert named().identity() != spec.identity()
+    assert named_spec().identity() != spec.identity()
     assert spec.with_found({"contrast": 0.5}).identity() == spec.identity()
 
 
 def test_what_a_module_has_is_no_part_of_what_is_asked() -> None:
-    spec = named()
-    assert named(temperatures={"contrast": FOUND}).identity() == spec.identity()
-    known = spec.with_found({"contrast": 0.25})
-    assert known.identity() == spec.identity()
-    assert known.fixed_temperatures == {"contrast.as_found": 0.25}
-    assert StudySpec.from_json(known.to_json()) == known
+    spec = named_spec()
+    assert named_spec(temperatures={"contrast": FOUND}).identity() == spec.identity()
+    known_spec = spec.with_found({"contrast": 0.25})
+    assert known_spec.identity() == spec.identity()
+    assert known_spec.fixed_temperatures == {"contrast.as_found": 0.25}
+    assert StudySpec.from_json(known_spec.to_json()) == known_spec
     # what a person writes goes before what is found
-    assert named(temperatures={"contrast": FOUND}).with_found({"contrast": 9.0}).fixed_temperatures == {
+    assert named_spec(temperatures={"contrast": FOUND}).with_found({"contrast": 9.0}).fixed_temperatures == {
         "contrast.as_found": 0.5
     }
-    for other in (
+    for other_section in (
         {"value": "criterion.tau"},
         {**CONTRAST, "transform": "inverse"},
     ):
-        assert named(temperatures={"contrast": other}).identity() != spec.identity()
+        assert named_spec(temperatures={"contrast": other_section}).identity() != spec.identity()
 
 
 PARTS: list[tuple[dict[str, Any], str]] = [
@@ -212,9 +216,9 @@ SECTION: list[tuple[object, str]] = [
 
 def faults_of(**settings: Any) -> list[str]:
     """Return the lines of what is wrong with a spec."""
-    with pytest.raises(SpecError) as caught:
-        named(**settings)
-    return str(caught.value).splitlines()[1:]
+    with pytest.raises(SpecError) as error:
+        named_spec(**settings)
+    return str(error.value).splitlines()[1:]
 
 
 @pytest.mark.parametrize(("settings", "message"), PARTS, ids=[message[:60] for _, message in PARTS])
@@ -236,33 +240,33 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 def test_attention_may_be_written_among_the_temperatures() -> None:
     section = {"layers": ["encoder.*"]}
-    one = make(temperatures={"attention": section})
-    other = make(attach=section)
-    assert one == other and one.identity() == other.identity()
-    assert one.attach is not None and one.temperatures == {}
-    both = make(
+    spec_one = make(temperatures={"attention": section})
+    spec_other = make(attach=section)
+    assert spec_one == spec_other and spec_one.identity() == spec_other.identity()
+    assert spec_one.attach is not None and spec_one.temperatures == {}
+    spec_both = make(
         temperatures={"attention": {"layers": "auto"}, "contrast": CONTRAST},
         search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}},
     )
-    assert both == make(
+    assert spec_both == make(
         attach={"layers": "auto"},
         temperatures={"contrast": CONTRAST},
         search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}},
     )
-    assert StudySpec.from_json(both.to_json()) == both
+    assert StudySpec.from_json(spec_both.to_json()) == spec_both
     with pytest.raises(SpecError, match=r"layers: given 3\. Give auto, or a list of patterns"):
         make(temperatures={"attention": {"layers": 3}})
 
 
 def test_a_study_attends_if_anything_of_attention_is_searched_or_attached() -> None:
     assert make().attends
-    assert not named().attends
-    assert named(attach={"layers": "auto"}).attends
-    assert named(search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}}).attends
+    assert not named_spec().attends
+    assert named_spec(attach={"layers": "auto"}).attends
+    assert named_spec(search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}}).attends
 
 
 def test_every_arm_begins_from_the_temperature_as_found() -> None:
-    spec = named(temperatures={"contrast": FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}})
+    spec = named_spec(temperatures={"contrast": FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}})
     baseline = spec.parameters("baseline", {"lr": 1e-3})
     assert baseline["contrast.temperature_init"] == baseline["contrast.as_found"] == 0.5
     assert is_neutral(baseline) and training_key(baseline) == training_key({"lr": 1e-3})
@@ -270,15 +274,15 @@ def test_every_arm_begins_from_the_temperature_as_found() -> None:
     assert constant_levels(constant, "contrast") == [0.1] and not is_neutral(constant)
     assert set(spec.space("constant")) == {"contrast.temperature_init", "lr"}
     assert set(spec.space("baseline")) == {"lr"}
-    searched = spec.parameters("search", {"contrast.schedule": "linear", "contrast.temperature_final": 0.1})
-    assert searched["contrast.as_found"] == 0.5
+    params = spec.parameters("search", {"contrast.schedule": "linear", "contrast.temperature_final": 0.1})
+    assert params["contrast.as_found"] == 0.5
     # nothing is said of the beginning, which is where the module was found
-    assert constant_levels(searched, "contrast")[-1] == 0.5
+    assert constant_levels(params, "contrast")[-1] == 0.5
 
 
 def test_the_first_trial_is_not_at_the_temperature_as_found() -> None:
     # the first design has runs of the baseline's arm there
-    spec = named(temperatures={"contrast": {**CONTRAST, "as_found": 0.5}})
+    spec = named_spec(temperatures={"contrast": {**CONTRAST, "as_found": 0.5}})
     assert not is_neutral(spec.parameters("search", first_trial(spec, "search", 0, seed=3)))
 
 
@@ -288,18 +292,18 @@ def test_constants_of_two_temperatures_cover_both() -> None:
         search={**SEARCH, "gate.temperature_init": {"low": 0.5, "high": 8}},
         study__arms={"constant": 27},
     )
-    found = spec.constants()
-    assert len(found) == 27
+    constants = spec.constants()
+    assert len(constants) == 27
     ends = {"contrast.temperature_init": (0.02, 1.0), "gate.temperature_init": (0.5, 8.0)}
-    assert all(each.keys() == ends.keys() for each in found)
+    assert all(constant.keys() == ends.keys() for constant in constants)
     places = [
-        tuple(math.log(each[name] / low) / math.log(high / low) for name, (low, high) in ends.items())
-        for each in found
+        tuple(math.log(constant[name] / low) / math.log(high / low) for name, (low, high) in ends.items())
+        for constant in constants
     ]
     assert places[0] == pytest.approx((1 / 4, 1 / 3)) and places[1] == pytest.approx((3 / 4, 2 / 3))
     assert len(set(places)) == 27
     # every square of three by three has some: low of one comes with high of the other
-    cells = {tuple(min(int(3 * place), 2) for place in each) for each in places}
+    cells = {tuple(min(int(3 * coordinate), 2) for coordinate in position) for position in places}
     assert len(cells) == 9
     assert (
         spec.constants()[:9]
@@ -312,29 +316,29 @@ def test_constants_of_two_temperatures_cover_both() -> None:
 
 
 def test_a_constant_is_searched_where_only_the_end_of_a_schedule_is() -> None:
-    spec = named(
+    spec = named_spec(
         search={"contrast.temperature_final": RANGE, "contrast.schedule": ["linear", "cosine"]},
         study__arms={"constant": 3},
     )
-    assert [each["contrast.temperature_init"] for each in spec.constants()] == pytest.approx(
+    assert [constant["contrast.temperature_init"] for constant in spec.constants()] == pytest.approx(
         [0.02 ** (1 - position) for position in (0.25, 0.75, 0.125)]
     )
 
 
 def test_enqueued_trials_name_the_temperature() -> None:
-    spec = named(study__enqueue=[{"contrast.temperature_init": 1, "contrast.schedule": "constant"}])
+    spec = named_spec(study__enqueue=[{"contrast.temperature_init": 1, "contrast.schedule": "constant"}])
     assert spec.study.enqueue
     with pytest.raises(SpecError, match=r"study\.enqueue\.0\.contrast\.temperature_init: given 9"):
-        named(study__enqueue=[{"contrast.temperature_init": 9}])
+        named_spec(study__enqueue=[{"contrast.temperature_init": 9}])
 
 
-def comparing(*sets: Any, **settings: Any) -> StudySpec:
-    given = make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
-    return comparison_spec(given, sets)
+def make_comparison(*sets: Any, **settings: Any) -> StudySpec:
+    spec_base = make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
+    return comparison_spec(spec_base, sets)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("bad_set", "message"),
     [
         ({"contrst.temperature_init": 2.0}, 'there is no temperature "contrst". The named temperatures are'),
         ({"contrast.as_found": 2.0}, "compare.B.contrast.as_found: the temperature as found is not "),
@@ -342,8 +346,8 @@ def comparing(*sets: Any, **settings: Any) -> StudySpec:
         ({"contrast.schedule": "cosin"}, 'compare.B.contrast.schedule: Unknown schedule "cosin"'),
     ],
 )
-def test_a_wrong_set_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        comparing({}, wrong)
-    (line,) = str(caught.value).splitlines()[1:]
+def test_a_wrong_set_is_refused(bad_set: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        make_comparison({}, bad_set)
+    (line,) = str(error.value).splitlines()[1:]
     assert message in line

@@ -43,9 +43,9 @@ def test_the_arguments_are_lightnings() -> None:
     ],
 )
 def test_an_argument_that_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         make(**settings)
-    assert message in str(caught.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("value", ["2", "${STEPS}", 2])

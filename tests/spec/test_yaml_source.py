@@ -27,9 +27,9 @@ from tempopt.spec.yaml_source import apply, parse, parse_override, read, resolve
     ],
 )
 def test_numbers_are_read_as_yaml_1_2_reads_them(text: str, value: object) -> None:
-    found = parse(f"x: {text}", source="s").data["x"]
-    assert found == value
-    assert type(found) is type(value)
+    parsed_value = parse(f"x: {text}", source="s").data["x"]
+    assert parsed_value == value
+    assert type(parsed_value) is type(value)
 
 
 def test_a_key_knows_its_line() -> None:
@@ -41,7 +41,7 @@ def test_a_key_knows_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3\n", r's\.yaml:3: the key "a" is there twice \(first in line 1\)'),
         ("m:\n  x: 1\n  x: 2\n", r's\.yaml:3: the key "m\.x" is there twice'),
@@ -55,8 +55,8 @@ def test_a_key_knows_its_line() -> None:
         ("a: 1\n---\nb: 2\n", r"s\.yaml:2:1: this is not valid YAML"),
     ],
 )
-def test_what_is_not_a_spec_is_refused_with_its_line(text: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_what_is_not_a_spec_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         parse(text, source="s.yaml")
 
 
@@ -133,7 +133,7 @@ _BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("study: &s {name: *s}", "inside of its own"),
         ("a: " + "[" * 3000 + "]" * 3000, "nested more than 50 levels"),
@@ -160,22 +160,22 @@ _BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 
         "timestamp",
     ],
 )
-def test_yaml_that_cannot_be_built_is_one_short_error(text: str, told: str) -> None:
-    with pytest.raises(SpecError, match=told) as caught:
+def test_yaml_that_cannot_be_built_is_one_short_error(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as error:
         parse(text, source="a.yaml")
-    assert len(str(caught.value)) < 2000
-    with pytest.raises(SpecError) as caught:
+    assert len(str(error.value)) < 2000
+    with pytest.raises(SpecError) as error:
         parse_override("study.x=" + "{" + text.replace("\n", ", ") + "}")
-    assert len(str(caught.value)) < 2000
+    assert len(str(error.value)) < 2000
 
 
 def test_a_key_that_was_set_is_named_as_it_was_typed() -> None:
     document = parse("study:\n  trials: 3\nsearch:\n  t: {low: 1, high: 2}\n", source="s.yaml")
     settings = ["study.trials=0", "search.t.high=0.5", "model.lr=1", "trainer={max_steps: 3}"]
-    written = document.with_settings([parse_override(each) for each in settings])
-    assert written.data["study"] == {"trials": 0}
-    assert written.where("study.trials") == "--set study.trials"
-    assert written.where("study.name") == "s.yaml:1"
-    assert written.where("search.t") == "s.yaml:4, --set search.t.high"
-    assert written.where("model.init_args.lr") == "--set model.lr"
-    assert written.where("trainer.max_step") == "--set trainer"
+    overridden = document.with_settings([parse_override(setting) for setting in settings])
+    assert overridden.data["study"] == {"trials": 0}
+    assert overridden.where("study.trials") == "--set study.trials"
+    assert overridden.where("study.name") == "s.yaml:1"
+    assert overridden.where("search.t") == "s.yaml:4, --set search.t.high"
+    assert overridden.where("model.init_args.lr") == "--set model.lr"
+    assert overridden.where("trainer.max_step") == "--set trainer"

@@ -37,20 +37,20 @@ def test_a_round_whose_confirmation_never_began_showed_nobody_anything(make_tick
         ticket: TicketRow = make_ticket("confirm", 10 * of_round, 0.5, round=of_round, attempt=attempt)
         return ticket
 
-    searched = [make_ticket("search", n, 0.5, round=n) for n in range(4)]
-    assert verdicts(searched, 3) == 1
-    tickets = [*searched, confirm(0, 1), confirm(1, 0), confirm(2, 2)]
+    search_tickets = [make_ticket("search", n, 0.5, round=n) for n in range(4)]
+    assert verdicts(search_tickets, 3) == 1
+    tickets = [*search_tickets, confirm(0, 1), confirm(1, 0), confirm(2, 2)]
     assert [verdicts(tickets, of_round) for of_round in range(4)] == [1, 2, 2, 3]
 
 
 @given(st.lists(st.booleans(), max_size=6))
 def test_a_verdict_rests_on_its_round_and_on_those_that_it_was_added_to(
-    make_ticket: Any, added: list[bool]
+    make_ticket: Any, is_added_pairs: list[bool]
 ) -> None:
-    kinds = ["search", *("confirm" if each else "search" for each in added)]
+    kinds = ["search", *("confirm" if is_added else "search" for is_added in is_added_pairs)]
     tickets = [make_ticket(kind, n, 0.5, round=n) for n, kind in enumerate(kinds)]
-    assert [added_pairs(tickets, n) for n in range(len(kinds))] == [False, *added]
+    assert [added_pairs(tickets, n) for n in range(len(kinds))] == [False, *is_added_pairs]
     for last in range(len(kinds)):
-        behind = [*itertools.takewhile(lambda n: kinds[n] == "confirm", range(last, -1, -1))]
-        expected = sorted({last, *behind, *(n - 1 for n in behind)})
+        previous_rounds = [*itertools.takewhile(lambda n: kinds[n] == "confirm", range(last, -1, -1))]
+        expected = sorted({last, *previous_rounds, *(n - 1 for n in previous_rounds)})
         assert rounds_behind(tickets, last) == expected

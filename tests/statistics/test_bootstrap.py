@@ -21,21 +21,21 @@ def test_many_units_have_the_interval_of_scipys_bootstrap_of_a_weighted_mean() -
     expected = bootstrap(
         (values, sizes), mean, paired=True, method="percentile", n_resamples=10_000, rng=draw
     ).confidence_interval
-    (found,) = paired_bootstrap([values], sizes, seed=1)
-    assert found.difference == pytest.approx((values * sizes).sum() / sizes.sum())
+    (interval,) = paired_bootstrap([values], sizes, seed=1)
+    assert interval.difference == pytest.approx((values * sizes).sum() / sizes.sum())
     # the ends of both are drawn, each with an error of about 1 % of the width
     width = expected.high - expected.low
-    assert found.low == pytest.approx(expected.low, abs=0.04 * width)
-    assert found.high == pytest.approx(expected.high, abs=0.04 * width)
+    assert interval.low == pytest.approx(expected.low, abs=0.04 * width)
+    assert interval.high == pytest.approx(expected.high, abs=0.04 * width)
 
 
 @pytest.mark.parametrize("units", [FEWEST, 30])
 def test_few_normal_units_have_about_the_interval_of_students_t(units: int) -> None:
     draw = np.random.default_rng(units)
     rows = draw.normal(0.3, 1.0, size=(40, units))
-    found = paired_bootstrap(rows, [1.0] * units, seed=2)
+    intervals = paired_bootstrap(rows, [1.0] * units, seed=2)
     half = t.ppf(0.975, units - 1) * rows.std(axis=1, ddof=1) / math.sqrt(units)
-    widths = np.array([each.high - each.low for each in found])
+    widths = np.array([interval.high - interval.low for interval in intervals])
     assert (widths / (2 * half)).mean() == pytest.approx(1.0, abs=0.05)
 
 
@@ -51,23 +51,25 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(units: int, kind
     else:
         # an accuracy of which 8 % of the items change
         rows, truth = draw.choice([-1.0, 0.0, 1.0], p=[0.03, 0.92, 0.05], size=(600, units)), 0.02
-    found = paired_bootstrap(rows, [1.0] * units, seed=3, resamples=2000)
-    held = sum(each.low <= truth <= each.high for each in found) / len(found)
+    intervals = paired_bootstrap(rows, [1.0] * units, seed=3, resamples=2000)
+    coverage = sum(interval.low <= truth <= interval.high for interval in intervals) / len(intervals)
     # three standard errors of 600 data sets are 2.7 %; skewed data of 50 items cost some coverage
-    assert held == pytest.approx(0.95, abs=0.04 if kind == "skewed" else 0.03)
+    assert coverage == pytest.approx(0.95, abs=0.04 if kind == "skewed" else 0.03)
 
 
 def test_the_same_seed_draws_the_same_and_all_rows_are_averaged_on_the_same_draws() -> None:
     values = np.random.default_rng(5).normal(size=20)
-    one, twice = paired_bootstrap([values, 2 * values], [1.0] * 20, seed=7)
-    assert (twice.low, twice.high) == pytest.approx((2 * one.low, 2 * one.high))
-    assert paired_bootstrap([values, 2 * values], [1.0] * 20, seed=7) == [one, twice]
-    assert paired_bootstrap([values, 2 * values], [1.0] * 20, seed=8) != [one, twice]
+    interval, doubled_interval = paired_bootstrap([values, 2 * values], [1.0] * 20, seed=7)
+    assert (doubled_interval.low, doubled_interval.high) == pytest.approx(
+        (2 * interval.low, 2 * interval.high)
+    )
+    assert paired_bootstrap([values, 2 * values], [1.0] * 20, seed=7) == [interval, doubled_interval]
+    assert paired_bootstrap([values, 2 * values], [1.0] * 20, seed=8) != [interval, doubled_interval]
 
 
 def test_a_difference_of_few_items_has_no_interval() -> None:
-    few, enough = [1.0] * (FEWEST - 1) + [0.0] * 91, [1.0] * FEWEST + [0.0] * 90
-    first, second, third = paired_bootstrap([few, enough, [0.0] * 100], [1.0] * 100, seed=0)
+    few_values, enough_values = [1.0] * (FEWEST - 1) + [0.0] * 91, [1.0] * FEWEST + [0.0] * 90
+    first, second, third = paired_bootstrap([few_values, enough_values, [0.0] * 100], [1.0] * 100, seed=0)
     assert first is None and third is None
     assert second is not None and second.low > 0
 

@@ -18,30 +18,38 @@ def test_rates_are_clopper_and_pearsons_and_p_is_mcnemars(
     table: list[tuple[bool, bool]], alpha: float
 ) -> None:
     arm, reference = [a for a, _ in table], [r for _, r in table]
-    found = failure_rates(arm, reference, alpha=alpha)
-    for rate, failed in ((found.arm, sum(arm)), (found.reference, sum(reference))):
-        interval = binomtest(failed, len(table)).proportion_ci(1 - alpha, method="exact")
-        assert (rate.failed, rate.runs) == (failed, len(table))
+    rates = failure_rates(arm, reference, alpha=alpha)
+    for rate, num_failed in ((rates.arm, sum(arm)), (rates.reference, sum(reference))):
+        interval = binomtest(num_failed, len(table)).proportion_ci(1 - alpha, method="exact")
+        assert (rate.failed, rate.runs) == (num_failed, len(table))
         assert (rate.low, rate.high) == pytest.approx((interval.low, interval.high), rel=1e-7, abs=1e-12)
-    one, other = sum(a and not r for a, r in table), sum(r and not a for a, r in table)
-    expected = binomtest(one, one + other).pvalue if one + other else 1.0
-    assert found.p_value == pytest.approx(expected)
+    num_arm_only, num_reference_only = sum(a and not r for a, r in table), sum(r and not a for a, r in table)
+    expected = (
+        binomtest(num_arm_only, num_arm_only + num_reference_only).pvalue
+        if num_arm_only + num_reference_only
+        else 1.0
+    )
+    assert rates.p_value == pytest.approx(expected)
 
 
 @given(tables)
 def test_it_does_not_matter_which_arm_is_the_reference(table: list[tuple[bool, bool]]) -> None:
     arm, reference = [a for a, _ in table], [r for _, r in table]
-    there, back = (
+    rates, reverse_rates = (
         failure_rates(arm, reference, alpha=0.05),
         failure_rates(reference, arm, alpha=0.05),
     )
-    assert (there.arm, there.reference, there.p_value) == (back.reference, back.arm, back.p_value)
+    assert (rates.arm, rates.reference, rates.p_value) == (
+        reverse_rates.reference,
+        reverse_rates.arm,
+        reverse_rates.p_value,
+    )
 
 
 def test_six_failures_of_one_arm_alone_differ_from_none() -> None:
-    found = failure_rates([True] * 6 + [False] * 2, [False] * 8, alpha=0.05)
-    assert found.p_value == pytest.approx(2 / 2**6)
-    assert (found.reference.low, found.reference.high) == (0, pytest.approx(1 - 0.025 ** (1 / 8)))
+    rates = failure_rates([True] * 6 + [False] * 2, [False] * 8, alpha=0.05)
+    assert rates.p_value == pytest.approx(2 / 2**6)
+    assert (rates.reference.low, rates.reference.high) == (0, pytest.approx(1 - 0.025 ** (1 / 8)))
 
 
 @pytest.mark.parametrize(

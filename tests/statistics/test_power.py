@@ -16,8 +16,8 @@ from tempopt.statistics.power import detectable_effect, deviation_interval, pair
 def test_power_is_the_share_of_simulated_tests_that_show_the_gain(effect, pairs, alpha):
     draws = np.random.default_rng(0).normal(effect, 1.0, (40_000, pairs))
     t = draws.mean(axis=1) / draws.std(axis=1, ddof=1) * math.sqrt(pairs)
-    shown = (t > stats.t.ppf(1 - alpha / 2, pairs - 1)).mean()
-    assert power_of(effect, pairs, alpha=alpha) == pytest.approx(shown, abs=0.01)
+    simulated_power = (t > stats.t.ppf(1 - alpha / 2, pairs - 1)).mean()
+    assert power_of(effect, pairs, alpha=alpha) == pytest.approx(simulated_power, abs=0.01)
 
 
 @given(pairs=st.integers(2, 60), alpha=st.floats(0.001, 0.2), power=st.floats(0.3, 0.99))
@@ -46,11 +46,11 @@ def test_no_number_where_the_series_of_the_distribution_gives_up():
 @pytest.mark.parametrize(("freedom", "confidence"), [(2, 0.8), (7, 0.9)])
 def test_the_interval_of_a_deviation_holds_the_truth_as_often_as_it_says(freedom, confidence):
     draws = np.random.default_rng(1).normal(0.0, 3.0, (5_000, freedom + 1)).std(axis=1, ddof=1)
-    held = [
+    is_covered = [
         low <= 3.0 <= high
         for low, high in (deviation_interval(d, freedom, confidence=confidence) for d in draws)
     ]
-    assert np.mean(held) == pytest.approx(confidence, abs=0.02)
+    assert np.mean(is_covered) == pytest.approx(confidence, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         claims: dict[int, int | None] = {}
-        told: list[str] = []
+        claim_texts: list[str] = []
         while True:
             ticket = store.take_ticket(
                 int(study_id), agent, Wanted(limits={"search": None}, lease=HOUR, max_attempts=3, held=claims)
@@ -39,8 +39,8 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
             except StaleAttempt:
                 number = None
             claims[ticket.id] = number
-            told.append(f"{ticket.id}:{number}")
-        print(*told, flush=True)
+            claim_texts.append(f"{ticket.id}:{number}")
+        print(*claim_texts, flush=True)
 
 
 if __name__ == "__main__":

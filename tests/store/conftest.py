@@ -34,27 +34,27 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def server(backend: str) -> Server:
     """The server of a backend that has one."""
-    found, why_not = find_or_start(backend)
-    if found is None:
+    running_server, why_not = find_or_start(backend)
+    if running_server is None:
         pytest.skip(why_not)
-    return found
+    return running_server
 
 
 @pytest.fixture(scope="module")
 def private_servers() -> Iterator[Callable[[str], PrivateServer]]:
-    """Servers that may be killed: nobody else uses them."""
-    started: dict[str, PrivateServer] = {}
+    """Servers that may be killed: no other test uses them."""
+    servers: dict[str, PrivateServer] = {}
 
     def start(backend: str) -> PrivateServer:
         if reason := why_not(backend):
             pytest.skip(reason)
-        if backend not in started:
-            started[backend] = start_private(backend)
-            started[backend].create_database("test")
-        return started[backend]
+        if backend not in servers:
+            servers[backend] = start_private(backend)
+            servers[backend].create_database("test")
+        return servers[backend]
 
     yield start
-    for server in started.values():
+    for server in servers.values():
         server.remove()
 
 
@@ -67,17 +67,17 @@ def private(backend: str, private_servers: Callable[[str], PrivateServer]) -> Pr
 def new_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
     """Makes an empty database of the test's own and returns its URL."""
     server: Server | None = None if backend == "sqlite" else request.getfixturevalue("server")
-    made: list[str] = []
+    database_names: list[str] = []
 
     def make() -> str:
         name = f"tempopt_test_{os.getpid()}_{next(_COUNT)}"
         if server is None:
             return f"sqlite:///{tmp_path / name}.db"
-        made.append(name)
+        database_names.append(name)
         return server.create_database(name)
 
     yield make
-    for name in made:
+    for name in database_names:
         assert server is not None
         server.drop_database(name)
 
@@ -90,8 +90,8 @@ def url(new_url: Callable[[], str]) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened
+    with Store.open(url) as store:
+        yield store
 
 
 @pytest.fixture
@@ -102,12 +102,12 @@ def study(store: Store) -> StudyRow:
 @pytest.fixture
 def storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
     """Optuna's own view of the store's database."""
-    before = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    opened = optuna.storages.RDBStorage(store.url)
-    yield opened
-    opened.engine.dispose()
-    optuna.logging.set_verbosity(before)
+    rdb_storage = optuna.storages.RDBStorage(store.url)
+    yield rdb_storage
+    rdb_storage.engine.dispose()
+    optuna.logging.set_verbosity(verbosity)
 
 
 @pytest.fixture

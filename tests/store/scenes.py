@@ -28,34 +28,34 @@ X = '{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "hig
 TRIAL = (TrialParam(name="x", value=0.5, distribution=X),)
 
 
-def new(number: int, kind: Kind = "search", **more: Any) -> NewTicket:
+def new_ticket(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
     """Return a ticket to be written."""
-    return NewTicket(kind=kind, arm="search", number=number, seed=2**63 - 1 - number, **more)
+    return NewTicket(kind=kind, arm="search", number=number, seed=2**63 - 1 - number, **fields)
 
 
-def take(store: Store, study_id: int, agent: str = "agent", **more: Any) -> TicketRow | None:
+def take(store: Store, study_id: int, agent: str = "agent", **fields: Any) -> TicketRow | None:
     """Take the next ticket of any kind; an agent of these tests knows all its tickets unless it says so."""
-    held = [t.id for t in store.tickets(study_id) if t.agent == agent]
-    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held} | more
+    held_ids = [t.id for t in store.tickets(study_id) if t.agent == agent]
+    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held_ids} | fields
     return store.take_ticket(study_id, agent, Wanted(**options))
 
 
-def taken(store: Store, study: StudyRow, agent: str = "agent", **more: Any) -> TicketRow:
+def take_next(store: Store, study: StudyRow, agent: str = "agent", **options: Any) -> TicketRow:
     """Return the next ticket, which there must be."""
-    ticket = take(store, study.id, agent, **more)
+    ticket = take(store, study.id, agent, **options)
     assert ticket is not None
     return ticket
 
 
-def only(store: Store, study_id: int) -> TicketRow:
+def only_ticket(store: Store, study_id: int) -> TicketRow:
     """Return the one ticket of a study as it is now."""
     (ticket,) = store.tickets(study_id)
     return ticket
 
 
-def complete(value: float = 0.5, **more: Any) -> Outcomes:
+def complete(value: float = 0.5, **fields: Any) -> Outcomes:
     """Return how a run ends well."""
-    return Outcomes(outcome="complete", value=value, steps=100, seconds=2.5, **more)
+    return Outcomes(outcome="complete", value=value, steps=100, seconds=2.5, **fields)
 
 
 def reported(ticket: TicketRow, step: int, value: float) -> Reported:
@@ -63,12 +63,12 @@ def reported(ticket: TicketRow, step: int, value: float) -> Reported:
     return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value)
 
 
-def ended(ticket: TicketRow, outcomes: Outcomes | None = None, **more: Any) -> Ended:
+def make_end(ticket: TicketRow, outcomes: Outcomes | None = None, **fields: Any) -> Ended:
     """Return the end of a ticket's attempt."""
-    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **more)
+    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **fields)
 
 
-def kept(ticket: TicketRow, step: int, mark: str = "") -> Kept:
+def make_kept(ticket: TicketRow, step: int, mark: str = "") -> Kept:
     """Return a checkpoint of a ticket's attempt."""
     url = f"file:///runs/step-{step}{mark}.ckpt"
     checkpoint = Checkpoint(step=step, url=url, digest=f"digest of {step}", size=10**10)

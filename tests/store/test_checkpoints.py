@@ -34,20 +34,23 @@ def put(url: str, content: bytes) -> None:
 def test_what_lies_under_a_place_is_counted_and_deleted_and_nothing_else(base: str) -> None:
     base = checkpoints.location(base)
     assert checkpoints.usage(base) == {}
-    one, two = checkpoints.join(base, "study", "search-0001"), checkpoints.join(base, "study", "search-0002")
+    first_folder, second_folder = (
+        checkpoints.join(base, "study", "search-0001"),
+        checkpoints.join(base, "study", "search-0002"),
+    )
     sizes = {
-        checkpoints.join(one, "step-4-1.ckpt"): 10,
-        checkpoints.join(one, "step-8-1.ckpt"): 20,
-        checkpoints.join(two, "step-4-1.ckpt"): 30,
+        checkpoints.join(first_folder, "step-4-1.ckpt"): 10,
+        checkpoints.join(first_folder, "step-8-1.ckpt"): 20,
+        checkpoints.join(second_folder, "step-4-1.ckpt"): 30,
         checkpoints.join(base, "study-2", "search-0001", "step-4-1.ckpt"): 40,
     }
     for url, size in sizes.items():
         put(url, bytes(size))
     assert checkpoints.usage(base) == sizes
     assert sum(checkpoints.usage(checkpoints.join(base, "study")).values()) == 60
-    gone = [checkpoints.join(one, "step-4-1.ckpt"), checkpoints.join(one, "step-0-1.ckpt")]
-    assert checkpoints.remove(gone) == checkpoints.Removed(freed=10, left={})
-    assert checkpoints.remove(gone) == checkpoints.Removed(freed=0, left={})
+    urls = [checkpoints.join(first_folder, "step-4-1.ckpt"), checkpoints.join(first_folder, "step-0-1.ckpt")]
+    assert checkpoints.remove(urls) == checkpoints.Removed(freed=10, left={})
+    assert checkpoints.remove(urls) == checkpoints.Removed(freed=0, left={})
     assert sorted(checkpoints.usage(base).values()) == [20, 30, 40]
 
 
@@ -59,26 +62,28 @@ def test_what_cannot_be_deleted_is_named_and_keeps_nothing_else(
     def refuse(path: str) -> None:
         raise RuntimeError("no credentials")
 
-    one, two = str(tmp_path / "step-4-1.ckpt"), str(tmp_path / "step-8-1.ckpt")
-    kept = f"{bucket}/study/search-0001/step-4-1.ckpt"
-    for url in (one, kept, two):
+    first_path, second_path = str(tmp_path / "step-4-1.ckpt"), str(tmp_path / "step-8-1.ckpt")
+    kept_url = f"{bucket}/study/search-0001/step-4-1.ckpt"
+    for url in (first_path, kept_url, second_path):
         put(url, bytes(10))
     folder = tmp_path / "step-9-1.ckpt"
     folder.mkdir()
-    monkeypatch.setattr(fsspec.core.url_to_fs(kept)[0], "rm_file", refuse)
-    removed = checkpoints.remove([one, "gopher://host/step-4-1.ckpt", kept, str(folder), two])
-    assert removed.freed == 20
-    assert list(removed.left) == ["gopher://host/step-4-1.ckpt", kept, str(folder)]
-    assert "gopher" in removed.left["gopher://host/step-4-1.ckpt"]
-    assert removed.left[kept] == "no credentials"
+    monkeypatch.setattr(fsspec.core.url_to_fs(kept_url)[0], "rm_file", refuse)
+    removal = checkpoints.remove(
+        [first_path, "gopher://host/step-4-1.ckpt", kept_url, str(folder), second_path]
+    )
+    assert removal.freed == 20
+    assert list(removal.left) == ["gopher://host/step-4-1.ckpt", kept_url, str(folder)]
+    assert "gopher" in removal.left["gopher://host/step-4-1.ckpt"]
+    assert removal.left[kept_url] == "no credentials"
     assert folder.is_dir()
 
 
-@pytest.mark.parametrize("place", ["/data/runs", "/", "file:///data/runs", "s3://bucket/runs"])
+@pytest.mark.parametrize("location", ["/data/runs", "/", "file:///data/runs", "s3://bucket/runs"])
 @pytest.mark.parametrize("file", ["step-8-1.ckpt", "step-120-3.ckpt.writing", "resume-2.ckpt.writing"])
-def test_a_checkpoint_in_its_place_is_ours(place: str, file: str) -> None:
+def test_a_checkpoint_in_its_place_is_ours(location: str, file: str) -> None:
     run = checkpoints.run_name("search", 3)
-    assert checkpoints.is_ours(checkpoints.join(place, "pairs", run, file), study="pairs", run=run)
+    assert checkpoints.is_ours(checkpoints.join(location, "pairs", run, file), study="pairs", run=run)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_a_path_becomes_absolute_and_nothing_is_left_there(
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "runs").mkdir()
     assert checkpoints.location("runs/mine") == str(tmp_path / "runs" / "mine")
-    assert [each.name for each in tmp_path.rglob("*")] == ["runs"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
 
 
 def test_only_a_path_or_a_file_url_is_on_this_machine() -> None:
@@ -187,12 +192,12 @@ def test_a_protocol_whose_package_is_missing_is_refused_with_the_extra_to_instal
 def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
-        place = url.format(port=server.getsockname()[1], folder=tmp_path)
+        location = url.format(port=server.getsockname()[1], folder=tmp_path)
         with pytest.raises(UsageError, match="is no place for checkpoints.*begins with one of file://"):
-            checkpoints.usage(place)
-        assert list(checkpoints.remove([f"{place}/step-1-1.ckpt"]).left) == [f"{place}/step-1-1.ckpt"]
+            checkpoints.usage(location)
+        assert list(checkpoints.remove([f"{location}/step-1-1.ckpt"]).left) == [f"{location}/step-1-1.ckpt"]
         with pytest.raises(UsageError, match="is no place for checkpoints"):
-            checkpoints.absolute(place)
+            checkpoints.absolute(location)
         with pytest.raises(TimeoutError):
             server.accept()
 
@@ -200,10 +205,10 @@ def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path:
 def test_a_folder_of_this_machine_may_be_called_as_a_chain_of_stores_is(tmp_path: Path) -> None:
     folder = tmp_path / "x::reference:" / "y"
     folder.mkdir(parents=True)
-    place = checkpoints.location(folder)
+    location = checkpoints.location(folder)
     (folder / "step-1-1.ckpt").write_bytes(bytes(3))
-    assert checkpoints.usage(place) == {f"{folder}/step-1-1.ckpt": 3}
-    assert checkpoints.remove(checkpoints.usage(place)).freed == 3
+    assert checkpoints.usage(location) == {f"{folder}/step-1-1.ckpt": 3}
+    assert checkpoints.remove(checkpoints.usage(location)).freed == 3
 
 
 @pytest.mark.parametrize(
@@ -216,11 +221,11 @@ def test_a_folder_of_this_machine_may_be_called_as_a_chain_of_stores_is(tmp_path
     ],
 )
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(UsageError, match="environment variables") as caught:
+    with pytest.raises(UsageError, match="environment variables") as error:
         checkpoints.location(url)
-    assert "***" in str(caught.value)
+    assert "***" in str(error.value)
     for part in ("p@ss", "w/rd"):
-        assert part not in str(caught.value)
+        assert part not in str(error.value)
 
 
 def test_asking_for_the_module_does_not_load_fsspec() -> None:

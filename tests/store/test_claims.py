@@ -12,7 +12,7 @@ import optuna
 
 from tempopt.records import StudyRow
 from tempopt.store import Store
-from tests.store.scenes import new
+from tests.store.scenes import new_ticket
 
 CLAIMER = Path(__file__).with_name("claimer.py")
 NUM_PROCESSES = 6
@@ -23,7 +23,7 @@ def claims(
     store: Store, study: StudyRow, url: str, form: str, environment: dict[str, str]
 ) -> tuple[list[str], bool]:
     """Let many processes take tickets; return each ticket:trial given out, and whether all ended well."""
-    store.add_tickets(study.id, [new(n) for n in range(NUM_TICKETS)])
+    store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -58,10 +58,10 @@ def _kill(processes: Iterable[subprocess.Popen[str]]) -> None:
 def test_no_ticket_is_given_out_twice_none_is_lost_and_each_has_one_trial(
     store: Store, study: StudyRow, optuna_study: optuna.Study, url: str, environment: dict[str, str]
 ) -> None:
-    given, all_ended_well = claims(store, study, url, "ours", environment)
+    ticket_claims, all_ended_well = claims(store, study, url, "ours", environment)
     assert all_ended_well
     tickets = store.tickets(study.id)
-    assert sorted(given) == sorted(f"{t.id}:{t.trial_number}" for t in tickets)
+    assert sorted(ticket_claims) == sorted(f"{t.id}:{t.trial_number}" for t in tickets)
     assert {(t.state, t.attempt) for t in tickets} == {("running", 1)}
     trials = optuna_study.get_trials()
     assert [trial.number for trial in trials] == list(range(NUM_TICKETS))
@@ -80,5 +80,5 @@ def test_the_plain_form_of_a_transaction_gives_tickets_out_twice(
         storage = optuna.storages.RDBStorage(url)
         optuna.create_study(study_name="example", storage=storage)
         storage.engine.dispose()
-        given, all_ended_well = claims(store, study, url, "plain", environment)
-    assert len(given) > NUM_TICKETS or not all_ended_well
+        ticket_claims, all_ended_well = claims(store, study, url, "plain", environment)
+    assert len(ticket_claims) > NUM_TICKETS or not all_ended_well

@@ -1,4 +1,4 @@
-"""What attempts took of cards adds up, and a run that needs a card to itself needs it whoever takes it."""
+"""What attempts took of cards adds up, and a run that needs a card to itself needs it on every agent."""
 
 from __future__ import annotations
 
@@ -6,59 +6,63 @@ import pytest
 
 from tempopt.records import Change, Lost, Outcomes, Returned, StudyRow, TicketRow
 from tempopt.store import Store
-from tests.store.scenes import HOUR, ended, new, only, taken
+from tests.store.scenes import HOUR, make_end, new_ticket, only_ticket, take_next
 
 
 @pytest.fixture
 def ticket(store: Store, study: StudyRow) -> TicketRow:
-    store.add_tickets(study.id, [new(0, "baseline")])
-    return taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0, "baseline")])
+    return take_next(store, study)
 
 
-def told(store: Store, study: StudyRow, change: Change) -> TicketRow:
+def write_twice(store: Store, study: StudyRow, change: Change) -> TicketRow:
     """Write a change twice, as after a lost answer, and return the ticket."""
     for _ in range(2):
         assert store.write(study.id, [change], agent="agent", lease=HOUR).refused == {}
-    return only(store, study.id)
+    return only_ticket(store, study.id)
 
 
 def test_seconds_of_cards_add_up_over_attempts_and_the_highest_memory_stays(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     assert (ticket.gpu_seconds, ticket.peak_memory, ticket.alone) == (0.0, None, False)
-    gone = Returned(ticket_id=ticket.id, attempt=1, seconds=4.0, gpu_seconds=1.0, peak_memory=3 * 2**40)
-    row = told(store, study, gone)
+    returned_change = Returned(
+        ticket_id=ticket.id, attempt=1, seconds=4.0, gpu_seconds=1.0, peak_memory=3 * 2**40
+    )
+    row = write_twice(store, study, returned_change)
     assert (row.gpu_seconds, row.peak_memory) == (1.0, 3 * 2**40)
-    taken(store, study)
-    lost = Lost(ticket_id=ticket.id, attempt=2, error="x", max_attempts=9, seconds=2.0, gpu_seconds=0.5)
-    row = told(store, study, lost)
+    take_next(store, study)
+    lost_change = Lost(
+        ticket_id=ticket.id, attempt=2, error="x", max_attempts=9, seconds=2.0, gpu_seconds=0.5
+    )
+    row = write_twice(store, study, lost_change)
     assert (row.gpu_seconds, row.peak_memory) == (1.5, 3 * 2**40)
-    last = taken(store, study)
+    last = take_next(store, study)
     assert (last.gpu_seconds, last.peak_memory) == (1.5, 3 * 2**40)
-    done = Outcomes(
+    outcomes = Outcomes(
         outcome="complete", value=0.5, steps=1, seconds=8.0, gpu_seconds=16.0, peak_memory=2 * 2**40
     )
-    row = told(store, study, ended(last, done))
+    row = write_twice(store, study, make_end(last, outcomes))
     assert (row.seconds, row.gpu_seconds, row.peak_memory) == (14.0, 17.5, 3 * 2**40)
 
 
 def test_a_run_without_a_card_has_taken_nothing_of_any(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    row = told(store, study, ended(ticket))
+    row = write_twice(store, study, make_end(ticket))
     assert (row.gpu_seconds, row.peak_memory) == (0.0, None)
 
 
 def test_whoever_takes_it_knows_that_a_run_is_to_have_a_card_to_itself(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    lost = Lost(ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True)
-    assert told(store, study, lost).alone
-    other = taken(store, study, "another agent")
-    assert (other.alone, other.failures) == (True, 1)
+    lost_change = Lost(ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True)
+    assert write_twice(store, study, lost_change).alone
+    retaken = take_next(store, study, "another agent")
+    assert (retaken.alone, retaken.failures) == (True, 1)
     # and it stays so when that agent is lost, and when it gives the ticket back
-    back = Returned(ticket_id=ticket.id, attempt=2)
-    assert store.write(study.id, [back], agent="another agent", lease=HOUR).refused == {}
-    third = taken(store, study, "third agent", lease=-1.0)
+    returned_change = Returned(ticket_id=ticket.id, attempt=2)
+    assert store.write(study.id, [returned_change], agent="another agent", lease=HOUR).refused == {}
+    third = take_next(store, study, "third agent", lease=-1.0)
     assert third.alone
-    assert taken(store, study, "fourth agent", max_attempts=9).alone
+    assert take_next(store, study, "fourth agent", max_attempts=9).alone

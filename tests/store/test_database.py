@@ -39,14 +39,14 @@ def test_a_driver_that_is_not_installed_is_named_with_the_extra(
     missing: dict[str, ModuleType | None] = {package: None}
     for name, module in missing.items():
         monkeypatch.setitem(sys.modules, name, module)
-    with pytest.raises(StorageError, match=rf'pip install "tempopt\[{scheme}\]"') as caught:
+    with pytest.raises(StorageError, match=rf'pip install "tempopt\[{scheme}\]"') as error:
         Store.open(f"{scheme}://me:{ENCODED}@host/d")
-    assert PASSWORD not in str(caught.value)
-    assert package in str(caught.value)
+    assert PASSWORD not in str(error.value)
+    assert package in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("package", "scheme", "said", "advised"),
+    ("package", "scheme", "driver_message", "advice"),
     [
         (
             "psycopg",
@@ -61,21 +61,21 @@ def test_a_driver_that_is_not_installed_is_named_with_the_extra(
     ],
 )
 def test_what_a_driver_says_is_told_with_advice_and_without_the_password(
-    package: str, scheme: str, said: str, advised: str, monkeypatch: pytest.MonkeyPatch
+    package: str, scheme: str, driver_message: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = pytest.importorskip(package)
 
     def refuse(*arguments: object, **options: object) -> NoReturn:
-        raise driver.OperationalError(said)
+        raise driver.OperationalError(driver_message)
 
     monkeypatch.setattr(driver.Connection, "connect", refuse)
     monkeypatch.setattr(driver, "connect", refuse)
-    with pytest.raises(StorageError, match=rf"{scheme}://me:\*\*\*@h/d failed") as caught:
+    with pytest.raises(StorageError, match=rf"{scheme}://me:\*\*\*@h/d failed") as error:
         Store.open(f"{scheme}://me:{ENCODED}@h/d")
-    told = "".join(traceback.format_exception(caught.value))
-    assert advised in told
-    assert PASSWORD not in told
-    assert ENCODED not in told
+    trace_text = "".join(traceback.format_exception(error.value))
+    assert advice in trace_text
+    assert PASSWORD not in trace_text
+    assert ENCODED not in trace_text
 
 
 @pytest.mark.parametrize("backend", ["mariadb"], indirect=True)
@@ -86,34 +86,34 @@ def test_a_password_with_every_sign_opens_a_real_server_and_a_wrong_one_is_told(
     server.execute(f"CREATE USER {user}@'%' IDENTIFIED BY '{PASSWORD}'")
     try:
         server.execute(f"GRANT ALL ON *.* TO {user}@'%'")
-        place = url.partition("@")[2]
-        with Store.open(f"mysql://{user}:{ENCODED}@{place}") as store:
+        server_address = url.partition("@")[2]
+        with Store.open(f"mysql://{user}:{ENCODED}@{server_address}") as store:
             assert store.list_studies() == []
-            assert store.url_shown == f"mysql://{user}:***@{place}"
-        wrong = f"{PASSWORD}!"
-        with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the pass") as caught:
-            Store.open(f"mysql://{user}:{quote(wrong, safe='')}@{place}")
-        assert not isinstance(caught.value, StoreUnreachable)
-        assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+            assert store.url_shown == f"mysql://{user}:***@{server_address}"
+        wrong_password = f"{PASSWORD}!"
+        with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the pass") as error:
+            Store.open(f"mysql://{user}:{quote(wrong_password, safe='')}@{server_address}")
+        assert not isinstance(error.value, StoreUnreachable)
+        assert PASSWORD not in "".join(traceback.format_exception(error.value))
     finally:
         server.execute(f"DROP USER {user}@'%'")
 
 
 @pytest.mark.parametrize("backend", SERVERS, indirect=True)
 def test_a_database_that_is_not_on_the_server_is_told(url: str) -> None:
-    with pytest.raises(StorageError, match="Create the database first") as caught:
+    with pytest.raises(StorageError, match="Create the database first") as error:
         Store.open(url + "_that_is_not_there")
-    assert not isinstance(caught.value, StoreUnreachable)
+    assert not isinstance(error.value, StoreUnreachable)
 
 
 def test_a_failing_statement_does_not_repeat_what_was_to_be_written(url: str) -> None:
     """SQLAlchemy's own text lists the parameters of the statement: a whole spec, or worse."""
     statement = text("INSERT INTO nowhere VALUES (:x)")
     database, parameter = Database(parse(url)), " ".join(["do", "not", "repeat"])
-    with pytest.raises(StorageError, match="nowhere") as caught:
+    with pytest.raises(StorageError, match="nowhere") as error:
         database.write(lambda c: c.execute(statement, {"x": parameter}))
     database.close()
-    assert parameter not in "".join(traceback.format_exception(caught.value))
+    assert parameter not in "".join(traceback.format_exception(error.value))
 
 
 def test_a_store_shows_its_url_without_the_password(url: str) -> None:
@@ -148,7 +148,7 @@ def test_a_missing_file_is_refused_and_not_made_where_a_store_must_be(tmp_path: 
 
 @pytest.fixture
 def locked_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that may be read and not written, with the rights of somebody for whom that holds."""
+    """A folder that may be read and not written, with the rights of a user for whom that holds."""
     Store.open(str(tmp_path / "elsewhere.db")).close()  # loads what the powerless could not
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -178,14 +178,14 @@ def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -
 
 def test_a_writer_waits_for_another_and_then_writes(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
-    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
         thread = threading.Thread(target=store.create_study, args=("example", {}, ""))
         thread.start()
         thread.join(timeout=0.2)
         assert thread.is_alive()
         assert store.list_studies() == []
-        other.execute("COMMIT")
+        connection.execute("COMMIT")
         thread.join()
         assert store.load_study("example").name == "example"
 
@@ -194,8 +194,8 @@ def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tempopt.store.engines.BUSY_SECONDS", 0.01)
     monkeypatch.setattr("tempopt.store.database._PATIENCE_SECONDS", 0.05)
     file = tmp_path / "x.db"
-    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageError, match=r"locked.*Another program holds the database"):
             store.create_study("example", {}, "")
 
@@ -209,7 +209,7 @@ def test_work_that_met_a_deadlock_is_done_again(url: str) -> None:
     meeting = threading.Barrier(2)
     tries: list[int] = []
 
-    def both(first: int, second: int) -> None:
+    def update_pair(first: int, second: int) -> None:
         def work(connection: Any) -> None:
             tries.append(first)
             add = text("UPDATE pair SET n = n + 1 WHERE id = :id")
@@ -220,14 +220,14 @@ def test_work_that_met_a_deadlock_is_done_again(url: str) -> None:
 
         database.write(work)
 
-    threads = [threading.Thread(target=both, args=pair) for pair in ((1, 2), (2, 1))]
+    threads = [threading.Thread(target=update_pair, args=pair) for pair in ((1, 2), (2, 1))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    counted = database.read(lambda c: c.execute(text("SELECT n FROM pair ORDER BY id")).scalars().all())
+    counts = database.read(lambda c: c.execute(text("SELECT n FROM pair ORDER BY id")).scalars().all())
     database.close()
-    assert counted == [2, 2]
+    assert counts == [2, 2]
     assert len(tries) == 3
 
 
@@ -238,14 +238,14 @@ def test_a_connection_that_the_server_cut_is_replaced(backend: str, url: str) ->
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
         "mariadb": None,
     }[backend]
-    other = Database(parse(url))
+    other_database = Database(parse(url))
     with Store.open(url) as store:
-        mine = store._database.read(
+        connection_id = store._database.read(
             lambda c: c.scalar(text("SELECT pg_backend_pid()" if kill else "SELECT CONNECTION_ID()"))
         )
-        other.write(lambda c: c.execute(text(kill or f"KILL {mine}")))
+        other_database.write(lambda c: c.execute(text(kill or f"KILL {connection_id}")))
         assert store.list_studies() == []
-    other.close()
+    other_database.close()
 
 
 @pytest.mark.parametrize("fate", ["deleted", "replaced"])
@@ -275,7 +275,7 @@ def read_only(url: str) -> None:
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
-def closed(url: str) -> None:
+def open_closed_folder(url: str) -> None:
     with Database(parse(url.replace("tempopt.db", "no folder/tempopt.db"))).engine.begin() as connection:
         connection.exec_driver_sql("SELECT 1")
 
@@ -286,30 +286,30 @@ def damaged(url: str) -> None:
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
-def mistaken(url: str) -> None:
+def read_missing_table(url: str) -> None:
     with Database(parse(url)).engine.begin() as connection:
         connection.exec_driver_sql("SELECT * FROM elsewhere")
 
 
 @pytest.mark.parametrize(
-    ("work", "kind", "told"),
+    ("work", "kind", "message"),
     [
         (full, StoreUnreachable, "full.*Free some space"),
         (read_only, StoreUnreachable, "readonly.*files can be written"),
-        (closed, StoreUnreachable, "unable to open.*a folder that exists"),
+        (open_closed_folder, StoreUnreachable, "unable to open.*a folder that exists"),
         (damaged, StorageError, "not a database.*Give another path"),
-        (mistaken, StorageError, "no such table"),
+        (read_missing_table, StorageError, "no such table"),
     ],
 )
 def test_a_disk_that_refuses_sqlite_is_an_outage_and_a_mistake_is_none(
-    work: Callable[[str], None], kind: type[StorageError], told: str, tmp_path: Path
+    work: Callable[[str], None], kind: type[StorageError], message: str, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/tempopt.db"
-    with pytest.raises(SQLAlchemyError) as caught:
+    with pytest.raises(SQLAlchemyError) as sql_error:
         work(url)
-    with pytest.raises(StorageError, match=told) as raised:
-        tell(parse(url), "sqlite", caught.value)
-    assert type(raised.value) is kind
+    with pytest.raises(StorageError, match=message) as storage_error:
+        tell(parse(url), "sqlite", sql_error.value)
+    assert type(storage_error.value) is kind
 
 
 def test_a_database_whose_folder_is_closed_for_a_while_was_not_replaced(
@@ -318,14 +318,14 @@ def test_a_database_whose_folder_is_closed_for_a_while_was_not_replaced(
     database = Database(parse(f"sqlite:///{tmp_path}/tempopt.db"))
     database.write(lambda connection: connection.exec_driver_sql("CREATE TABLE more (text)"))
 
-    def closed(path: Path, **options: Any) -> NoReturn:
+    def raise_closed(path: Path, **options: Any) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", closed)
+        patch.setattr(Path, "stat", raise_closed)
         database.write(lambda connection: connection.exec_driver_sql("INSERT INTO more VALUES ('kept')"))
-    found = database.read(lambda connection: connection.exec_driver_sql("SELECT * FROM more").all())
-    assert found == [("kept",)]
+    rows = database.read(lambda connection: connection.exec_driver_sql("SELECT * FROM more").all())
+    assert rows == [("kept",)]
     database.close()
 
 

@@ -1,4 +1,4 @@
-"""Whole studies on each database, disturbed by clocks and servers: they come to the same as in peace."""
+"""Whole studies on each database, disturbed by clocks and servers: they end the same as undisturbed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.results.full_text import full_lines
 from tests.servers import PrivateServer
 from tests.toy_study import (
     SMALL,
-    Ended,
+    EndedStudy,
     Watcher,
-    begun,
-    ended,
+    begin_study,
     facts,
-    same,
-    searched,
+    has_searched,
+    is_same_study,
+    read_study,
     tickets,
     toy_spec,
     undisturbed_study,
@@ -44,7 +44,7 @@ def small(**study: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def in_peace(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def in_peace(tmp_path_factory: pytest.TempPathFactory) -> EndedStudy:
     return undisturbed_study(tmp_path_factory.mktemp("peace"), small)
 
 
@@ -55,14 +55,14 @@ class Clock:
         self.hours = 0.0
         clock = self
 
-        class Shifted(datetime):
+        class ShiftedClock(datetime):
             @classmethod
             def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
                 return datetime.now(tz) + timedelta(hours=clock.hours)
 
         for name, module in list(sys.modules.items()):
             if name.startswith("tempopt") and getattr(module, "datetime", None) is datetime:
-                patch.setattr(module, "datetime", Shifted)
+                patch.setattr(module, "datetime", ShiftedClock)
 
 
 @pytest.fixture
@@ -72,17 +72,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 @pytest.mark.parametrize(("creator", "agent"), [(-2.0, 2.0), (2.0, -2.0)])
 def test_a_wrong_clock_neither_ends_nor_lengthens_a_search(
-    url: str, clock: Clock, in_peace: Ended, creator: float, agent: float
+    url: str, clock: Clock, in_peace: EndedStudy, creator: float, agent: float
 ) -> None:
     clock.hours = creator
-    begun(small(limits={"hours": 1.0}), url, searched(1))
+    begin_study(small(limits={"hours": 1.0}), url, has_searched(1))
     with Store.open(url, create=False) as store:
         assert 0.0 <= store.load_study("toy").age < 3600.0
     clock.hours = agent
-    assert same(ended(resume("toy", storage=url, workers=1), url), in_peace)
+    assert is_same_study(read_study(resume("toy", storage=url, workers=1), url), in_peace)
 
 
-class Limited:
+class LimitedServer:
     """A private server and a user of it without an administrator's rights, who can be held back.
 
     Args:
@@ -101,20 +101,20 @@ class Limited:
         else:
             self._execute(f"CREATE USER {name}@'%'", f"GRANT ALL ON {name}.* TO {name}@'%'")
 
-    def take_no_writes(self, on: bool) -> None:
+    def take_no_writes(self, is_read_only: bool) -> None:
         if self._is_postgresql:
-            value = "on" if on else "off"
+            value = "on" if is_read_only else "off"
             self._execute(
                 f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()"
             )
         else:
-            self._execute(f"SET GLOBAL read_only = {int(on)}")
+            self._execute(f"SET GLOBAL read_only = {int(is_read_only)}")
 
-    def take_no_connections(self, on: bool) -> None:
+    def take_no_connections(self, is_limited: bool) -> None:
         if self._is_postgresql:
-            self._execute(f"ALTER ROLE {self._user} CONNECTION LIMIT {1 if on else -1}")
+            self._execute(f"ALTER ROLE {self._user} CONNECTION LIMIT {1 if is_limited else -1}")
         else:
-            self._execute(f"ALTER USER {self._user}@'%' WITH MAX_USER_CONNECTIONS {int(on)}")
+            self._execute(f"ALTER USER {self._user}@'%' WITH MAX_USER_CONNECTIONS {int(is_limited)}")
 
     def _execute(self, *statements: str) -> None:
         for statement in statements:
@@ -122,49 +122,51 @@ class Limited:
 
 
 @pytest.fixture
-def limited(private: PrivateServer, backend: str) -> Limited:
-    return Limited(private, backend)
+def limited_server(private: PrivateServer, backend: str) -> LimitedServer:
+    return LimitedServer(private, backend)
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
-def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(limited: Limited, in_peace: Ended) -> None:
-    def standby() -> None:
-        limited.take_no_writes(True)
-        back = threading.Timer(2.0, limited.take_no_writes, [False])
-        back.start()
-        timers.append(back)
+def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
+    limited_server: LimitedServer, in_peace: EndedStudy
+) -> None:
+    def block_writes() -> None:
+        limited_server.take_no_writes(True)
+        timer = threading.Timer(2.0, limited_server.take_no_writes, [False])
+        timer.start()
+        timers.append(timer)
 
     timers: list[threading.Timer] = []
-    watcher = Watcher(searched(1), standby)
-    found = search(small(), storage=limited.url, workers=1, observer=watcher)
+    watcher = Watcher(has_searched(1), block_writes)
+    result = search(small(), storage=limited_server.url, workers=1, observer=watcher)
     timers[0].join()
-    assert same(ended(found, limited.url), in_peace)
-    (told,) = [note for note in watcher.notes if "takes no writes for now" in note]
-    assert "Training continues" in told and "SQLite" not in told
+    assert is_same_study(read_study(result, limited_server.url), in_peace)
+    (note,) = [note for note in watcher.notes if "takes no writes for now" in note]
+    assert "Training continues" in note and "SQLite" not in note
     assert [note for note in watcher.notes if "The store is back" in note] == [watcher.notes[-1]]
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
 def test_an_agent_that_finds_no_connection_free_begins_when_one_is(
-    limited: Limited, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+    limited_server: LimitedServer, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(small(), limited.url, searched(1))
-    with Store.open(limited.url, create=False) as other:
-        other.set_state(other.load_study("toy").id, "running")
-        limited.take_no_connections(True)
-        watcher = Noting(lambda text: (other.close(), limited.take_no_connections(False)))
-        found = join("toy", storage=limited.url, workers=1, observer=watcher)
-    assert same(ended(found, limited.url), in_peace)
-    (told,) = watcher.notes
-    assert "run fewer agents: each holds one" in told and "This agent waits for it" in told
+    begin_study(small(), limited_server.url, has_searched(1))
+    with Store.open(limited_server.url, create=False) as admin_store:
+        admin_store.set_state(admin_store.load_study("toy").id, "running")
+        limited_server.take_no_connections(True)
+        watcher = NoteWatcher(lambda text: (admin_store.close(), limited_server.take_no_connections(False)))
+        result = join("toy", storage=limited_server.url, workers=1, observer=watcher)
+    assert is_same_study(read_study(result, limited_server.url), in_peace)
+    (note,) = watcher.notes
+    assert "run fewer agents: each holds one" in note and "This agent waits for it" in note
 
 
-class Noting(Watcher):
+class NoteWatcher(Watcher):
     """Does something when it is told the first thing."""
 
-    def __init__(self, then: Callable[[str], object]) -> None:
+    def __init__(self, action: Callable[[str], object]) -> None:
         super().__init__()
-        self._first: Callable[[str], object] | None = then
+        self._first: Callable[[str], object] | None = action
 
     def note(self, text: str) -> None:
         super().note(text)
@@ -173,13 +175,13 @@ class Noting(Watcher):
             first(text)
 
 
-def failing(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None:
+def fail_run(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None:
     """Have every attempt at one run fail."""
     train = FakeWorker._train
 
     def train_or_fail(self: FakeWorker, request: RunRequest) -> None:
         rows = tickets(url) if request.ticket else []
-        if (kind, number) in [(each.kind, each.number) for each in rows if each.id == request.ticket]:
+        if (kind, number) in [(row.kind, row.number) for row in rows if row.id == request.ticket]:
             raise ValueError("no space left on the device")
         train(self, request)
 
@@ -187,22 +189,29 @@ def failing(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None
 
 
 def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without_them(
-    url: str, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+    url: str, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        failing(patch, url, "search", 3)
-        begun(small(max_attempts=1), url, searched(4))
-    (lost,) = [each for each in tickets(url) if each.state == "failed"]
+        fail_run(patch, url, "search", 3)
+        begin_study(small(max_attempts=1), url, has_searched(4))
+    (failed_ticket,) = [ticket for ticket in tickets(url) if ticket.state == "failed"]
     storage = RDBStorage(url)
     try:
         assert [trial.state.name for trial in storage.get_all_trials(1)].count("FAIL") == 1
         watcher = Watcher()
-        found = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
-        assert same(ended(found, url), in_peace)
-        (again,) = [each for each in tickets(url) if each.id == lost.id]
-        assert (again.attempt, again.failures, again.trial_number) == (2, 0, lost.trial_number)
-        trial = storage.get_all_trials(1)[again.trial_number or 0]
-        assert (trial.state.name, trial.value) == ("COMPLETE", again.value) or trial.state.name == "PRUNED"
+        result = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
+        assert is_same_study(read_study(result, url), in_peace)
+        (retrained_ticket,) = [ticket for ticket in tickets(url) if ticket.id == failed_ticket.id]
+        assert (retrained_ticket.attempt, retrained_ticket.failures, retrained_ticket.trial_number) == (
+            2,
+            0,
+            failed_ticket.trial_number,
+        )
+        trial = storage.get_all_trials(1)[retrained_ticket.trial_number or 0]
+        assert (trial.state.name, trial.value) == (
+            "COMPLETE",
+            retrained_ticket.value,
+        ) or trial.state.name == "PRUNED"
         assert "error" not in trial.user_attrs
     finally:
         storage.remove_session()
@@ -210,7 +219,7 @@ def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without
     assert "1 of 1 runs that failed on every attempt are trained again" in watcher.notes[0]
     assert "no space left on the device" in watcher.notes[0]
     # asked once more, it is nothing
-    assert same(ended(resume("toy", storage=url, workers=1, retry_failed=True), url), in_peace)
+    assert is_same_study(read_study(resume("toy", storage=url, workers=1, retry_failed=True), url), in_peace)
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
@@ -218,37 +227,42 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        failing(patch, url, "confirm", 0)
-        found = search(small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1)
-    assert found.verdict is not None and (found.verdict.looks, found.verdict.total.dropped) == (1, 1)
-    text = "\n".join(full_lines(found))
+        fail_run(patch, url, "confirm", 0)
+        first_result = search(
+            small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1
+        )
+    assert first_result.verdict is not None and (
+        first_result.verdict.looks,
+        first_result.verdict.total.dropped,
+    ) == (1, 1)
+    text = "\n".join(full_lines(first_result))
     assert "tempopt resume toy --retry-failed" in text
     watcher = Watcher()
-    again = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
-    assert again.verdict is not None and again.verdict.looks == 2
-    assert "--retry-failed" not in "\n".join(full_lines(again))
-    assert again.verdict.total.paired.n_pairs == found.verdict.total.paired.n_pairs + 2
+    second_result = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
+    assert second_result.verdict is not None and second_result.verdict.looks == 2
+    assert "--retry-failed" not in "\n".join(full_lines(second_result))
+    assert second_result.verdict.total.paired.n_pairs == first_result.verdict.total.paired.n_pairs + 2
     assert "2 fresh pairs are trained in place of those that the verdict did without" in watcher.notes[0]
-    once = facts(url)
-    assert resume("toy", storage=url, workers=1, retry_failed=True).verdict == again.verdict
-    assert facts(url) == once
+    facts_before = facts(url)
+    assert resume("toy", storage=url, workers=1, retry_failed=True).verdict == second_result.verdict
+    assert facts(url) == facts_before
 
 
 def test_an_agent_at_work_hears_of_what_is_asked_for_again(
-    url: str, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+    url: str, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask_again() -> None:
         patch.undo()
         with Store.open(url, create=False) as store:
             for _ in range(2):
                 study = store.load_study("toy")
-                grown(store, study, retry_failed=True, on_note=told.append)
+                grown(store, study, retry_failed=True, on_note=notes.append)
 
-    told: list[str] = []
+    notes: list[str] = []
     with monkeypatch.context() as patch:
-        failing(patch, url, "search", 3)
-        watcher = Watcher(lambda seen: seen.done["search"] == 4, ask_again)
-        found = search(small(max_attempts=1), storage=url, workers=1, observer=watcher)
-    assert same(ended(found, url), in_peace)
-    assert ["trained again" in each for each in told] == [True, True]
-    assert told[1].startswith("No run is trained again")
+        fail_run(patch, url, "search", 3)
+        watcher = Watcher(lambda snapshot: snapshot.done["search"] == 4, ask_again)
+        result = search(small(max_attempts=1), storage=url, workers=1, observer=watcher)
+    assert is_same_study(read_study(result, url), in_peace)
+    assert ["trained again" in note for note in notes] == [True, True]
+    assert notes[1].startswith("No run is trained again")

@@ -23,10 +23,10 @@ def test_jobs_are_there_before_the_study_is_and_go_with_it(store: Store) -> None
 
 def test_jobs_that_are_told_again_are_no_jobs_more(store: Store) -> None:
     store.add_jobs("x", "ray", {"address": "here"}, ["a", "b", "a"])
-    before = store.jobs("x")
+    jobs_before = store.jobs("x")
     store.add_jobs("x", "ray", {"address": "there"}, ["b", "c"])
     store.add_jobs("x", "slurm", {}, ["b"])
-    assert store.jobs("x")[:2] == before
+    assert store.jobs("x")[:2] == jobs_before
     assert [(job.launcher, job.id) for job in store.jobs("x")] == [
         ("ray", "a"),
         ("ray", "b"),

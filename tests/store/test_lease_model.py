@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from tempopt.errors import StaleAttempt
 from tempopt.records import OVER, Change, Kind, Lost, Returned, TicketRow, Wanted
 from tempopt.store import Store
-from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, reported
+from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, make_end, new_ticket, reported
 
 NUM_TICKETS = 4
 MAX_ATTEMPTS = 2
@@ -35,7 +35,7 @@ def _template() -> Path:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with Store.open(str(file)) as store:
         study = store.create_study("example", {}, "")
-        store.add_tickets(study.id, [new(n) for n in range(NUM_TICKETS)])
+        store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
         storage = optuna.storages.RDBStorage(store.url)
     optuna.create_study(study_name="example", storage=storage)
     storage.engine.dispose()
@@ -93,34 +93,39 @@ class Tickets(RuleBasedStateMachine):
         target=runs,
         agent=st.sampled_from(AGENTS),
         last=st.integers(0, NUM_TICKETS) | st.none(),
-        dead=st.sets(st.sampled_from(AGENTS)),
+        dead_agents=st.sets(st.sampled_from(AGENTS)),
         knows=st.booleans(),
         expired=st.booleans(),
     )
-    def take(self, agent: str, last: int | None, dead: set[str], knows: bool, expired: bool) -> Any:
-        held = self.held(agent) if knows else set()
-        dead = dead - {agent}
-        self.reclaim(agent, dead, knows, expired)
-        wanted = Wanted(
-            limits=limits(last), lease=HOUR, max_attempts=MAX_ATTEMPTS, dead=dead, held=held, expired=expired
+    def take(self, agent: str, last: int | None, dead_agents: set[str], knows: bool, expired: bool) -> Any:
+        held_ids = self.ids_held_by(agent) if knows else set()
+        dead_agents = dead_agents - {agent}
+        self.reclaim(agent, dead_agents, knows, expired)
+        criteria = Wanted(
+            limits=limits(last),
+            lease=HOUR,
+            max_attempts=MAX_ATTEMPTS,
+            dead=dead_agents,
+            held=held_ids,
+            expired=expired,
         )
-        return self.taken(self.store.take_ticket(self.study.id, agent, wanted), agent, last)
+        return self.record_taking(self.store.take_ticket(self.study.id, agent, criteria), agent, last)
 
-    def held(self, agent: str) -> set[int]:
+    def ids_held_by(self, agent: str) -> set[int]:
         return {t.id for t in self.store.tickets(self.study.id) if t.agent == agent}
 
-    def reclaim(self, agent: str, dead: set[str], knows: bool, expired: bool) -> None:
+    def reclaim(self, agent: str, dead_agents: set[str], knows: bool, expired: bool) -> None:
         for number, holder in enumerate(self.holder):
             if holder is None:
                 continue
             if holder == agent:
                 if not knows:
                     self.give_up(number, "waiting")
-            elif holder in dead or (expired and self.is_over[number]):
+            elif holder in dead_agents or (expired and self.is_over[number]):
                 self.lose(number)
                 self.may_come_back[number] = holder if self.state[number] == "waiting" else None
 
-    def taken(self, ticket: TicketRow | None, agent: str, last: int | None) -> Any:
+    def record_taking(self, ticket: TicketRow | None, agent: str, last: int | None) -> Any:
         waiting = [
             n for n in range(NUM_TICKETS) if self.state[n] == "waiting" and (last is None or n <= last)
         ]
@@ -150,12 +155,12 @@ class Tickets(RuleBasedStateMachine):
     @rule(run=runs, sleeps=st.booleans())
     def renew(self, run: TicketRow, sleeps: bool) -> None:
         lease = -1.0 if sleeps else HOUR
-        written = self.store.write(
+        reply = self.store.write(
             self.study.id, [], renew={run.id: run.attempt}, agent=agent_of(run), lease=lease
         )
         if self.holds(run) or self.adopts(run):
             self.is_over[run.number] = sleeps
-        assert (run.id in written.refused) == (
+        assert (run.id in reply.refused) == (
             not self.holds(run)
             and (self.state[run.number] != "done" or self.attempt[run.number] != run.attempt)
         )
@@ -167,7 +172,7 @@ class Tickets(RuleBasedStateMachine):
 
     @rule(run=consumes(runs))
     def end(self, run: TicketRow) -> None:
-        if self.write(run, ended(run)):
+        if self.write(run, make_end(run)):
             self.give_up(run.number, "done")
 
     @rule(
@@ -179,28 +184,28 @@ class Tickets(RuleBasedStateMachine):
     )
     def end_and_take(self, run: TicketRow, last: int | None, expired: bool, version: int) -> Any:
         agent = agent_of(run)
-        wanted = Wanted(
+        criteria = Wanted(
             limits=limits(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
-            held=self.held(agent),
+            held=self.ids_held_by(agent),
             expired=expired,
         )
-        written = self.store.write(
-            self.study.id, [ended(run)], agent=agent, lease=HOUR, take=wanted, version=version
+        reply = self.store.write(
+            self.study.id, [make_end(run)], agent=agent, lease=HOUR, take=criteria, version=version
         )
         if self.holds(run) or self.adopts(run):
             self.give_up(run.number, "done")
-        if written.refused or version != written.version:
-            assert written.taken is None
+        if reply.refused or version != reply.version:
+            assert reply.taken is None
             return multiple()
         self.reclaim(agent, set(), knows=True, expired=expired)
-        return self.taken(written.taken, agent, last)
+        return self.record_taking(reply.taken, agent, last)
 
     @rule(run=consumes(runs))
     def fail(self, run: TicketRow) -> None:
-        what = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
-        if self.write(run, what):
+        lost_change = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
+        if self.write(run, lost_change):
             self.lose(run.number)
 
     @rule(run=consumes(runs))
@@ -212,29 +217,29 @@ class Tickets(RuleBasedStateMachine):
         """Write a change twice, as after a lost answer; return whether the model takes it in."""
         holds = self.holds(run) or (not isinstance(change, Lost | Returned) and self.adopts(run))
         first = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
-        again = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
-        assert first == again
+        second = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
+        assert first == second
         if holds:
             assert not first.refused
         return holds
 
     @rule(agents=st.sets(st.sampled_from(AGENTS)))
     def release(self, agents: set[str]) -> None:
-        theirs = [n for n in range(NUM_TICKETS) if self.holder[n] in agents]
-        assert self.store.release(self.study.id, agents) == len(theirs)
-        for number in theirs:
+        released_numbers = [n for n in range(NUM_TICKETS) if self.holder[n] in agents]
+        assert self.store.release(self.study.id, agents) == len(released_numbers)
+        for number in released_numbers:
             self.give_up(number, "waiting")
 
     @invariant()
     def tickets_are_as_the_model_says(self) -> None:
         tickets = self.store.tickets(self.study.id)
-        found = [(t.state, t.attempt, t.failures) for t in tickets]
-        assert found == list(zip(self.state, self.attempt, self.failures, strict=True))
+        ticket_states = [(t.state, t.attempt, t.failures) for t in tickets]
+        assert ticket_states == list(zip(self.state, self.attempt, self.failures, strict=True))
         holders = [t.agent if t.state == "running" else None for t in tickets]
         assert holders == self.holder
         by_ticket: dict[int, set[int]] = {t.id: set() for t in tickets}
-        for measured in self.store.measurements(self.study.id):
-            by_ticket[measured.ticket_id].add(measured.step)
+        for measurement in self.store.measurements(self.study.id):
+            by_ticket[measurement.ticket_id].add(measurement.step)
         assert list(by_ticket.values()) == self.reports
 
 

@@ -15,7 +15,7 @@ from tempopt.errors import StorageError, UsageError
 from tempopt.store import Store
 from tempopt.store.optuna_calls import make_study
 from tests.servers import Server
-from tests.store.scenes import PARAMETERS, SAMPLED, TRIAL, new, taken
+from tests.store.scenes import PARAMETERS, SAMPLED, TRIAL, new_ticket, take_next
 
 
 def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
         agent.stdin.write("\n")
         agent.stdin.flush()
     for agent in agents:
-        _, told = agent.communicate(timeout=240)
-        assert agent.returncode == 0, told
+        _, stderr = agent.communicate(timeout=240)
+        assert agent.returncode == 0, stderr
     assert optuna.get_all_study_names(url) == ["toy"]
 
 
@@ -48,22 +48,22 @@ def test_a_study_of_another_program_is_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["mariadb"], indirect=True)
-@pytest.mark.parametrize("other", ["base", "BASE"])
+@pytest.mark.parametrize("other_name", ["base", "BASE"])
 def test_studies_whose_names_differ_in_case_alone_never_share_optunas(
-    store: Store, backend: str, other: str
+    store: Store, backend: str, other_name: str
 ) -> None:
     make_study(store.url, name="Base", direction="minimize", metric="val_loss")
-    begun = store.create_study("Base", {}, "0")
-    store.add_tickets(begun.id, [new(0)])
-    store.begin(taken(store, begun).id, 1, PARAMETERS, SAMPLED, TRIAL)
-    with pytest.raises(UsageError, match=f'takes the names "Base" and "{other}" for one and the same'):
-        make_study(store.url, name=other, direction="minimize", metric="val_loss")
+    first_study = store.create_study("Base", {}, "0")
+    store.add_tickets(first_study.id, [new_ticket(0)])
+    store.begin(take_next(store, first_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
+    with pytest.raises(UsageError, match=f'takes the names "Base" and "{other_name}" for one and the same'):
+        make_study(store.url, name=other_name, direction="minimize", metric="val_loss")
     # one that was begun all the same, by an earlier program or with Optuna's study deleted meanwhile
-    another = store.create_study(other, {}, "0")
-    store.add_tickets(another.id, [new(0)])
+    second_study = store.create_study(other_name, {}, "0")
+    store.add_tickets(second_study.id, [new_ticket(0)])
     with pytest.raises(StorageError, match="not in the database any more"):
-        store.begin(taken(store, another).id, 1, PARAMETERS, SAMPLED, TRIAL)
-    store.delete_study(other)
+        store.begin(take_next(store, second_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
+    store.delete_study(other_name)
     assert optuna.get_all_study_names(store.url) == ["Base"]
     assert len(optuna.load_study(study_name="Base", storage=store.url).trials) == 1
 
@@ -89,9 +89,9 @@ def test_names_that_optunas_tables_take_for_one_are_known(
 def test_each_agent_holds_one_connection_at_rest(store: Store, server: Server) -> None:
     with contextlib.ExitStack() as agents:
         for _ in range(8):
-            one = agents.enter_context(Store.open(store.url))
-            make_study(one.url, name="example", direction="minimize", metric="val_loss")
-            one.list_studies()
+            agent_store = agents.enter_context(Store.open(store.url))
+            make_study(agent_store.url, name="example", direction="minimize", metric="val_loss")
+            agent_store.list_studies()
         assert connections(server, store) == 1 + 8
 
 

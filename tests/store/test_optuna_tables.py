@@ -21,7 +21,18 @@ from tempopt.errors import StorageError
 from tempopt.records import NewTicket, Outcomes, Reported, StudyRow, TicketRow, TrialParam
 from tempopt.store import Store
 from tempopt.store.optuna_tables import SCHEMA
-from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, new, only, reported, taken
+from tests.store.scenes import (
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    complete,
+    make_end,
+    new_ticket,
+    only_ticket,
+    reported,
+    take_next,
+)
 
 SPACE: dict[str, Any] = {
     "lr": FloatDistribution(1e-5, 1e-1, log=True),
@@ -56,8 +67,8 @@ class Scene:
     constraints: dict[str, float] = field(default_factory=dict)
 
 
-def outcome(name: Any, value: float | None = None, **more: Any) -> Outcomes:
-    return Outcomes(outcome=name, value=value, steps=9, seconds=1.0, **more)
+def outcome(name: Any, value: float | None = None, **fields: Any) -> Outcomes:
+    return Outcomes(outcome=name, value=value, steps=9, seconds=1.0, **fields)
 
 
 SCENES = {
@@ -107,13 +118,13 @@ def as_params(params: dict[str, Any]) -> list[TrialParam]:
 
 def by_us(store: Store, study: StudyRow, scene: Scene) -> int:
     """Write a scene with the store; return the id of the ticket."""
-    ticket = taken(store, study)
+    ticket = take_next(store, study)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, as_params(scene.params))
     store.write(
         study.id, [reported(ticket, *report) for report in scene.reports.items()], agent="agent", lease=HOUR
     )
     if scene.outcomes is not None:
-        store.write(study.id, [ended(ticket, scene.outcomes)], agent="agent", lease=HOUR)
+        store.write(study.id, [make_end(ticket, scene.outcomes)], agent="agent", lease=HOUR)
     return ticket.id
 
 
@@ -151,27 +162,28 @@ def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
 
 def rows(storage: RDBStorage) -> dict[str, list[list[tuple[str, Any]]]]:
     """Return every row of every table of Optuna, without the keys that count the rows, and the moments."""
-    found = {}
+    table_rows = {}
     with storage.engine.connect() as connection:
         for table in BaseModel.metadata.sorted_tables:
-            apart = COLUMNS_APART | {column.name for column in table.primary_key}
-            apart -= {"trial_id", "study_id"}
+            separate_columns = COLUMNS_APART | {column.name for column in table.primary_key}
+            separate_columns -= {"trial_id", "study_id"}
             of_table = connection.execute(table.select().order_by(*table.primary_key)).mappings()
-            found[table.name] = [
-                [(name, repr(value)) for name, value in row.items() if name not in apart] for row in of_table
+            table_rows[table.name] = [
+                [(name, repr(value)) for name, value in row.items() if name not in separate_columns]
+                for row in of_table
             ]
-    return found
+    return table_rows
 
 
 def as_read(storage: RDBStorage) -> list[str]:
     """Return the trials as Optuna reads them, as texts: NaN is then equal to itself."""
     trials = optuna.load_study(study_name="example", storage=storage).get_trials()
-    apart = ("datetime_start", "datetime_complete", "_datetime_start")
-    return [repr({k: v for k, v in vars(trial).items() if k not in apart}) for trial in trials]
+    separate_fields = ("datetime_start", "datetime_complete", "_datetime_start")
+    return [repr({k: v for k, v in vars(trial).items() if k not in separate_fields}) for trial in trials]
 
 
 @pytest.fixture
-def theirs(new_url: Callable[[], str], optuna_study: optuna.Study) -> Iterator[RDBStorage]:
+def optuna_storage(new_url: Callable[[], str], optuna_study: optuna.Study) -> Iterator[RDBStorage]:
     """Another database, in which only Optuna writes, with the same study."""
     storage = RDBStorage(new_url())
     optuna.create_study(study_name="example", storage=storage)
@@ -180,26 +192,26 @@ def theirs(new_url: Callable[[], str], optuna_study: optuna.Study) -> Iterator[R
 
 
 def test_the_rows_are_those_that_optuna_writes_and_it_reads_them_the_same(
-    store: Store, study: StudyRow, storage: RDBStorage, theirs: RDBStorage
+    store: Store, study: StudyRow, storage: RDBStorage, optuna_storage: RDBStorage
 ) -> None:
-    store.add_tickets(study.id, [new(n) for n in range(len(SCENES))])
-    other = optuna.load_study(study_name="example", storage=theirs)
+    store.add_tickets(study.id, [new_ticket(n) for n in range(len(SCENES))])
+    optuna_study = optuna.load_study(study_name="example", storage=optuna_storage)
     for scene in SCENES.values():
-        by_optuna(other, scene, by_us(store, study, scene))
-    expected = rows(theirs)
+        by_optuna(optuna_study, scene, by_us(store, study, scene))
+    expected = rows(optuna_storage)
     assert len(expected["trials"]) == len(SCENES)
     unordered = ("trial_user_attributes", "trial_values", "trial_intermediate_values")
-    for table, found in rows(storage).items():
+    for table, actual_rows in rows(storage).items():
         if table in unordered:
-            found, expected[table] = sorted(found), sorted(expected[table])
-        assert found == expected[table], table
-    assert as_read(storage) == as_read(theirs)
+            actual_rows, expected[table] = sorted(actual_rows), sorted(expected[table])
+        assert actual_rows == expected[table], table
+    assert as_read(storage) == as_read(optuna_storage)
 
 
 def test_optuna_takes_a_trial_that_breaks_a_guard_for_infeasible(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(n) for n in range(3)])
+    store.add_tickets(study.id, [new_ticket(n) for n in range(3)])
     for value, excess in ((0.9, 0.1), (0.5, -0.1), (0.7, 0.0)):
         by_us(store, study, Scene(outcomes=outcome("complete", value, constraints={"val_loss": excess})))
     assert [trial.constraints for trial in optuna_study.trials] == [
@@ -212,14 +224,14 @@ def test_optuna_takes_a_trial_that_breaks_a_guard_for_infeasible(
 
 
 def test_moments_are_optunas(store: Store, study: StudyRow, optuna_study: optuna.Study) -> None:
-    store.add_tickets(study.id, [new(0)])
-    before = datetime.now()
+    store.add_tickets(study.id, [new_ticket(0)])
+    time_before = datetime.now()
     by_us(store, study, SCENES["complete"])
     (trial,) = optuna_study.get_trials()
     assert trial.datetime_start is not None and trial.datetime_complete is not None
-    assert abs((trial.datetime_start - before).total_seconds()) < 60
+    assert abs((trial.datetime_start - time_before).total_seconds()) < 60
     assert trial.duration is not None
-    assert only(store, study.id).started is not None
+    assert only_ticket(store, study.id).started is not None
     assert abs(trial.datetime_complete.astimezone(UTC) - datetime.now(UTC)).total_seconds() < 60
 
 
@@ -228,20 +240,24 @@ def test_the_ticket_knows_its_trial_and_the_trial_its_ticket(
 ) -> None:
     optuna.create_study(study_name="another", storage=storage).ask()
     optuna_study.ask()
-    store.add_tickets(study.id, [new(0)])
-    ticket = taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0)])
+    ticket = take_next(store, study)
     assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) == 1
-    begun = only(store, study.id)
-    assert (begun.trial_number, begun.parameters, begun.sampled) == (1, PARAMETERS, SAMPLED)
+    begun_ticket = only_ticket(store, study.id)
+    assert (begun_ticket.trial_number, begun_ticket.parameters, begun_ticket.sampled) == (
+        1,
+        PARAMETERS,
+        SAMPLED,
+    )
     assert optuna_study.get_trials()[1].user_attrs == {"tempopt:ticket": ticket.id}
 
 
 def test_a_ticket_keeps_its_trial_for_life(store: Store, study: StudyRow, optuna_study: optuna.Study) -> None:
-    store.add_tickets(study.id, [new(0)])
+    store.add_tickets(study.id, [new_ticket(0)])
     for attempt in (1, 2, 3):
-        assert taken(store, study).attempt == attempt
+        assert take_next(store, study).attempt == attempt
         for _ in range(2):
-            ticket = only(store, study.id)
+            ticket = only_ticket(store, study.id)
             assert store.begin(ticket.id, attempt, PARAMETERS, SAMPLED, TRIAL) == 0
         store.write(study.id, [reported(ticket, attempt, 0.5)], agent="agent", lease=HOUR)
         store.release(study.id, ["agent"])
@@ -253,23 +269,23 @@ def test_a_ticket_keeps_its_trial_for_life(store: Store, study: StudyRow, optuna
 def test_a_ticket_that_is_not_optunas_business_makes_no_trial(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(0, "baseline")])
-    ticket = taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0, "baseline")])
+    ticket = take_next(store, study)
     assert store.begin(ticket.id, 1, PARAMETERS, {}, None) is None
-    store.write(study.id, [reported(ticket, 1, 0.5), ended(ticket)], agent="agent", lease=HOUR)
+    store.write(study.id, [reported(ticket, 1, 0.5), make_end(ticket)], agent="agent", lease=HOUR)
     assert optuna_study.get_trials() == []
 
 
 def test_a_stale_attempt_writes_nothing_to_its_trial(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(0)])
-    stale = taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0)])
+    stale = take_next(store, study)
     store.begin(stale.id, 1, PARAMETERS, SAMPLED, TRIAL)
     store.release(study.id, ["agent"])
-    taken(store, study, "second")
-    written = store.write(study.id, [reported(stale, 1, 0.5), ended(stale)], agent="agent", lease=HOUR)
-    assert written.refused
+    take_next(store, study, "second")
+    reply = store.write(study.id, [reported(stale, 1, 0.5), make_end(stale)], agent="agent", lease=HOUR)
+    assert reply.refused
     (trial,) = optuna_study.get_trials()
     assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {})
 
@@ -277,8 +293,8 @@ def test_a_stale_attempt_writes_nothing_to_its_trial(
 def test_a_report_and_a_value_written_again_are_replaced_by_either_side(
     store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(0)])
-    ticket = taken(store, study)
+    store.add_tickets(study.id, [new_ticket(0)])
+    ticket = take_next(store, study)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     trial_id = optuna_study.get_trials()[0]._trial_id
     storage.set_trial_intermediate_value(trial_id, 1, math.nan)
@@ -290,13 +306,13 @@ def test_a_report_and_a_value_written_again_are_replaced_by_either_side(
 def test_two_that_begin_at_the_same_time_get_different_numbers(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(n) for n in range(16)])
+    store.add_tickets(study.id, [new_ticket(n) for n in range(16)])
     errors: list[BaseException] = []
 
     def begin(agent: str) -> None:
         try:
             for _ in range(4):
-                ticket = taken(store, study, agent)
+                ticket = take_next(store, study, agent)
                 store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
                 optuna_study.ask()
         except BaseException as error:
@@ -316,64 +332,71 @@ def test_two_that_begin_at_the_same_time_get_different_numbers(
 def test_trials_of_tickets_that_are_withdrawn_are_closed_and_no_others(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(n) for n in range(5)])
+    store.add_tickets(study.id, [new_ticket(n) for n in range(5)])
     for agent in ("agent", "dead", "second", "alive"):
-        ticket = taken(store, study, agent)
+        ticket = take_next(store, study, agent)
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
         store.write(study.id, [reported(ticket, 1, 0.5)], agent=agent, lease=HOUR)
         if agent == "second":
-            store.write(study.id, [ended(ticket)], agent=agent, lease=HOUR)
+            store.write(study.id, [make_end(ticket)], agent=agent, lease=HOUR)
     store.release(study.id, ["agent"])
-    assert taken(store, study, "alive", dead=["dead"]).number == 0
+    assert take_next(store, study, "alive", dead=["dead"]).number == 0
     store.release(study.id, ["alive"])
-    running = taken(store, study, "alive", limits={"search": 0})
+    alive_ticket = take_next(store, study, "alive", limits={"search": 0})
     assert store.withdraw(study.id, ["search"]) == 3
     states = [t.state for t in store.tickets(study.id)]
     assert states == ["running", "withdrawn", "done", "withdrawn", "withdrawn"]
     trials = optuna_study.get_trials()
-    found = [(t.state, t.user_attrs.get("error")) for t in trials]
-    closed = (TrialState.FAIL, "withdrawn: the search was stopped")
-    assert found == [(TrialState.RUNNING, None), closed, (TrialState.COMPLETE, None), closed]
+    trial_states = [(t.state, t.user_attrs.get("error")) for t in trials]
+    closed_trial = (TrialState.FAIL, "withdrawn: the search was stopped")
+    assert trial_states == [
+        (TrialState.RUNNING, None),
+        closed_trial,
+        (TrialState.COMPLETE, None),
+        closed_trial,
+    ]
     assert trials[1].datetime_complete is not None and trials[1].intermediate_values == {1: 0.5}
-    assert trials[0].user_attrs["tempopt:ticket"] == running.id
+    assert trials[0].user_attrs["tempopt:ticket"] == alive_ticket.id
 
 
 # ---- what others do behind our back
 
 
 @pytest.fixture
-def begun(store: Store, study: StudyRow, optuna_study: optuna.Study) -> TicketRow:
-    store.add_tickets(study.id, [new(0), new(1)])
-    ticket = taken(store, study)
+def begun_ticket(store: Store, study: StudyRow, optuna_study: optuna.Study) -> TicketRow:
+    store.add_tickets(study.id, [new_ticket(0), new_ticket(1)])
+    ticket = take_next(store, study)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     return ticket
 
 
 def test_a_run_whose_trial_was_deleted_goes_on_without_it(
-    store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
+    store: Store, study: StudyRow, storage: RDBStorage, begun_ticket: TicketRow
 ) -> None:
     optuna.delete_study(study_name="example", storage=storage)
-    written = store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], agent="agent", lease=HOUR)
-    assert written.refused == {}
+    reply = store.write(
+        study.id, [reported(begun_ticket, 1, 0.5), make_end(begun_ticket)], agent="agent", lease=HOUR
+    )
+    assert reply.refused == {}
     assert store.tickets(study.id)[0].state == "done"
     assert len(store.measurements(study.id)) == 1
 
 
 def test_a_trial_in_a_study_that_was_deleted_is_refused_with_what_to_do(
-    store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
+    store: Store, study: StudyRow, storage: RDBStorage, begun_ticket: TicketRow
 ) -> None:
     optuna.delete_study(study_name="example", storage=storage)
-    ticket = taken(store, study)
+    ticket = take_next(store, study)
     with pytest.raises(StorageError, match=r'Optuna\'s study "example" is not in the database.*tempopt show'):
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     assert store.tickets(study.id)[1].parameters is None
 
 
 def test_a_trial_that_somebody_has_closed_stays_as_it_is(
-    store: Store, study: StudyRow, optuna_study: optuna.Study, begun: TicketRow
+    store: Store, study: StudyRow, optuna_study: optuna.Study, begun_ticket: TicketRow
 ) -> None:
     optuna_study.tell(0, state=TrialState.FAIL)
-    store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], agent="agent", lease=HOUR)
+    store.write(study.id, [reported(begun_ticket, 1, 0.5), make_end(begun_ticket)], agent="agent", lease=HOUR)
     assert store.tickets(study.id)[0].state == "done"
     (trial,) = optuna_study.get_trials()
     assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.FAIL, None, {})
@@ -389,16 +412,16 @@ def test_the_version_that_is_known_is_that_of_the_optuna_installed(storage: RDBS
 # ---- deleting, and living in one database
 
 
-@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("is_marked", [True, False])
 def test_deleting_a_study_deletes_optunas_with_all_its_rows(
-    store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study, marked: bool
+    store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study, is_marked: bool
 ) -> None:
     empty = rows(storage) | {"studies": [], "study_directions": []}
-    if marked:
+    if is_marked:
         optuna_study.set_user_attr("tempopt", {"metric": "loss"})
         optuna_study._storage.set_study_system_attr(optuna_study._study_id, "x", 1)
         optuna_study.enqueue_trial({"x": 1.0})
-    store.add_tickets(study.id, [new(n) for n in range(2)])
+    store.add_tickets(study.id, [new_ticket(n) for n in range(2)])
     for scene in (SCENES["complete"], SCENES["running"]):
         by_us(store, study, scene)
     store.delete_study("example")
@@ -409,17 +432,17 @@ def test_deleting_a_study_deletes_optunas_with_all_its_rows(
 def test_an_optuna_study_of_that_name_that_is_somebody_elses_is_not_deleted(
     store: Store, study: StudyRow, storage: RDBStorage
 ) -> None:
-    theirs = optuna.create_study(study_name="example", storage=storage)
-    theirs.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
+    foreign_study = optuna.create_study(study_name="example", storage=storage)
+    foreign_study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
     store.delete_study("example")
     assert len(optuna.load_study(study_name="example", storage=storage).trials) == 2
 
 
 def test_other_studies_of_optuna_are_left_alone(
-    store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
+    store: Store, study: StudyRow, storage: RDBStorage, begun_ticket: TicketRow
 ) -> None:
-    other = optuna.create_study(study_name="another", storage=storage)
-    other.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
+    other_study = optuna.create_study(study_name="another", storage=storage)
+    other_study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
     store.delete_study("example")
     assert len(optuna.load_study(study_name="another", storage=storage).trials) == 2
 
@@ -428,12 +451,12 @@ def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None
     storage = RDBStorage(url)
     study = optuna.create_study(study_name="example", storage=storage)
     with Store.open(url) as store:
-        ours = store.create_study("example", {}, "")
-        store.add_tickets(ours.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
-        ticket = taken(store, ours)
+        own_study = store.create_study("example", {}, "")
+        store.add_tickets(own_study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
+        ticket = take_next(store, own_study)
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
         report = Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)
-        store.write(ours.id, [report, ended(ticket, complete(0.25))], agent="agent", lease=HOUR)
+        store.write(own_study.id, [report, make_end(ticket, complete(0.25))], agent="agent", lease=HOUR)
     RDBStorage(url).engine.dispose()
     assert study.best_value == 0.25
     assert json.loads(json.dumps(study.best_params)) == {"x": 0.5}

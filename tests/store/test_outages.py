@@ -93,7 +93,7 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
         study = store.create_study("example", {}, "")
         may_wake = threading.Event()
         is_asleep = threading.Event()
-        told: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def work(connection: Connection) -> None:
             connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
@@ -105,7 +105,7 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
             try:
                 sleeper._database.write(work)
             except BaseException as error:
-                told.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=sleep)
         thread.start()
@@ -113,20 +113,20 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
         store.set_state(study.id, "paused")
         may_wake.set()
         thread.join()
-        assert [type(error) for error in told] == [StoreUnreachable]
+        assert [type(error) for error in errors] == [StoreUnreachable]
         assert store.load_study("example").state == "paused"
 
 
 def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempopt.store.engines.LOCK_SECONDS", 1)
     monkeypatch.setattr("tempopt.store.database._PATIENCE_SECONDS", 0.0)
-    with Store.open(url) as store, Store.open(url) as other:
+    with Store.open(url) as store, Store.open(url) as other_store:
         study = store.create_study("example", {}, "")
 
         def work(connection: Connection) -> None:
             connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
             with pytest.raises(StoreUnreachable, match=r"(?i)lock.*Another program holds the database"):
-                other.set_state(study.id, "paused")
+                other_store.set_state(study.id, "paused")
 
         store._database.write(work)
         assert store.load_study("example").state == "done"
@@ -195,11 +195,11 @@ MYSQL = {
 def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
     if backend == "postgresql":
         psycopg = pytest.importorskip("psycopg")
-        found = {
-            said: is_outage("postgresql", OperationalError("", {}, psycopg.OperationalError(said)))
-            for said in POSTGRESQL
+        postgresql_outages = {
+            message: is_outage("postgresql", OperationalError("", {}, psycopg.OperationalError(message)))
+            for message in POSTGRESQL
         }
-        assert found == POSTGRESQL
+        assert postgresql_outages == POSTGRESQL
         statement = OperationalError("", {}, psycopg.errors.UndefinedTable("no such table"))
         assert not is_outage("postgresql", statement)
         errors = psycopg.errors
@@ -214,21 +214,21 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
             assert is_outage("postgresql", OperationalError("", {}, passes("for now")))
     else:
         pymysql = pytest.importorskip("pymysql")
-        told = {
-            said: is_outage("mysql", OperationalError("", {}, pymysql.err.OperationalError(*said)))
-            for said in MYSQL
+        mysql_outages = {
+            args: is_outage("mysql", OperationalError("", {}, pymysql.err.OperationalError(*args)))
+            for args in MYSQL
         }
-        assert told == MYSQL
+        assert mysql_outages == MYSQL
 
 
 def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
-    with closing(Database(parse(url))) as database, pytest.raises(StorageError, match="nowhere") as caught:
+    with closing(Database(parse(url))) as database, pytest.raises(StorageError, match="nowhere") as error:
         database.write(lambda c: c.execute(text("SELECT * FROM nowhere")))
-    assert not isinstance(caught.value, StoreUnreachable)
+    assert not isinstance(error.value, StoreUnreachable)
 
 
 @pytest.mark.parametrize(
-    ("said", "advice"),
+    ("message", "advice"),
     [
         ("cannot execute UPDATE in a read-only transaction", "The server takes no writes for now"),
         (
@@ -245,10 +245,10 @@ def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
         ("The table 'tempopt_ticket' is full", "Free some space on the disk of the server"),
     ],
 )
-def test_what_is_advised_about_a_server_is_about_servers(backend: str, said: str, advice: str) -> None:
+def test_what_is_advised_about_a_server_is_about_servers(backend: str, message: str, advice: str) -> None:
     name = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
-    fault = OperationalError("", {}, Exception(said))
+    fault = OperationalError("", {}, Exception(message))
     fault.orig.sqlstate = "53100"  # type: ignore[union-attr]
-    with pytest.raises(StorageError, match=re.escape(advice)) as caught:
+    with pytest.raises(StorageError, match=re.escape(advice)) as error:
         tell(parse(f"{name}://me:secret@host/studies"), name, fault)
-    assert "SQLite" not in str(caught.value)
+    assert "SQLite" not in str(error.value)

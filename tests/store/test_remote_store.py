@@ -14,9 +14,9 @@ from tempopt.records import KINDS, Lost, Measurement, Returned, StudyRow
 from tempopt.store import Store
 from tempopt.store.access_methods import AccessMethods
 from tempopt.store.remote_store import RemoteStore
-from tests.server.conftest import Served
-from tests.server.conftest import served as served
-from tests.store.scenes import HOUR, complete, ended, kept, new, reported, taken
+from tests.server.conftest import RunningServer
+from tests.server.conftest import running_server as running_server
+from tests.store.scenes import HOUR, complete, make_end, make_kept, new_ticket, reported, take_next
 
 pytestmark = pytest.mark.server
 
@@ -24,43 +24,49 @@ MAPS = {"layers": [{"heads": [[0.25, 0.75]]}]}
 
 
 @pytest.fixture
-def study(served: Served) -> StudyRow:
+def study(running_server: RunningServer) -> StudyRow:
     """A study with rows of every kind: running, waiting, done, failed, withdrawn, logs, maps, jobs."""
-    store = served.store
+    store = running_server.store
     row = store.create_study("example", {"study": {"name": "example"}}, "0" * 64, warm_start=[{"name": "a"}])
     store.create_study("other", {"study": {"name": "other"}}, "1" * 64)
     store.set_checkpoints(row.id, "file:///runs")
-    store.add_tickets(row.id, [new(n) for n in range(5)] + [new(n, "confirm", pair=n) for n in range(2)])
-    store.add_tickets(row.id, [new(0, "baseline", sampled={"x": 0.5}, parameters={"x": 0.5})])
+    store.add_tickets(
+        row.id, [new_ticket(n) for n in range(5)] + [new_ticket(n, "confirm", pair=n) for n in range(2)]
+    )
+    store.add_tickets(row.id, [new_ticket(0, "baseline", sampled={"x": 0.5}, parameters={"x": 0.5})])
     for mark in range(3):
-        ticket = taken(store, row)
+        ticket = take_next(store, row)
         store.begin(ticket.id, ticket.attempt, {"x": 0.1 + 0.2}, {"x": 0.1 + 0.2}, None)
-        changes: list[Any] = [reported(ticket, 4, 0.1 + mark), reported(ticket, 8, math.nan), kept(ticket, 8)]
+        changes: list[Any] = [
+            reported(ticket, 4, 0.1 + mark),
+            reported(ticket, 8, math.nan),
+            make_kept(ticket, 8),
+        ]
         if mark == 0:
-            measured = [Measurement(ticket_id=ticket.id, step=8, name="test:winner", value=1 / 3)]
-            changes.append(ended(ticket, complete(measurements=measured, maps=MAPS), log="said\nthis"))
+            measurements = [Measurement(ticket_id=ticket.id, step=8, name="test:winner", value=1 / 3)]
+            changes.append(make_end(ticket, complete(measurements=measurements, maps=MAPS), log="said\nthis"))
         if mark == 1:
-            lost = Lost(ticket_id=ticket.id, attempt=1, error="gone", max_attempts=1, log="Traceback")
-            changes.append(lost)
+            lost_change = Lost(ticket_id=ticket.id, attempt=1, error="gone", max_attempts=1, log="Traceback")
+            changes.append(lost_change)
         store.write(row.id, changes, agent="agent", lease=HOUR)
-    given_back = taken(store, row)
-    back = [Returned(ticket_id=given_back.id, attempt=1, seconds=1.5, log="left")]
-    store.write(row.id, back, agent="agent", lease=HOUR)
-    taken(store, row, "far:7")
+    given_back = take_next(store, row)
+    returned_changes = [Returned(ticket_id=given_back.id, attempt=1, seconds=1.5, log="left")]
+    store.write(row.id, returned_changes, agent="agent", lease=HOUR)
+    take_next(store, row, "far:7")
     store.add_jobs("example", "slurm", {"partition": "gpu"}, ["1", "2"])
     store.withdraw(row.id, ["confirm"])
     return store.load_study("example")
 
 
 @pytest.fixture
-def remote(served: Served) -> Iterator[RemoteStore]:
-    with Store.open(served.url) as store:
+def remote(running_server: RunningServer) -> Iterator[RemoteStore]:
+    with Store.open(running_server.url) as store:
         assert isinstance(store, RemoteStore)
         yield store
 
 
 def _ids(store: Store, study: StudyRow) -> list[int]:
-    return [each.id for each in store.tickets(study.id)]
+    return [ticket.id for ticket in store.tickets(study.id)]
 
 
 READS: dict[str, Callable[[Store, StudyRow], Any]] = {
@@ -100,31 +106,37 @@ def _without_leases(value: Any) -> str:
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_what_is_read_is_what_the_database_says(
-    read: Callable[[Store, StudyRow], Any], served: Served, remote: RemoteStore, study: StudyRow
+    read: Callable[[Store, StudyRow], Any],
+    running_server: RunningServer,
+    remote: RemoteStore,
+    study: StudyRow,
 ) -> None:
-    assert _without_leases(read(remote, study)) == _without_leases(read(served.store, study))
+    assert _without_leases(read(remote, study)) == _without_leases(read(running_server.store, study))
 
 
-def test_leases_are_told_in_seconds_as_they_are(remote: RemoteStore, served: Served, study: StudyRow) -> None:
+def test_leases_are_told_in_seconds_as_they_are(
+    remote: RemoteStore, running_server: RunningServer, study: StudyRow
+) -> None:
     leases = [
-        [each.lease for each in store.tickets(study.id) if each.lease] for store in (remote, served.store)
+        [ticket.lease for ticket in store.tickets(study.id) if ticket.lease]
+        for store in (remote, running_server.store)
     ]
     assert leases[0]
-    assert all(0 < each <= HOUR for each in leases[0])
+    assert all(0 < lease <= HOUR for lease in leases[0])
     assert len(leases[0]) == len(leases[1])
 
 
 def test_more_ids_than_one_request_holds_are_asked_for(remote: RemoteStore, study: StudyRow) -> None:
-    everything = remote.measurements(study.id)
-    assert remote.measurements(study.id, range(1, 1000)) == everything
+    all_measurements = remote.measurements(study.id)
+    assert remote.measurements(study.id, range(1, 1000)) == all_measurements
 
 
 def test_a_study_of_another_id_is_not_taken_for_it(
-    served: Served, remote: RemoteStore, study: StudyRow
+    running_server: RunningServer, remote: RemoteStore, study: StudyRow
 ) -> None:
     remote.load_study("example")
-    served.store.delete_study("example")
-    served.store.create_study("example", {"study": {"name": "example"}}, "2" * 64)
+    running_server.store.delete_study("example")
+    running_server.store.create_study("example", {"study": {"name": "example"}}, "2" * 64)
     for read in (remote.tickets, remote.measurements, remote.warm_start):
         with pytest.raises(StudyNotFound):
             read(study.id)
@@ -152,19 +164,19 @@ WRITES: dict[str, Callable[[Store], Any]] = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_what_would_write_to_the_database_is_refused(
-    write: Callable[[Store], Any], remote: RemoteStore, study: StudyRow, served: Served
+    write: Callable[[Store], Any], remote: RemoteStore, study: StudyRow, running_server: RunningServer
 ) -> None:
-    before = repr(served.store.load_study("example"))
+    study_before = repr(running_server.store.load_study("example"))
     with pytest.raises(UsageError, match="is a tempopt server"):
         write(remote)
-    assert _without_leases(repr(served.store.load_study("example"))) == _without_leases(before)
+    assert _without_leases(repr(running_server.store.load_study("example"))) == _without_leases(study_before)
 
 
 def test_every_method_of_a_store_is_answered_or_refused() -> None:
     methods = {
         name
-        for name, each in (vars(Store) | vars(AccessMethods)).items()
-        if callable(each) and not name.startswith("_")
+        for name, attribute in (vars(Store) | vars(AccessMethods)).items()
+        if callable(attribute) and not name.startswith("_")
     }
     assert not methods - vars(RemoteStore).keys() - {"open"}
 
@@ -180,7 +192,7 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
         Store.open(url)
 
 
-def test_nothing_in_what_is_shown_of_it_is_secret(served: Served) -> None:
-    store = RemoteStore.at(served.url, "a-secret-token")
+def test_nothing_in_what_is_shown_of_it_is_secret(running_server: RunningServer) -> None:
+    store = RemoteStore.at(running_server.url, "a-secret-token")
     assert "a-secret-token" not in repr(store) + repr(store.server) + store.url + store.url_shown
     store.close()

@@ -35,9 +35,9 @@ def upgrade():
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    opened = Database(parse(url))
-    yield opened
-    opened.close()
+    schema_database = Database(parse(url))
+    yield schema_database
+    schema_database.close()
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_the_migrations_make_the_tables_that_the_models_describe(store: Store, d
 def test_opening_again_finds_the_same_store(url: str) -> None:
     with Store.open(url) as first:
         study = first.create_study("example", {}, "")
-    with Store.open(url, create=False) as again:
-        assert again.load_study("example") == study
+    with Store.open(url, create=False) as second_store:
+        assert second_store.load_study("example") == study
 
 
 def test_a_database_without_studies_is_refused_where_none_is_to_be_made(url: str, database: Database) -> None:
@@ -116,30 +116,32 @@ class TestOlder:
     """Databases that were written before the newest migration."""
 
     @pytest.fixture
-    def old(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
-        with monkeypatch.context() as before:
-            before.setattr(schema, "HEAD", "0001")
-            before.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
+    def old_store(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+        with monkeypatch.context() as patch:
+            patch.setattr(schema, "HEAD", "0001")
+            patch.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
             return Store.open(url)
 
     def test_one_with_studies_is_refused_until_it_is_upgraded(
-        self, old: Store, url: str, database: Database
+        self, old_store: Store, url: str, database: Database
     ) -> None:
-        study = old.create_study("example", {}, "")
-        old.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
-        before = old.tickets(study.id)
-        old.close()
+        study = old_store.create_study("example", {}, "")
+        old_store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
+        tickets_before = old_store.tickets(study.id)
+        old_store.close()
         for create in (True, False):
             with pytest.raises(StorageError, match=r"older tempopt.*tempopt storage upgrade"):
                 Store.open(url, create=create)
         assert upgrade(url) == "9999"
         assert "mood" in database.read(columns)
         with Store.open(url) as store:
-            assert store.tickets(study.id) == before
+            assert store.tickets(study.id) == tickets_before
         assert upgrade(url) == "9999"
 
-    def test_an_empty_one_is_migrated_without_asking(self, old: Store, url: str, database: Database) -> None:
-        old.close()
+    def test_an_empty_one_is_migrated_without_asking(
+        self, old_store: Store, url: str, database: Database
+    ) -> None:
+        old_store.close()
         with pytest.raises(StorageError, match="older tempopt"):
             Store.open(url, create=False)
         Store.open(url).close()
@@ -158,8 +160,8 @@ def test_a_failed_migration_leaves_a_database_as_it_was(
 ) -> None:
     migrations = tmp_path / "migrations"
     shutil.copytree(schema.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
-    broken = NEXT + '    op.execute("SELECT no_such_column FROM tempopt_ticket")\n'
-    (migrations / "versions" / "9999_mood.py").write_text(broken)
+    broken_migration = NEXT + '    op.execute("SELECT no_such_column FROM tempopt_ticket")\n'
+    (migrations / "versions" / "9999_mood.py").write_text(broken_migration)
     file = str(tmp_path / "x.db")
     Store.open(file).close()
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)

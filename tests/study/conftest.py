@@ -12,9 +12,9 @@ from tests.toy_study import TOYS, work_in
 
 
 @pytest.fixture
-def there(ended: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Work where the study is that a module's own ``ended`` made, and return its result."""
-    folder, result = ended
+def ended_result(ended_study: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Work where the study is that a module's own ``ended_study`` made, and return its result."""
+    folder, result = ended_study
     work_in(folder, monkeypatch)
     monkeypatch.syspath_prepend(str(TOYS))
     return result

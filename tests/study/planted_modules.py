@@ -53,7 +53,7 @@ class PlantedData(L.LightningDataModule):
         return DataLoader(batches, batch_size=None)
 
 
-class Planted(TemperedModule):
+class PlantedModule(TemperedModule):
     """One attention head over labelled points and a linear layer on what it retrieves."""
 
     def __init__(self, output_temperature: float = 1.0, **temperature: Any) -> None:
@@ -71,8 +71,8 @@ class Planted(TemperedModule):
         return logits_BC
 
     def _loss(self, batch: Batch) -> Tensor:
-        *given, label_B = batch
-        return F.cross_entropy(self(*given) / self.output_temperature, label_B)
+        *inputs, label_B = batch
+        return F.cross_entropy(self(*inputs) / self.output_temperature, label_B)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self._loss(batch)
@@ -124,11 +124,11 @@ class Student(L.LightningModule):
         super().__init__()
         self.transform, self.divisor = transform, divisor
         self.student = nn.Linear(4, NUM_CLASSES, bias=False)
-        kept: Any = _KEPT[transform]
+        kept_value: Any = _KEPT[transform]
         if transform == "inverse":
-            self.register_buffer("kept", torch.tensor(kept))
+            self.register_buffer("kept", torch.tensor(kept_value))
         else:
-            self.kept = nn.Parameter(torch.tensor(kept)) if transform == "log_inverse" else kept
+            self.kept = nn.Parameter(torch.tensor(kept_value)) if transform == "log_inverse" else kept_value
 
     def tau(self) -> Any:
         """Return what the loss divides the logits by."""

@@ -24,14 +24,14 @@ from tests.toy_study import URL, Watcher, toy_spec, work_in
 def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follows() -> None:
     api.search(toy_spec(), storage=URL, workers=1)
     watcher = Watcher()
-    before = sum(count.done for count in api.load_study(URL, "toy").tickets.values())
+    num_before = sum(count.done for count in api.load_study(URL, "toy").tickets.values())
     result = api.resume("toy", storage=URL, workers=1, more=2, observer=watcher)
-    said = next(note for note in watcher.notes if "2 trials are added" in note)
-    most = int(said.partition("at most ")[2].split()[0])
+    note = next(note for note in watcher.notes if "2 trials are added" in note)
+    max_extra = int(note.partition("at most ")[2].split()[0])
     runs = planned_runs(StudySpec.parse(toy_spec(), source="the test"))
-    assert most == runs.most(without=SEARCHING)
-    added = sum(count.done for count in result.tickets.values()) - before
-    assert 2 < added <= 2 + most
+    assert max_extra == runs.most(without=SEARCHING)
+    num_added = sum(count.done for count in result.tickets.values()) - num_before
+    assert 2 < num_added <= 2 + max_extra
     # a study that does not grow is not told of as if it did
     quiet = Watcher()
     api.resume("toy", storage=URL, workers=1, observer=quiet)
@@ -42,19 +42,21 @@ def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follow
 def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_was_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, elsewhere = tmp_path / "begun here", tmp_path / "elsewhere"
-    for folder in (begun, elsewhere):
+    begun_folder, other_folder = tmp_path / "begun here", tmp_path / "elsewhere"
+    for folder in (begun_folder, other_folder):
         folder.mkdir()
-    work_in(elsewhere, monkeypatch)
+    work_in(other_folder, monkeypatch)
     spec: dict[str, Any] = json.loads(json.dumps(toy_spec()).replace("toy_modules.", "not_here."))
     with Store.open(URL) as store:
         study = store.create_study("toy", StudySpec.parse(spec, source="the test").to_json(), "0")
-        store.set_checkpoints(study.id, str(begun / "tempopt-runs"))
-    with pytest.raises(SpecError) as refused:
+        store.set_checkpoints(study.id, str(begun_folder / "tempopt-runs"))
+    with pytest.raises(SpecError) as error:
         api.join("toy", storage=URL, workers=1)
-    message = str(refused.value)
+    message = str(error.value)
     assert message.count('no module "not_here"') == message.count("Looked in") == 1
-    assert message.endswith(f"The study was begun in {begun}. Go there, or run: export PYTHONPATH='{begun}'")
+    assert message.endswith(
+        f"The study was begun in {begun_folder}. Go there, or run: export PYTHONPATH='{begun_folder}'"
+    )
 
 
 @pytest.mark.long
@@ -63,7 +65,7 @@ def test_a_check_says_how_many_trainings_there_will_be(
 ) -> None:
     Path("toy.yaml").write_text(json.dumps(toy_spec()))
     assert cli.main(["check", "toy.yaml"]) == 0
-    said = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     runs = runs_text(planned_runs(StudySpec.parse(toy_spec(), source="the test")))
-    assert f"{runs[0].upper()}{runs[1:]}. How long" in said
-    assert "tempopt plan" in said
+    assert f"{runs[0].upper()}{runs[1:]}. How long" in stdout
+    assert "tempopt plan" in stdout

@@ -1,4 +1,4 @@
-"""What is told to a study from outside: the database is real (SQLite), agents and runs are rows and files."""
+"""Commands to a study from outside: the database is real (SQLite), agents and runs are rows and files."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def url(folder: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened
+    with Store.open(url) as store:
+        yield store
 
 
 @pytest.fixture
@@ -60,17 +60,17 @@ def study(store: Store, folder: Path, make_spec: Callable[..., StudySpec]) -> St
 def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
     """Return a taker of the next ticket of a kind for an agent."""
 
-    held: list[int] = []
+    held_ids: list[int] = []
 
-    def taken(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
+    def take_ticket(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
         ticket = store.take_ticket(
-            study.id, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3, held=held)
+            study.id, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3, held=held_ids)
         )
         assert ticket is not None
-        held.append(ticket.id)
+        held_ids.append(ticket.id)
         return ticket
 
-    return taken
+    return take_ticket
 
 
 def _states(store: Store, study: StudyRow, kind: Kind) -> list[str]:
@@ -125,22 +125,22 @@ def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
     assert admin.stop(url, "pairs").withdrawn == 0
 
 
-@pytest.mark.parametrize("tell", [admin.pause, admin.stop])
+@pytest.mark.parametrize("change_state", [admin.pause, admin.stop])
 def test_a_study_that_is_done_stays_as_it_is(
-    tell: Callable[[str, str], admin.Told], store: Store, study: StudyRow, url: str
+    change_state: Callable[[str, str], admin.Told], store: Store, study: StudyRow, url: str
 ) -> None:
     store.set_state(study.id, "done")
-    assert tell(url, "pairs") == admin.Told(before="done", agents=[])
+    assert change_state(url, "pairs") == admin.Told(before="done", agents=[])
     assert store.load_study("pairs").state == "done"
     assert _states(store, study, "search") == ["waiting"] * 3
 
 
-@pytest.mark.parametrize("tell", [admin.pause, admin.stop, admin.delete, admin.collect, admin.logs])
+@pytest.mark.parametrize("admin_call", [admin.pause, admin.stop, admin.delete, admin.collect, admin.logs])
 def test_a_name_that_is_not_there_is_told(
-    tell: Callable[[str, str], object], study: StudyRow, url: str
+    admin_call: Callable[[str, str], object], study: StudyRow, url: str
 ) -> None:
     with pytest.raises(StudyNotFound, match='Did you mean "pairs"'):
-        tell(url, "pears")
+        admin_call(url, "pears")
 
 
 # ---- delete
@@ -153,11 +153,11 @@ def test_a_study_is_deleted_with_its_checkpoints_and_logs(
     run = _run(folder, ticket)
     _keep(store, ticket, run, 10)
     (run / "log.txt").write_bytes(bytes(11))
-    other = folder / "runs" / "others"
-    other.mkdir()
+    other_folder = folder / "runs" / "others"
+    other_folder.mkdir()
     assert admin.delete(url, "pairs") == admin.Deleted(agents=[], freed=111, left={})
     assert store.list_studies() == []
-    assert list((folder / "runs").iterdir()) == [other]
+    assert list((folder / "runs").iterdir()) == [other_folder]
 
 
 def test_a_deletion_leaves_all_that_tempopt_did_not_write(
@@ -165,36 +165,42 @@ def test_a_deletion_leaves_all_that_tempopt_did_not_write(
 ) -> None:
     # a folder of the person's, which has the study's name
     store.set_checkpoints(study.id, str(folder))
-    own = ["search-0000/log.txt", "search-0001/step-8-1.ckpt", "search-0001/step-9-1.ckpt.writing"]
-    own += ["baseline-0000/resume-2.ckpt.writing", "undelivered-a+1+b+2.1.jsonl"]
-    theirs = ["train.py", "log.txt", "step-1-1.ckpt", "models/step-1-1.ckpt", "old/search-0000/step-1-1.ckpt"]
-    theirs += ["search-0000/best.ckpt", "search-0000/kept/step-1-1.ckpt", "search-1/step-1-1.ckpt"]
-    theirs += ["weights-0001/step-1-1.ckpt", "data/undelivered-1.jsonl"]
-    for name in (*own, *theirs):
+    own_files = ["search-0000/log.txt", "search-0001/step-8-1.ckpt", "search-0001/step-9-1.ckpt.writing"]
+    own_files += ["baseline-0000/resume-2.ckpt.writing", "undelivered-a+1+b+2.1.jsonl"]
+    foreign_files = [
+        "train.py",
+        "log.txt",
+        "step-1-1.ckpt",
+        "models/step-1-1.ckpt",
+        "old/search-0000/step-1-1.ckpt",
+    ]
+    foreign_files += ["search-0000/best.ckpt", "search-0000/kept/step-1-1.ckpt", "search-1/step-1-1.ckpt"]
+    foreign_files += ["weights-0001/step-1-1.ckpt", "data/undelivered-1.jsonl"]
+    for name in (*own_files, *foreign_files):
         path = folder / "pairs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(10))
     (folder / "pairs" / "empty").mkdir()
-    deleted = admin.delete(url, "pairs")
-    assert deleted.freed == 10 * len(own)
-    assert deleted.left == {
+    deletion = admin.delete(url, "pairs")
+    assert deletion.freed == 10 * len(own_files)
+    assert deletion.left == {
         str(folder / "pairs"): "tempopt did not write data, empty, log.txt, models, old and 6 more"
     }
-    there = {str(path.relative_to(folder / "pairs")) for path in (folder / "pairs").rglob("*")}
-    assert {name for name in there if (folder / "pairs" / name).is_file()} == set(theirs)
-    assert "empty" in there
-    assert not {"search-0001", "baseline-0000"} & there
+    remaining_paths = {str(path.relative_to(folder / "pairs")) for path in (folder / "pairs").rglob("*")}
+    assert {name for name in remaining_paths if (folder / "pairs" / name).is_file()} == set(foreign_files)
+    assert "empty" in remaining_paths
+    assert not {"search-0001", "baseline-0000"} & remaining_paths
 
 
 def test_what_a_link_leads_to_stays(store: Store, study: StudyRow, url: str, folder: Path) -> None:
-    kept = folder / "kept" / "step-8-1.ckpt"
-    kept.parent.mkdir()
-    kept.touch()
+    kept_file = folder / "kept" / "step-8-1.ckpt"
+    kept_file.parent.mkdir()
+    kept_file.touch()
     (folder / "runs" / "pairs").mkdir(parents=True)
-    (folder / "runs" / "pairs" / "search-0000").symlink_to(kept.parent)
-    left = admin.delete(url, "pairs").left
-    assert left == {str(folder / "runs" / "pairs"): "tempopt did not write search-0000"}
-    assert kept.exists()
+    (folder / "runs" / "pairs" / "search-0000").symlink_to(kept_file.parent)
+    remaining_places = admin.delete(url, "pairs").left
+    assert remaining_places == {str(folder / "runs" / "pairs"): "tempopt did not write search-0000"}
+    assert kept_file.exists()
 
 
 FOREIGN = [
@@ -207,21 +213,21 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("place", FOREIGN)
+@pytest.mark.parametrize("location", FOREIGN)
 def test_a_row_that_names_another_file_has_nothing_removed(
-    place: str, store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+    location: str, store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
 ) -> None:
     ticket = take(lease=-1.0)
-    path = Path(place.format(folder))
+    path = Path(location.format(folder))
     path.parent.mkdir(parents=True)
     (path.parent / "step-9-1.ckpt").touch()
     path.touch()
     foreign = Checkpoint(step=8, url=str(path), digest="0", size=1)
     store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=foreign)], agent=FAR, lease=60.0)
-    why = "this is not where tempopt keeps a checkpoint of that run"
-    [collected] = admin.collect(url)
-    assert (collected.files, collected.left) == ({}, {str(path): why})
-    assert admin.delete(url, "pairs").left[str(path)] == why
+    reason = "this is not where tempopt keeps a checkpoint of that run"
+    [collection] = admin.collect(url)
+    assert (collection.files, collection.left) == ({}, {str(path): reason})
+    assert admin.delete(url, "pairs").left[str(path)] == reason
     assert path.exists()
     assert (path.parent / "step-9-1.ckpt").exists()
 
@@ -233,20 +239,22 @@ def test_checkpoints_at_an_agents_own_place_are_removed_too(
     path = folder / "elsewhere" / "pairs" / "search-0000" / "step-8-1.ckpt"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(10))
-    there = Checkpoint(step=8, url=f"file://{path}", digest="0", size=10)
-    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
+    checkpoint = Checkpoint(step=8, url=f"file://{path}", digest="0", size=10)
+    store.write(
+        study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)], agent=FAR, lease=60.0
+    )
     (folder / "runs" / "pairs").mkdir(parents=True)
     assert admin.delete(url, "pairs") == admin.Deleted(agents=[], freed=10, left={})
     assert list((folder / "elsewhere").iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["nonesuch://bucket", "s3://bucket"])
+@pytest.mark.parametrize("location", ["nonesuch://bucket", "s3://bucket"])
 def test_a_place_that_cannot_be_reached_keeps_no_study_from_being_deleted(
-    place: str, store: Store, study: StudyRow, url: str, monkeypatch: pytest.MonkeyPatch
+    location: str, store: Store, study: StudyRow, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    store.set_checkpoints(study.id, place)
-    assert list(admin.delete(url, "pairs").left) == [f"{place}/pairs"]
+    store.set_checkpoints(study.id, location)
+    assert list(admin.delete(url, "pairs").left) == [f"{location}/pairs"]
     assert store.list_studies() == []
 
 
@@ -270,18 +278,20 @@ def test_checkpoints_that_lie_elsewhere_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticket = take(lease=-1.0)
-    there = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
-    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
+    checkpoint = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
+    store.write(
+        study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)], agent=FAR, lease=60.0
+    )
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", MemoryFileSystem)
     store.set_checkpoints(study.id, "s3://bucket")
-    logged = folder / DEFAULT_FOLDER / "pairs"
-    logged.mkdir(parents=True)
-    (logged / "search-0000").mkdir()
-    (logged / "search-0000" / "log.txt").write_bytes(bytes(5))
+    log_folder = folder / DEFAULT_FOLDER / "pairs"
+    log_folder.mkdir(parents=True)
+    (log_folder / "search-0000").mkdir()
+    (log_folder / "search-0000" / "log.txt").write_bytes(bytes(5))
     assert admin.delete(url, "pairs") == admin.Deleted(
         agents=[], freed=5, left={"/nowhere/runs/pairs": "there is no such folder on this machine"}
     )
-    assert not logged.exists()
+    assert not log_folder.exists()
 
 
 # ---- gc
@@ -290,31 +300,39 @@ def test_checkpoints_that_lie_elsewhere_are_named(
 def test_only_checkpoints_that_no_run_needs_are_removed(
     store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
 ) -> None:
-    over, running, young = take(), take(), take()
-    for ticket in (over, running, young):
+    ended_ticket, running_ticket, young = take(), take(), take()
+    for ticket in (ended_ticket, running_ticket, young):
         _keep(store, ticket, _run(folder, ticket), 10, 20, 30)
-    store.write(study.id, [_end(over)], agent=FAR, lease=60.0)
-    needless = [_run(folder, over) / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
-    needless += [_run(folder, over) / "step-40-1.ckpt.writing", _run(folder, over) / "resume-2.ckpt.writing"]
-    needless += [_run(folder, running) / "step-10-1.ckpt", _run(folder, young) / "step-10-1.ckpt"]
-    needed = [_run(folder, running) / f"step-{step}-1.ckpt" for step in (20, 30)]
-    needed += [_run(folder, running) / "step-40-1.ckpt", _run(folder, running) / "step-50-1.ckpt.writing"]
-    needed += [_run(folder, young) / f"step-{step}-1.ckpt" for step in (20, 30)]
-    needed += [_run(folder, over) / "log.txt", folder / "runs" / "pairs" / "undelivered.jsonl"]
+    store.write(study.id, [_end(ended_ticket)], agent=FAR, lease=60.0)
+    needless = [_run(folder, ended_ticket) / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
+    needless += [
+        _run(folder, ended_ticket) / "step-40-1.ckpt.writing",
+        _run(folder, ended_ticket) / "resume-2.ckpt.writing",
+    ]
+    needless += [_run(folder, running_ticket) / "step-10-1.ckpt", _run(folder, young) / "step-10-1.ckpt"]
+    needed_paths = [_run(folder, running_ticket) / f"step-{step}-1.ckpt" for step in (20, 30)]
+    needed_paths += [
+        _run(folder, running_ticket) / "step-40-1.ckpt",
+        _run(folder, running_ticket) / "step-50-1.ckpt.writing",
+    ]
+    needed_paths += [_run(folder, young) / f"step-{step}-1.ckpt" for step in (20, 30)]
+    needed_paths += [_run(folder, ended_ticket) / "log.txt", folder / "runs" / "pairs" / "undelivered.jsonl"]
     for name in ("notes", "notes/search-0000", "search-0000/notes"):
         (folder / "runs" / "pairs" / name).mkdir()
-        needed += [folder / "runs" / "pairs" / name / "step-1-1.ckpt"]
-    for path in [*needless, *needed]:
+        needed_paths += [folder / "runs" / "pairs" / name / "step-1-1.ckpt"]
+    for path in [*needless, *needed_paths]:
         path.write_bytes(bytes(100))
 
-    [found] = admin.collect(url, dry_run=True)
-    assert found == admin.Collected(study="pairs", files={str(path): 100 for path in needless}, left={})
+    [dry_collection] = admin.collect(url, dry_run=True)
+    assert dry_collection == admin.Collected(
+        study="pairs", files={str(path): 100 for path in needless}, left={}
+    )
     assert all(path.exists() for path in needless)
 
-    [done] = admin.collect(url, "pairs")
-    assert (done.files, done.freed) == (found.files, 700)
+    [collection] = admin.collect(url, "pairs")
+    assert (collection.files, collection.freed) == (dry_collection.files, 700)
     assert not any(path.exists() for path in needless)
-    assert all(path.exists() for path in needed)
+    assert all(path.exists() for path in needed_paths)
     assert admin.collect(url)[0].files == {}
 
 
@@ -344,12 +362,12 @@ def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
 ) -> None:
     assert admin.logs(url, "pairs") == []
     search = take()
-    died = Lost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
-    store.write(study.id, [died], agent=FAR, lease=60.0)
-    again = take()
-    assert (again.id, again.attempt) == (search.id, 2)
+    lost_change = Lost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
+    store.write(study.id, [lost_change], agent=FAR, lease=60.0)
+    retaken = take()
+    assert (retaken.id, retaken.attempt) == (search.id, 2)
     baseline = take("baseline", agent="near:3:0:1")
-    store.write(study.id, [_end(again, "done")], agent=FAR, lease=60.0)
+    store.write(study.id, [_end(retaken, "done")], agent=FAR, lease=60.0)
     store.write(study.id, [_end(baseline, "\n")], agent="near:3:0:1", lease=60.0)
     assert admin.logs(url, "pairs") == [
         admin.Printed(ticket="baseline-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
@@ -358,30 +376,30 @@ def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
     ]
 
 
-@pytest.mark.parametrize("given", ["search-0", "search 0", "search-0000"])
+@pytest.mark.parametrize("run_name", ["search-0", "search 0", "search-0000"])
 def test_one_run_shows_all_that_it_printed(
-    given: str, store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+    run_name: str, store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
 ) -> None:
     first, _ = take(), take()
     store.write(study.id, [_end(first, PRINTED)], agent=FAR, lease=60.0)
-    [printed] = admin.logs(url, "pairs", given)
-    assert (printed.ticket, printed.text, printed.running) == ("search-0", PRINTED, False)
+    [log_entry] = admin.logs(url, "pairs", run_name)
+    assert (log_entry.ticket, log_entry.text, log_entry.running) == ("search-0", PRINTED, False)
 
 
 def test_a_run_at_work_shows_its_log_where_that_is(
     store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
 ) -> None:
-    here, away = take(agent=NEAR), take(agent=FAR)
-    for ticket in (here, away):
+    near_ticket, far_ticket = take(agent=NEAR), take(agent=FAR)
+    for ticket in (near_ticket, far_ticket):
         (_run(folder, ticket) / "log.txt").write_text(PRINTED, encoding="utf-8")
-    [printed] = admin.logs(url, "pairs", "search-0")
-    assert (printed.running, printed.lines, printed.text) == (True, 2, PRINTED)
-    [printed] = admin.logs(url, "pairs", "search-1")
-    assert (printed.running, printed.agent, printed.text) == (True, "far:7", None)
+    [log_entry] = admin.logs(url, "pairs", "search-0")
+    assert (log_entry.running, log_entry.lines, log_entry.text) == (True, 2, PRINTED)
+    [log_entry] = admin.logs(url, "pairs", "search-1")
+    assert (log_entry.running, log_entry.agent, log_entry.text) == (True, "far:7", None)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("run_name", "message"),
     [
         ("search-3", 'Study "pairs" has no search-3; it has search-0 to search-2.'),
         ("confirm-0", 'Study "pairs" has no confirm-0; it has no confirm yet.'),
@@ -389,7 +407,7 @@ def test_a_run_at_work_shows_its_log_where_that_is(
         ("12", '"12" is no run.'),
     ],
 )
-def test_a_run_that_there_is_not_is_told(given: str, said: str, study: StudyRow, url: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        admin.logs(url, "pairs", given)
-    assert str(caught.value).startswith(said)
+def test_a_run_that_there_is_not_is_told(run_name: str, message: str, study: StudyRow, url: str) -> None:
+    with pytest.raises(UsageError) as error:
+        admin.logs(url, "pairs", run_name)
+    assert str(error.value).startswith(message)

@@ -51,12 +51,12 @@ def test_the_baseline_goes_first_then_the_winner_then_what_the_surrogate_ranks(r
     assert list(sets) == ["baseline", "best1", "best2", "best3"]
     assert result.verdict is not None
     assert sets["baseline"] == result.verdict.baseline_params
-    recommended = result.recommendation
-    assert recommended is not None
-    is_changed = recommended.now != "change_nothing"
-    assert sets["best1"] == (recommended.parameters if is_changed else result.winner)
-    tried = [run.parameters for run in result.runs if run.kind in ("search", "constant")]
-    assert all(sets[name] in [*tried, result.winner] for name in ("best2", "best3"))
+    recommendation = result.recommendation
+    assert recommendation is not None
+    is_changed = recommendation.now != "change_nothing"
+    assert sets["best1"] == (recommendation.parameters if is_changed else result.winner)
+    trained_sets = [run.parameters for run in result.runs if run.kind in ("search", "constant")]
+    assert all(sets[name] in [*trained_sets, result.winner] for name in ("best2", "best3"))
     assert len({str(parameters) for parameters in sets.values()}) == 4
     assert best_sets(result, top=1) == {name: sets[name] for name in ("baseline", "best1")}
     # there are eight trials and three constants
@@ -97,12 +97,12 @@ def test_a_parameter_that_the_other_spec_does_not_accept_is_named(
 def test_a_parameter_that_the_other_model_lacks_is_named_with_the_way_out(
     result: StudyResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lacks(self: Any, request: RunRequest) -> None:
+    def raise_missing(self: Any, request: RunRequest) -> None:
         fault = 'compare.lr: Unknown argument of big.Big "lr".'
         self._say(Failed(ticket=request.ticket, attempt=request.attempt, kind="usage", message=fault))
 
     fake_worker.install(monkeypatch, pace=0.0)
-    monkeypatch.setattr(fake_worker.FakeWorker, "_answer", lacks)
+    monkeypatch.setattr(fake_worker.FakeWorker, "_answer", raise_missing)
     with pytest.raises(SpecError, match=r"compare\.lr: (.|\n)*--without lr"):
         tempopt.compare(big(), from_study="toy", storage=URL, workers=1)
     Path("big.yaml").write_text(yaml.safe_dump(big()))
@@ -117,14 +117,18 @@ def test_the_command_compares_them_at_the_other_size(
     fake_worker.install(monkeypatch, pace=0.0)
     Path("big.yaml").write_text(yaml.safe_dump(big()))
     command = ["compare", "big.yaml", "--from", "toy", "--top", "2", "--no-report", "--storage"]
-    other = f"sqlite:///{tmp_path / 'other.db'}"
-    assert main([*command, other, "--from-storage", URL, "--name", "scaled", "--workers", "1"]) in (0, 3, 4)
-    said = capsys.readouterr()
-    assert "baseline, the reference: " in said.out and "--top" not in said.err
-    scaled = tempopt.load_study(other, "scaled")
-    assert scaled.comparison is not None
-    assert list(scaled.comparison.params_by_name) == ["baseline", "best1", "best2"]
-    assert main([*command[:5], "500", *command[6:], other, "--from-storage", URL, "--max-runs", "2"]) == 2
+    other_url = f"sqlite:///{tmp_path / 'other.db'}"
+    assert main([*command, other_url, "--from-storage", URL, "--name", "scaled", "--workers", "1"]) in (
+        0,
+        3,
+        4,
+    )
+    captured_output = capsys.readouterr()
+    assert "baseline, the reference: " in captured_output.out and "--top" not in captured_output.err
+    scaled_result = tempopt.load_study(other_url, "scaled")
+    assert scaled_result.comparison is not None
+    assert list(scaled_result.comparison.params_by_name) == ["baseline", "best1", "best2"]
+    assert main([*command[:5], "500", *command[6:], other_url, "--from-storage", URL, "--max-runs", "2"]) == 2
     assert re.search(r"--top 500: toy has \d+ different sets beside", capsys.readouterr().err)
     assert main(["compare", "big.yaml", "--top", "2", "--storage", URL]) == 2
     assert "--top: give the study as well, as in --from STUDY." in capsys.readouterr().err

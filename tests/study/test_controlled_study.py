@@ -29,7 +29,7 @@ ATTACHED = {"model": {"class_path": "toy_modules.Stock"}, "attach": {"layers": "
 
 
 @pytest.fixture(scope="module", params=["tempered", "attached"])
-def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended_study(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder and the result of a study."""
     folder = tmp_path_factory.mktemp(request.param)
     trainer = {"log_every_n_steps": 1}
@@ -40,28 +40,30 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         return folder, search(spec, storage=URL, workers=1)
 
 
-def test_a_search_ends_in_a_verdict_on_control(there: Any) -> None:
-    verdict = there.verdict
-    assert there.state == "done" and verdict is not None
+def test_a_search_ends_in_a_verdict_on_control(ended_result: Any) -> None:
+    verdict = ended_result.verdict
+    assert ended_result.state == "done" and verdict is not None
     assert is_controlled(verdict.params)
-    whole = load_study(URL, "toy")
-    assert whole.verdict == verdict
+    loaded_result = load_study(URL, "toy")
+    assert loaded_result.verdict == verdict
     for t in tickets():
         if {"baseline", "constant", "twin"} & {t.arm, *arms_of(t)}:
             assert t.parameters is not None and not is_controlled(t.parameters)
-        measured = any(name.startswith("controlled/") for name in whole.measured.get(t.id, {}))
-        assert measured == (usable(t) and is_controlled(t.parameters or {}))
+        has_control = any(name.startswith("controlled/") for name in loaded_result.measured.get(t.id, {}))
+        assert has_control == (usable(t) and is_controlled(t.parameters or {}))
     for mean, low, high in verdict.controlled.values():
         assert 0 < low <= mean <= high
     assert verdict.controlled and verdict.inference_only is not None
 
 
-def test_the_exported_script_trains_under_control(there: Any) -> None:
-    Path("exported.py").write_text(to_python(there, winner=True))
+def test_the_exported_script_trains_under_control(ended_result: Any) -> None:
+    Path("exported.py").write_text(to_python(ended_result, winner=True))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        ran = runpy.run_path("exported.py")
-    callbacks = [each for each in ran["trainer"].callbacks if hasattr(each, "attachment")]
-    tempered = callbacks[0].attachment if callbacks else ran["model"]
-    first = there.verdict.params["temperature_init"]
-    assert tempered.temperatures != (first,) * len(tempered.temperatures)
-    assert len(tempered.temperatures) == len(there.verdict.controlled)
+        script_globals = runpy.run_path("exported.py")
+    callbacks = [
+        callback for callback in script_globals["trainer"].callbacks if hasattr(callback, "attachment")
+    ]
+    attachment = callbacks[0].attachment if callbacks else script_globals["model"]
+    first = ended_result.verdict.params["temperature_init"]
+    assert attachment.temperatures != (first,) * len(attachment.temperatures)
+    assert len(attachment.temperatures) == len(ended_result.verdict.controlled)

@@ -21,7 +21,7 @@ DATA: dict[str, Any] = {"num_graphs": 128}
 
 
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def trained_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of a model that was trained at τ = 1, in the folder that is worked in."""
     monkeypatch.chdir(tmp_path)
     with torch.random.fork_rng(devices=[]):
@@ -51,22 +51,24 @@ def value(weights: Path, params: dict[str, Any]) -> float:
     """Return what a plain Trainer validates of the checkpoint with these parameters."""
     module = GraphWalks(**params)
     module.load_state_dict(torch.load(weights, weights_only=True)["state_dict"])
-    (logged,) = L.Trainer(accelerator="cpu", **QUIET).validate(module, GraphWalksData(**DATA), verbose=False)
-    return float(logged["val_pass_at_4"])
+    (logged_metrics,) = L.Trainer(accelerator="cpu", **QUIET).validate(
+        module, GraphWalksData(**DATA), verbose=False
+    )
+    return float(logged_metrics["val_pass_at_4"])
 
 
 def test_generation_and_attention_of_a_trained_model_are_tuned_and_their_gains_told_apart(
-    trained: Path,
+    trained_checkpoint: Path,
 ) -> None:
-    result = tempopt.evaluate(SPEC, trained, trials=13)
+    result = tempopt.evaluate(SPEC, trained_checkpoint, trials=13)
     assert result.trials == 13 and result.on == "test" and not result.is_reference
     # what anybody gets of the checkpoint
-    assert value(trained, {}) == pytest.approx(result.chosen_reference)
-    assert value(trained, result.params) == pytest.approx(result.chosen_value)
+    assert value(trained_checkpoint, {}) == pytest.approx(result.chosen_reference)
+    assert value(trained_checkpoint, result.params) == pytest.approx(result.chosen_value)
     assert result.is_shown
     assert result.generation is not None and result.temperature is not None
     assert result.generation.gain + result.temperature.gain == pytest.approx(result.gain.gain)
     assert any("its generation alone" in line for line in result.lines())
     # evaluated once, it is known
-    again = tempopt.evaluate(SPEC, trained, trials=13)
-    assert again.to_json() == result.to_json()
+    second_result = tempopt.evaluate(SPEC, trained_checkpoint, trials=13)
+    assert second_result.to_json() == result.to_json()

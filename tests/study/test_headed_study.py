@@ -16,13 +16,13 @@ PLANTED = {0: "previous_token", 1: "first_token", 2: "diagonal", 3: "uniform"}
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["planted", "untrained"])
-def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended_study(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder of a study, and whether its heads were planted."""
     folder = tmp_path_factory.mktemp("heads")
     space = {"temperature_init": {"low": 0.9, "high": 1.1}}
     trainer = {"max_steps": 12, "val_check_interval": 6}
     spec = toy_spec(space=space, trainer=trainer, learned=False, **SMALL)
-    spec["model"] = {"class_path": "headed_modules.Headed", "init_args": {"planted": request.param}}
+    spec["model"] = {"class_path": "headed_modules.HeadedModule", "init_args": {"planted": request.param}}
     spec["data"] = {"class_path": "headed_modules.HeadedData"}
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
@@ -31,35 +31,35 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_heads_are_named_in_show_and_in_json(
-    ended: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ended_study: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, planted = ended
+    folder, is_planted = ended_study
     work_in(folder, monkeypatch)
     result = load_study(URL, "toy")
     runs = head_runs(result)
     assert set(runs) == {"winner", "baseline"}
     assert {run.pair for run in runs.values()} == {0} and len({run.seed for run in runs.values()}) == 1
-    expected = PLANTED if planted else {}
+    expected = PLANTED if is_planted else {}
     assert main(["show", "toy", "--storage", URL, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["heads"]
     for name in ("winner", "baseline"):
         assert data[name]["run"] == runs[name].name and data[name]["notes"] == []
         for moment, step in (("start", 0), ("middle", 5), ("end", 11)):
-            seen = data[name][moment]
-            assert seen["step"] == step
-            assert {each["head"]: each["measure"] for each in seen["named"]} == expected
-            for each in seen["named"]:
-                assert each["chance"] < each["score"] and each["low"] <= each["score"] <= each["high"]
+            moment_data = data[name][moment]
+            assert moment_data["step"] == step
+            assert {head["head"]: head["measure"] for head in moment_data["named"]} == expected
+            for head in moment_data["named"]:
+                assert head["chance"] < head["score"] and head["low"] <= head["score"] <= head["high"]
     assert main(["show", "toy", "--storage", URL, "--full"]) == 0
-    told = capsys.readouterr().out
-    assert "heads of the winner at the end of confirm-0: " in told
-    assert ("previous token (" in told) == planted
-    assert ("none specialises in a position" in told) == (not planted)
+    show_output = capsys.readouterr().out
+    assert "heads of the winner at the end of confirm-0: " in show_output
+    assert ("previous token (" in show_output) == is_planted
+    assert ("none specialises in a position" in show_output) == (not is_planted)
     assert main(["show", "toy", "--storage", URL, "--heads"]) == 0
-    drawn = capsys.readouterr().out
-    assert "the winner, confirm-0, step 11; queries down, keys across, █ is the greatest weight:" in drawn
-    if planted:
-        picture = drawn[drawn.index("layer 0 head 2, diagonal (") :].split("\n")[1:33]
+    stdout = capsys.readouterr().out
+    assert "the winner, confirm-0, step 11; queries down, keys across, █ is the greatest weight:" in stdout
+    if is_planted:
+        picture = stdout[stdout.index("layer 0 head 2, diagonal (") :].split("\n")[1:33]
         assert [line.index("█") for line in picture] == list(range(32))
     assert main(["show", "toy", "--storage", URL, "--heads", "--json"]) == 2
     assert "--heads prints pictures" in capsys.readouterr().err

@@ -36,16 +36,18 @@ def named_spec(
     module: str = "Contrast", *, space: dict[str, Any] | None = None, **study: Any
 ) -> dict[str, Any]:
     """Return the spec of a small study of a contrastive loss."""
-    given = {"metric": "val_gap", "direction": "maximize", **SMALL, **study}
+    study_settings = {"metric": "val_gap", "direction": "maximize", **SMALL, **study}
     # Lightning's own logger warns where it would log nothing in so few steps
-    spec = toy_spec(space=dict(SPACE if space is None else space), trainer={"log_every_n_steps": 1}, **given)
+    spec = toy_spec(
+        space=dict(SPACE if space is None else space), trainer={"log_every_n_steps": 1}, **study_settings
+    )
     spec["model"] = {"class_path": f"contrast_modules.{module}"}
     spec["temperatures"] = {"contrast": {"value": "criterion.temperature"}}
     return spec
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended_study(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder and the result of a study of the temperature alone."""
     folder = tmp_path_factory.mktemp("named")
     with pytest.MonkeyPatch.context() as patch:
@@ -53,11 +55,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return folder, search(named_spec(trials=4), storage=URL, workers=1)
 
 
-def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(there: Any) -> None:
-    assert there.state == "done"
-    verdict = there.verdict
-    named = {f"contrast.{each}" for each in ("as_found", "temperature_init", "temperature_final", "schedule")}
-    assert verdict is not None and set(verdict.params) <= named
+def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(ended_result: Any) -> None:
+    assert ended_result.state == "done"
+    verdict = ended_result.verdict
+    param_names = {
+        f"contrast.{suffix}" for suffix in ("as_found", "temperature_init", "temperature_final", "schedule")
+    }
+    assert verdict is not None and set(verdict.params) <= param_names
     assert verdict.params["contrast.as_found"] == 0.5
     assert is_neutral(verdict.baseline_params)
     assert verdict.baseline_params["contrast.temperature_init"] == 0.5
@@ -66,7 +70,7 @@ def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(there: Any) 
     assert load_study(URL, "toy").verdict == verdict
 
 
-def test_every_run_says_what_was_found_and_baselines_stay_there(there: Any) -> None:
+def test_every_run_says_what_was_found_and_baselines_stay_there(ended_result: Any) -> None:
     rows = tickets()
     assert rows and all(t.parameters is not None for t in rows)
     assert {t.parameters["contrast.as_found"] for t in rows if t.parameters} == {0.5}
@@ -77,27 +81,32 @@ def test_every_run_says_what_was_found_and_baselines_stay_there(there: Any) -> N
 
 
 def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is_asked_again(
-    there: Any,
+    ended_result: Any,
 ) -> None:
     with Store.open(URL, create=False) as store:
-        stored = StudySpec.from_json(store.load_study("toy").spec)
-    assert stored.temperatures["contrast"].as_found == 0.5
-    before = tickets()
-    assert search(named_spec(trials=4), storage=URL, workers=1).verdict == there.verdict
-    assert tickets() == before
+        stored_spec = StudySpec.from_json(store.load_study("toy").spec)
+    assert stored_spec.temperatures["contrast"].as_found == 0.5
+    tickets_before = tickets()
+    assert search(named_spec(trials=4), storage=URL, workers=1).verdict == ended_result.verdict
+    assert tickets() == tickets_before
 
 
 @pytest.mark.parametrize("winner", [False, True])
-def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, winner: bool) -> None:
-    verdict = there.verdict
-    given = verdict.params if winner else verdict.recommendation.parameters
-    assert yaml.safe_load(to_yaml(there, winner=winner))["model"]["class_path"] == "contrast_modules.Contrast"
-    Path("exported.py").write_text(to_python(there, winner=winner))
+def test_what_is_exported_trains_at_the_temperatures_of_the_study(ended_result: Any, winner: bool) -> None:
+    verdict = ended_result.verdict
+    params = verdict.params if winner else verdict.recommendation.parameters
+    assert (
+        yaml.safe_load(to_yaml(ended_result, winner=winner))["model"]["class_path"]
+        == "contrast_modules.Contrast"
+    )
+    Path("exported.py").write_text(to_python(ended_result, winner=winner))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        ran = runpy.run_path("exported.py")
-    own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1)
-    expected = [own.temperatures(step / 23)[0] for step in range(24)]
-    assert [each[0] for each in ran["model"].seen] == pytest.approx(expected, rel=1e-9)
+        script_globals = runpy.run_path("exported.py")
+    plan = TemperatureParameters.from_mapping(own_parameters(params, "contrast")).plan(1)
+    expected = [plan.temperatures(step / 23)[0] for step in range(24)]
+    assert [seen_values[0] for seen_values in script_globals["model"].seen] == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -111,15 +120,17 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
     result = search(spec, storage=URL, workers=1)
     assert result.state == "done" and result.verdict is not None
     assert result.verdict.params["contrast.as_found"] == 0.5
-    assert any("contrast is the temperature at contrast_temperature" in each for each in terms(result))
+    assert any("contrast is the temperature at contrast_temperature" in term for term in terms(result))
     (callback,) = yaml.safe_load(to_yaml(result, winner=True))["trainer"]["callbacks"]
     assert callback["init_args"]["path"] == "contrast_temperature"
     Path("exported.py").write_text(to_python(result, winner=True))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        ran = runpy.run_path("exported.py")
-    own = TemperatureParameters.from_mapping(own_parameters(result.verdict.params, "contrast")).plan(1)
-    expected = [own.temperatures(step / 23)[0] for step in range(24)]
-    assert [each for (each,) in ran["model"].seen] == pytest.approx(expected, rel=1e-6)
+        script_globals = runpy.run_path("exported.py")
+    plan = TemperatureParameters.from_mapping(own_parameters(result.verdict.params, "contrast")).plan(1)
+    expected = [plan.temperatures(step / 23)[0] for step in range(24)]
+    assert [temperature for (temperature,) in script_globals["model"].seen] == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -137,27 +148,30 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     spec = named_spec(metric="val_loss", direction="minimize", metric_reads_temperature=True, trials=4)
     result = search(spec, storage=URL, workers=1)
     assert result.verdict is not None and result.spec.evaluated == ["contrast"]
-    found = result.verdict.inference_only
-    assert found is not None and found.plan.startswith("contrast.constant=")
-    curve = {plan: value for plan, value in found.baseline.curve.items() if plan.startswith("contrast.")}
+    inference = result.verdict.inference_only
+    assert inference is not None and inference.plan.startswith("contrast.constant=")
+    curve = {plan: value for plan, value in inference.baseline.curve.items() if plan.startswith("contrast.")}
     # powers of two times 0.5 within 0.0125 and 8
-    assert len(curve) == 9 and min(curve, key=curve.__getitem__) == found.plan
+    assert len(curve) == 9 and min(curve, key=curve.__getitem__) == inference.plan
     assert main(["show", "toy", "--storage", URL]) == 0
-    shown = capsys.readouterr().out
-    tau = found.plan.removeprefix("contrast.constant=")
-    assert f"evaluated at contrast = {float(tau):.4g}" in shown
-    assert "a log-spaced grid of constants of contrast from 0.01562 to 8" in shown
+    stdout = capsys.readouterr().out
+    tau = inference.plan.removeprefix("contrast.constant=")
+    assert f"evaluated at contrast = {float(tau):.4g}" in stdout
+    assert "a log-spaced grid of constants of contrast from 0.01562 to 8" in stdout
     # a winner whose models are better at another temperature is exported so
     advice = result.verdict.recommendation
     assert advice is not None
-    both = dataclasses.replace(
+    both_actions = dataclasses.replace(
         advice, now="train_with_schedule", at_inference={"contrast.temperature_init": 0.25}
     )
-    verdict = dataclasses.replace(result.verdict, recommendation=both)
+    verdict = dataclasses.replace(result.verdict, recommendation=both_actions)
     Path("exported.py").write_text(to_python(dataclasses.replace(result, verdict=verdict)))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        ran = runpy.run_path("exported.py")
-    assert ran["model"].validated[-1] == (0.25, 2.0) and ran["model"].seen[0] != (0.25, 2.0)
+        script_globals = runpy.run_path("exported.py")
+    assert script_globals["model"].validated[-1] == (0.25, 2.0) and script_globals["model"].seen[0] != (
+        0.25,
+        2.0,
+    )
 
 
 @pytest.mark.usefixtures("toy_folder")

@@ -27,24 +27,26 @@ def contents() -> list[Any]:
     with Store.open(URL, create=False) as store:
         return [
             (study, store.tickets(study.id), store.measurements(study.id))
-            for study in (store.load_study(each.study.name) for each in store.list_studies())
+            for study in (store.load_study(entry.study.name) for entry in store.list_studies())
         ]
 
 
 @pytest.mark.usefixtures("toy_folder")
 def test_a_dry_run_measures_what_a_run_takes_and_stores_nothing(tmp_path: Path) -> None:
-    before = sorted(tmp_path.iterdir())
-    found = tempopt.plan(toy_spec(space=TAU, **SMALL), storage=URL, workers=2)
-    assert sorted(tmp_path.iterdir()) == before
-    assert isinstance(found, tempopt.StudyForecast)
-    runs = found.runs.total(gain=True)
-    assert found.run.workers == 2 and found.run.gpus == 0.0
-    assert found.run.seconds is not None and found.run.seconds > 0
-    assert "measured on cpu" in found.run.text and "24 steps" in found.run.text
-    hours, cards = found.hours(runs), found.gpu_hours(runs)
+    files_before = sorted(tmp_path.iterdir())
+    study_plan = tempopt.plan(toy_spec(space=TAU, **SMALL), storage=URL, workers=2)
+    assert sorted(tmp_path.iterdir()) == files_before
+    assert isinstance(study_plan, tempopt.StudyForecast)
+    runs = study_plan.runs.total(gain=True)
+    assert study_plan.run.workers == 2 and study_plan.run.gpus == 0.0
+    assert study_plan.run.seconds is not None and study_plan.run.seconds > 0
+    assert "measured on cpu" in study_plan.run.text and "24 steps" in study_plan.run.text
+    hours, cards = study_plan.hours(runs), study_plan.gpu_hours(runs)
     assert hours is not None and cards is not None
-    assert cards.max == pytest.approx(2 * hours.max) == pytest.approx(found.run.seconds * runs.max / 3600)
-    assert found.known is found.smallest_gain is None
+    assert (
+        cards.max == pytest.approx(2 * hours.max) == pytest.approx(study_plan.run.seconds * runs.max / 3600)
+    )
+    assert study_plan.known is study_plan.smallest_gain is None
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -56,13 +58,13 @@ def test_the_time_of_a_run_is_given_or_that_of_the_study_or_of_a_dry_run() -> No
     assert dry.seconds == pytest.approx(1 + 24 * 0.5 + 6 * 2 + end + TIMES.test)
     assert plan(spec, storage=URL, workers=1, run_hours=2.0).run.seconds == 7200.0
     result = search(spec, storage=URL, workers=1)
-    measured = plan(spec, storage=URL, workers=3).run
-    whole = [run.seconds for run in result.runs if run.outcome == "complete"]
-    assert (measured.workers, "complete runs of toy" in measured.text) == (3, True)
-    assert measured.seconds == pytest.approx(sum(whole) / len(whole), rel=0.5)
+    run_forecast = plan(spec, storage=URL, workers=3).run
+    run_seconds = [run.seconds for run in result.runs if run.outcome == "complete"]
+    assert (run_forecast.workers, "complete runs of toy" in run_forecast.text) == (3, True)
+    assert run_forecast.seconds == pytest.approx(sum(run_seconds) / len(run_seconds), rel=0.5)
 
 
-def documented() -> set[str]:
+def documented_keys() -> set[str]:
     """Return the keys that the page says ``plan --json`` prints."""
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     section = page.partition("\n## What plan --json prints\n")[2].partition("\n## ")[0]
@@ -78,44 +80,44 @@ def keys(data: Any) -> set[str]:
 @pytest.mark.usefixtures("fake_workers")
 def test_what_it_says_as_json_is_documented() -> None:
     search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
-    found = plan(toy_spec(space=TAU, **THREE), storage=URL, workers=1).to_json()
-    assert json.loads(json.dumps(found)) == found
-    assert keys(found) <= documented()
-    assert found["power"]["from"]["study"] == "toy"
+    plan_data = plan(toy_spec(space=TAU, **THREE), storage=URL, workers=1).to_json()
+    assert json.loads(json.dumps(plan_data)) == plan_data
+    assert keys(plan_data) <= documented_keys()
+    assert plan_data["power"]["from"]["study"] == "toy"
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> None:
     spec = toy_spec(space=TAU, **THREE)
     search(spec, storage=URL, workers=1)
-    before = contents()
-    found = plan(spec, storage=URL, workers=1)
-    assert contents() == before
-    assert found.known is not None
-    assert found.known_from == "toy"
-    low, high = found.smallest_gain or (0.0, 0.0)
+    contents_before = contents()
+    study_plan = plan(spec, storage=URL, workers=1)
+    assert contents() == contents_before
+    assert study_plan.known is not None
+    assert study_plan.known_from == "toy"
+    low, high = study_plan.smallest_gain or (0.0, 0.0)
     assert 0 < low < high
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_an_earlier_study_tells_the_noise_where_it_is_named() -> None:
     search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
-    new = toy_spec(space=TAU, name="new", **THREE)
-    assert plan(new, storage=URL, workers=1).known is None
-    named = plan(new, storage=URL, workers=1, earlier="toy")
-    assert (named.known_from, named.known is None) == ("toy", False)
+    new_spec = toy_spec(space=TAU, name="new", **THREE)
+    assert plan(new_spec, storage=URL, workers=1).known is None
+    study_plan = plan(new_spec, storage=URL, workers=1, earlier="toy")
+    assert (study_plan.known_from, study_plan.known is None) == ("toy", False)
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_an_earlier_study_that_says_nothing_is_refused() -> None:
     search(toy_spec(space=TAU, **SMALL), storage=URL, workers=1)
-    new = toy_spec(space=TAU, name="new", **SMALL)
+    new_spec = toy_spec(space=TAU, name="new", **SMALL)
     with pytest.raises(StudyNotFound, match="toi"):
-        plan(new, storage=URL, earlier="toi")
-    other = {**new, "study": {**new["study"], "metric": "val_other"}}
+        plan(new_spec, storage=URL, earlier="toi")
+    other_spec = {**new_spec, "study": {**new_spec["study"], "metric": "val_other"}}
     with pytest.raises(UsageError, match=r'"toy" measures val_loss, and this one val_other'):
-        plan(other, storage=URL, earlier="toy")
-    warm = {**new, "study": {**new["study"], "warm_start": ["toi"]}}
+        plan(other_spec, storage=URL, earlier="toy")
+    warm = {**new_spec, "study": {**new_spec["study"], "warm_start": ["toi"]}}
     with pytest.raises(SpecError, match=r"study\.warm_start.*toi"):
         plan(warm, storage=URL)
 
@@ -125,9 +127,9 @@ def test_a_study_with_too_few_runs_tells_no_noise() -> None:
     with Store.open(URL) as store:
         spec = StudySpec.parse(toy_spec(space=TAU, **SMALL), source="the test")
         store.create_study("toy", spec.to_json(), spec.identity())
-    new = toy_spec(space=TAU, name="new", **SMALL)
+    new_spec = toy_spec(space=TAU, name="new", **SMALL)
     with pytest.raises(UsageError, match=r'"toy" has too few complete runs to tell its noise'):
-        plan(new, storage=URL, earlier="toy")
+        plan(new_spec, storage=URL, earlier="toy")
 
 
 @pytest.mark.usefixtures("fake_workers")

@@ -37,10 +37,10 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:GPU available
 
 def _train(path: Path) -> None:
     """Write the checkpoint of a small model, calibrated by temperature scaling (Guo et al. 2017)."""
-    from planted_modules import Planted, PlantedData
+    from planted_modules import PlantedData, PlantedModule
 
     torch.manual_seed(0)
-    module, data = Planted(), PlantedData()
+    module, data = PlantedModule(), PlantedData()
     trainer = L.Trainer(
         max_steps=200,
         accelerator="cpu",
@@ -52,8 +52,8 @@ def _train(path: Path) -> None:
     )
     trainer.fit(module, datamodule=data)
     with torch.no_grad():
-        *given, label_B = next(iter(data.val_dataloader()))
-        logits_BC = module(*given).double()
+        *inputs, label_B = next(iter(data.val_dataloader()))
+        logits_BC = module(*inputs).double()
         scaling = minimize_scalar(
             lambda temperature: F.cross_entropy(logits_BC / temperature, label_B).item(),
             bounds=(0.05, 20.0),
@@ -80,11 +80,11 @@ def find(folder: Path) -> Find:
     _train(folder / "trained.ckpt")
 
     def search_planted(parameter: str, layer: str, factor: float) -> EvaluationResult:
-        planted = folder / f"{layer}-{factor}.ckpt"
+        checkpoint_path = folder / f"{layer}-{factor}.ckpt"
         content = torch.load(folder / "trained.ckpt", weights_only=True)
         for name in (f"{layer}.weight", f"{layer}.bias"):
             content["state_dict"][name] *= factor
-        torch.save(content, planted)
+        torch.save(content, checkpoint_path)
         spec = {
             "study": {
                 "name": f"{parameter}-{factor}",
@@ -92,17 +92,17 @@ def find(folder: Path) -> Find:
                 "direction": "minimize",
                 "trials": TRIALS,
             },
-            "model": {"class_path": "planted_modules.Planted"},
+            "model": {"class_path": "planted_modules.PlantedModule"},
             "data": {"class_path": "planted_modules.PlantedData"},
             "trainer": {"accelerator": "cpu"},
             "search": {parameter: RANGE},
         }
-        return tempopt.evaluate(spec, planted, storage=f"sqlite:///{folder / 'tempopt.db'}")
+        return tempopt.evaluate(spec, checkpoint_path, storage=f"sqlite:///{folder / 'tempopt.db'}")
 
     return search_planted
 
 
-def _searched(folder: Path, spec: dict[str, Any]) -> StudyResult:
+def _run_search(folder: Path, spec: dict[str, Any]) -> StudyResult:
     return search(spec, storage=f"sqlite:///{folder / 'tempopt.db'}", checkpoints=folder / "runs", workers=1)
 
 
@@ -130,7 +130,7 @@ def _best_constant(folder: Path, transform: str, divisor: float) -> float:
         "temperatures": {"loss": {"value": "kept", "transform": transform}},
         "search": {"loss.temperature_init": {"low": 0.02, "high": 10.0}},
     }
-    verdict = _searched(folder, spec).verdict
+    verdict = _run_search(folder, spec).verdict
     assert verdict is not None
     assert verdict.params["loss.as_found"] == pytest.approx(1.0)
     return float(verdict.params["loss.temperature_init"])
@@ -141,12 +141,12 @@ def test_the_best_temperature_moves_by_the_factor_that_the_queries_of_a_frozen_m
 ) -> None:
     unscaled = find("temperature_init", "q_proj", 1.0)
     for factor in FACTORS:
-        scaled = find("temperature_init", "q_proj", factor)
-        assert scaled.params["temperature_init"] == pytest.approx(
+        scaled_result = find("temperature_init", "q_proj", factor)
+        assert scaled_result.params["temperature_init"] == pytest.approx(
             factor * unscaled.params["temperature_init"], rel=0.1
         )
         # at its own best temperature the scaled model is the unscaled one
-        assert scaled.chosen_value == pytest.approx(unscaled.chosen_value, rel=5e-3)
+        assert scaled_result.chosen_value == pytest.approx(unscaled.chosen_value, rel=5e-3)
 
 
 def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_that_its_logits_were_scaled_by(
@@ -157,14 +157,17 @@ def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_th
     best = calibrated.params.get("output_temperature", 1.0)
     assert best == pytest.approx(1.0, rel=0.1)
     for factor in FACTORS:
-        scaled = find("output_temperature", "classify", factor)
-        assert scaled.params["output_temperature"] == pytest.approx(factor * best, rel=0.1)
-        assert scaled.chosen_value == pytest.approx(calibrated.chosen_value, rel=5e-3)
+        scaled_result = find("output_temperature", "classify", factor)
+        assert scaled_result.params["output_temperature"] == pytest.approx(factor * best, rel=0.1)
+        assert scaled_result.chosen_value == pytest.approx(calibrated.chosen_value, rel=5e-3)
 
 
 @pytest.mark.parametrize(
     "transform",
-    [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("identity", "inverse")), "log_inverse"],
+    [
+        *(pytest.param(transform, marks=pytest.mark.nightly) for transform in ("identity", "inverse")),
+        "log_inverse",
+    ],
 )
 def test_the_best_constant_of_a_loss_moves_by_what_its_module_divides_the_temperature_by(
     folder: Path, transform: str
@@ -174,5 +177,5 @@ def test_the_best_constant_of_a_loss_moves_by_what_its_module_divides_the_temper
     plain = _best_constant(folder, transform, 1.0)
     assert plain == pytest.approx(TOO_SURE, rel=0.05)
     for divisor in DIVISORS:
-        found = _best_constant(folder, transform, divisor)
-        assert found == pytest.approx(divisor * plain, rel=0.05)
+        best_constant = _best_constant(folder, transform, divisor)
+        assert best_constant == pytest.approx(divisor * plain, rel=0.05)

@@ -38,11 +38,11 @@ def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: Make
         called(make_ticket(kind="confirm", arm="search+baseline", number=3)) == "confirm 3 (search+baseline)"
     )
     assert called(make_ticket(kind="choose", arm="exchange", number=0)) == "choose 0 (exchange)"
-    alone = make_ticket(kind="ablation", arm="without_schedule", number=2)
-    assert called(alone) == "ablation 2 (without_schedule)"
+    ablation_ticket = make_ticket(kind="ablation", arm="without_schedule", number=2)
+    assert called(ablation_ticket) == "ablation 2 (without_schedule)"
 
 
-class Flushed(io.StringIO):
+class FlushedStream(io.StringIO):
     """A stream that knows whether everything written was flushed."""
 
     pending = False
@@ -61,19 +61,19 @@ WAVE = {"temperature_init": 2.5, "temperature_final": 0.5, "schedule": "cosine"}
 def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
-    stream = Flushed()
+    stream = FlushedStream()
     lines = Lines(stream)
     # what is over when it begins to look is not told
     lines.update(make_snapshot(best_params=WAVE))
     lines.finished(make_ticket())
     assert stream.getvalue() == ""
-    over = {"baseline": 3, "constant": 20, "search": 40}
+    done_counts = {"baseline": 3, "constant": 20, "search": 40}
     for _ in range(2):
-        lines.update(make_snapshot(best_params=WAVE, done=over))
+        lines.update(make_snapshot(best_params=WAVE, done=done_counts))
     assert not stream.pending
-    choosing = {"asked": {**over, "choose": 4}, "best_params": WAVE}
-    lines.update(make_snapshot(done={**over, "choose": 3}, **choosing))
-    lines.update(make_snapshot(done={**over, "choose": 4}, **choosing))
+    fields = {"asked": {**done_counts, "choose": 4}, "best_params": WAVE}
+    lines.update(make_snapshot(done={**done_counts, "choose": 3}, **fields))
+    lines.update(make_snapshot(done={**done_counts, "choose": 4}, **fields))
     assert stream.getvalue().splitlines() == [
         "[1:01] search: 40 trainings over; best val_accuracy so far 0.69 with τ from 2.5 to 0.5 (cosine)",
         "[1:01] choose: 4 trainings over",
@@ -83,7 +83,7 @@ def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
 def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
-    stream = Flushed()
+    stream = FlushedStream()
     lines = Lines(stream, verbose=True)
     lines.update(make_snapshot())
     lines.finished(make_ticket(parameters=WAVE))
@@ -94,21 +94,21 @@ def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
 def test_a_run_that_failed_has_a_line_in_every_log(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
-    stream = Flushed()
+    stream = FlushedStream()
     lines = Lines(stream)
     lines.update(make_snapshot())
     lines.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
     assert stream.getvalue().startswith("[1:01, 40/63] search 7: failed: out of memory  τ")
 
 
-@pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), BrokenPipeError()])
-def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_does(wrong: OSError) -> None:
-    class Full(io.StringIO):
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError()])
+def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_does(error: OSError) -> None:
+    class FullStream(io.StringIO):
         def flush(self) -> None:
-            raise wrong
+            raise error
 
-    stream = Full()
-    if isinstance(wrong, BrokenPipeError):
+    stream = FullStream()
+    if isinstance(error, BrokenPipeError):
         with pytest.raises(BrokenPipeError):
             Lines(stream).note("one")
         return
@@ -128,24 +128,26 @@ def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
 
 
 def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeSnapshot) -> None:
-    seen = _picture(make_snapshot(best_params=WAVE))
-    assert "pairs  maximize val_accuracy" in seen
-    assert "1:01, about 2:05 left" in seen
-    assert "16/40" in seen
-    assert "choose" not in seen  # nothing of it has been asked for yet
-    assert "best so far 0.69 (+0.08 against the baseline's 0.61, not yet confirmed)" in seen
-    assert "τ from 2.5 to 0.5 (cosine)" in seen
-    line = next(line for line in seen.splitlines() if "search 17" in line)
+    screen_text = _picture(make_snapshot(best_params=WAVE))
+    assert "pairs  maximize val_accuracy" in screen_text
+    assert "1:01, about 2:05 left" in screen_text
+    assert "16/40" in screen_text
+    assert "choose" not in screen_text  # nothing of it has been asked for yet
+    assert "best so far 0.69 (+0.08 against the baseline's 0.61, not yet confirmed)" in screen_text
+    assert "τ from 2.5 to 0.5 (cosine)" in screen_text
+    line = next(line for line in screen_text.splitlines() if "search 17" in line)
     assert line.split() == ["here,", "0", "cpu", "search", "17", "██░░░░░░░░░░", "100/500", "0.55"]
-    assert "idle" in seen
+    assert "idle" in screen_text
 
 
 def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: MakeSnapshot) -> None:
-    asked = {kind: 10 + place for place, kind in enumerate(KINDS)}
-    seen = _picture(make_snapshot(asked=asked, done=dict.fromkeys(KINDS, 7), stage="confirm")).splitlines()
-    bars = [line for line in seen if "7/" in line]
+    asked_counts = {kind: 10 + index for index, kind in enumerate(KINDS)}
+    screen_lines = _picture(
+        make_snapshot(asked=asked_counts, done=dict.fromkeys(KINDS, 7), stage="confirm")
+    ).splitlines()
+    bars = [line for line in screen_lines if "7/" in line]
     assert [line.strip().split("  ")[0] for line in bars] == [LABELS[kind] for kind in KINDS]
-    assert [int(line.rpartition("/")[2]) for line in bars] == list(asked.values())
+    assert [int(line.rpartition("/")[2]) for line in bars] == list(asked_counts.values())
 
 
 def test_a_line_leaves_out_the_temperature_parameters_that_change_nothing(
@@ -167,9 +169,11 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnap
 
 
 def test_a_bar_of_which_nothing_is_over_looks_empty_without_colours(make_snapshot: MakeSnapshot) -> None:
-    asked = {"baseline": 3, "constant": 20, "search": 40}
-    seen = _picture(make_snapshot(asked=asked, done={"baseline": 3, "constant": 0, "search": 20}))
-    full, empty, half = (line for line in seen.splitlines() if "/" in line and "search 17" not in line)
+    asked_counts = {"baseline": 3, "constant": 20, "search": 40}
+    screen_text = _picture(
+        make_snapshot(asked=asked_counts, done={"baseline": 3, "constant": 0, "search": 20})
+    )
+    full, empty, half = (line for line in screen_text.splitlines() if "/" in line and "search 17" not in line)
     assert "█" in full and "░" not in full and "░" in empty and "█" not in empty
     assert half.count("█") == half.count("░") > 0
 

@@ -53,7 +53,7 @@ class Silent(TemperedModule):
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def their_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "their_classes.py").write_text(THEIRS)
@@ -81,31 +81,31 @@ def info() -> Callable[..., ModuleInfo]:
 
 
 def _load(text: str) -> StudySpec:
-    written = parse(text, source="mine.yaml")
-    return StudySpec.parse(written.data, source=written)
+    document = parse(text, source="mine.yaml")
+    return StudySpec.parse(document.data, source=document)
 
 
-@pytest.mark.usefixtures("theirs")
+@pytest.mark.usefixtures("their_classes")
 def test_a_module_is_seen_from_outside() -> None:
-    found = inspect_module("their_classes:Classifier")
-    assert found.class_path == "their_classes.Classifier"
-    assert not found.tempered
-    assert found.arguments == [
+    module_info = inspect_module("their_classes:Classifier")
+    assert module_info.class_path == "their_classes.Classifier"
+    assert not module_info.tempered
+    assert module_info.arguments == [
         Argument(name="classes", annotation="int", required=True, default=None),
         Argument(name="width", annotation="int", required=False, default=8),
         Argument(name="lr", annotation="float", required=False, default=0.02),
         Argument(name="sizes", annotation="", required=False, default=[1, 2]),
         Argument(name="act", annotation="", required=False, default=repr(print)),
     ]
-    assert found.temperature_arguments == ["top_p"]
-    assert found.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
-    assert found.data == "their_classes.ClassifierData"
-    assert [each.name for each in found.data_arguments] == ["root", "batch_size"]
-    assert found.loaders == ["test", "train", "val"]
-    assert json.loads(json.dumps(asdict(found))) == asdict(found)
+    assert module_info.temperature_arguments == ["top_p"]
+    assert module_info.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
+    assert module_info.data == "their_classes.ClassifierData"
+    assert [argument.name for argument in module_info.data_arguments] == ["root", "batch_size"]
+    assert module_info.loaders == ["test", "train", "val"]
+    assert json.loads(json.dumps(asdict(module_info))) == asdict(module_info)
 
 
-@pytest.mark.usefixtures("theirs")
+@pytest.mark.usefixtures("their_classes")
 def test_what_is_no_lightning_module_is_refused() -> None:
     with pytest.raises(SpecError, match="not a LightningModule. Give one of Classifier, "):
         inspect_module("their_classes.ClassifierData")
@@ -134,10 +134,10 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
         section = text[text.index(beginning) : text.index(end)]
         # the entropy of a compiled model is not controlled
         text = text.replace(section, re.sub("(?m)^  # (?!compile: )", "  ", section))
-    named = text[text.index("# temperatures:") : text.index("\nmodel:")]
-    text = text.replace(named, re.sub("(?m)^# ", "", named))
-    before, _, resources = text.partition("# resources:")
-    spec = _load(before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
+    temperatures_block = text[text.index("# temperatures:") : text.index("\nmodel:")]
+    text = text.replace(temperatures_block, re.sub("(?m)^# ", "", temperatures_block))
+    text_before, _, resources = text.partition("# resources:")
+    spec = _load(text_before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
     assert (spec.study.pruner.name, spec.study.limits.hours, spec.study.checkpoint_every) == (
         "none",
         8,
@@ -145,8 +145,13 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     )
     assert spec.study.enqueue == [{"temperature_init": 0.5}]
     assert spec.study.warm_start == ["an_earlier_study"]
-    given = spec.resources
-    assert (given.workers, given.gpus, given.cpus, given.grace) == ("auto", 0.25, 1, 20)
+    resources_spec = spec.resources
+    assert (resources_spec.workers, resources_spec.gpus, resources_spec.cpus, resources_spec.grace) == (
+        "auto",
+        0.25,
+        1,
+        20,
+    )
     strategies = {"layer_pattern", "layer_ratio", "length_scaling", "normaliser", "top_k"}
     assert strategies | {"entropy_lambda", "entropy_control", "lr"} <= set(spec.search)
     assert spec.temperatures["contrast"].value == "criterion.temperature"
@@ -165,50 +170,50 @@ def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo
 
 
 def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) -> None:
-    needed = Argument(name="classes", annotation="int", required=True, default=None)
-    text = render(info(arguments=[needed], metrics=[], data=None, loaders=[]))
+    argument = Argument(name="classes", annotation="int", required=True, default=None)
+    text = render(info(arguments=[argument], metrics=[], data=None, loaders=[]))
     assert 'Fill in what is marked "<-- fill in"' in text
     assert "classes: ???  # <-- fill in: int" in text
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         _load(text)
-    named = [line.split(": ")[1] for line in str(caught.value).splitlines()[1:]]
-    assert named == ["study.metric", "study.direction", "model.init_args.classes", "data.class_path"]
-    marked = [number for number, line in enumerate(text.splitlines(), 1) if "???" in line]
-    assert [f"mine.yaml:{number}: " in str(caught.value) for number in marked] == [True] * 4
+    blank_keys = [line.split(": ")[1] for line in str(error.value).splitlines()[1:]]
+    assert blank_keys == ["study.metric", "study.direction", "model.init_args.classes", "data.class_path"]
+    blank_lines = [number for number, line in enumerate(text.splitlines(), 1) if "???" in line]
+    assert [f"mine.yaml:{number}: " in str(error.value) for number in blank_lines] == [True] * 4
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("tempered", [True, False])
+@pytest.mark.parametrize("is_tempered", [True, False])
 def test_a_scenario_writes_ranges_and_a_first_set(
-    info: Callable[..., ModuleInfo], scenario: str, tempered: bool
+    info: Callable[..., ModuleInfo], scenario: str, is_tempered: bool
 ) -> None:
-    text = render(info(tempered=tempered), scenario)
+    text = render(info(tempered=is_tempered), scenario)
     advice = SCENARIOS[scenario]
     assert f"# Scenario {scenario}: {advice.about}." in text
     assert (BLANK in text) == advice.named
     spec = _load(text.replace(BLANK, "criterion.temperature"))
-    domains = advice.search(tempered=tempered)
+    domains = advice.search(tempered=is_tempered)
     assert list(spec.search) == list(domains)
     assert spec.study.enqueue == [{name: value for name, value in advice.enqueue.items() if name in domains}]
     assert list(spec.temperatures) == ([scenario] if advice.named else [])
-    assert (spec.attach is None) == (tempered or advice.named)
-    for name in advice.tempered if not tempered else ():
+    assert (spec.attach is None) == (is_tempered or advice.named)
+    for name in advice.tempered if not is_tempered else ():
         assert re.search(rf"(?m)^  # {name}: .*attach\.way: attention_interface", text)
     assert spec.notes == []
 
 
 def test_an_unknown_scenario_is_refused_with_those_that_there_are(info: Callable[..., ModuleInfo]) -> None:
-    with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as caught:
+    with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as error:
         render(info(), "pretrain")
-    assert all(scenario in str(caught.value) for scenario in SCENARIOS)
+    assert all(scenario in str(error.value) for scenario in SCENARIOS)
 
 
 def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them(
     info: Callable[..., ModuleInfo],
 ) -> None:
     text = render(info(tempered=False, temperature_arguments=["top_p"]), "generation")
-    marked = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
-    assert marked == ["sampling_temperature", "min_p"]
+    blank_keys = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
+    assert blank_keys == ["sampling_temperature", "min_p"]
     assert "It can be run as it is" not in text
     for module in (
         info(),
@@ -222,7 +227,7 @@ def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
     info: Callable[..., ModuleInfo], scenario: str
 ) -> None:
     text = render(info(), scenario)
-    with pytest.raises(FaultySpecError) as caught:
+    with pytest.raises(FaultySpecError) as error:
         _load(text.replace("trials: 12", "trials: many"))
-    paths = sorted(path for path, _ in all_faults(caught.value))
+    paths = sorted(path for path, _ in all_faults(error.value))
     assert paths == ["study.trials", f"temperatures.{scenario}.value"]

@@ -16,63 +16,70 @@ from tempopt.store.store import Store
 from tempopt.study import transfer
 from tempopt.study.api import load_study, resume, search
 from tests.servers import empty_database
-from tests.toy_study import URL, begun, ended, facts, reports, searched, toy_spec
+from tests.toy_study import URL, begin_study, facts, has_searched, read_study, reports, toy_spec
 
 FILE = Path("toy.tempopt")
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def other_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database of another kind, or another one."""
     with empty_database(request.param, tmp_path, "transfer") as url:
         yield url
 
 
-def everything(url: str) -> tuple[object, ...]:
+def study_contents(url: str) -> tuple[object, ...]:
     """Return what of a study may not change on its way, ids apart."""
     with Store.open(url, create=False) as store:
         study = store.load_study("toy")
         rows = store.tickets(study.id)
         names = {row.id: row.name for row in rows}
-        logs = [(names[each.ticket_id], each.attempt, each.text) for each in store.logs(study.id)]
+        logs = [
+            (names[log_entry.ticket_id], log_entry.attempt, log_entry.text)
+            for log_entry in store.logs(study.id)
+        ]
         steps = [(row.name, row.steps) for row in rows]
-        kept = store.warm_start(study.id)
-        return study.spec, study.spec_hash, kept, sorted(logs), steps
+        warm_start = store.warm_start(study.id)
+        return study.spec, study.spec_hash, warm_start, sorted(logs), steps
 
 
 @pytest.mark.usefixtures("fake_workers")
-@pytest.mark.parametrize("done", [0, 3, None])
-def test_a_study_goes_on_elsewhere_to_the_same_numbers(done: int | None, tmp_path: Path) -> None:
-    undisturbed = ended(search(toy_spec(), storage=URL, workers=1))
-    here, there = f"sqlite:///{tmp_path / 'here.db'}", f"sqlite:///{tmp_path / 'there.db'}"
-    if done is None:
-        search(toy_spec(), storage=here, workers=1)
+@pytest.mark.parametrize("num_done", [0, 3, None])
+def test_a_study_goes_on_elsewhere_to_the_same_numbers(num_done: int | None, tmp_path: Path) -> None:
+    undisturbed = read_study(search(toy_spec(), storage=URL, workers=1))
+    source_url, target_url = f"sqlite:///{tmp_path / 'here.db'}", f"sqlite:///{tmp_path / 'there.db'}"
+    if num_done is None:
+        search(toy_spec(), storage=source_url, workers=1)
     else:
-        begun(toy_spec(), here, searched(done))
-    told = transfer.dump(here, "toy", FILE)
-    read = transfer.load(there, FILE)
-    assert (told.study, told.tickets, told.measurements) == (read.study, read.tickets, read.measurements)
-    assert everything(there) == everything(here)
-    with Store.open(there) as store:
-        assert store.load_study("toy").state == ("done" if done is None else "paused")
-    result = resume("toy", storage=there, workers=1)
-    assert facts(there) == undisturbed.facts and reports(there) == undisturbed.reports
+        begin_study(toy_spec(), source_url, has_searched(num_done))
+    dump_report = transfer.dump(source_url, "toy", FILE)
+    read = transfer.load(target_url, FILE)
+    assert (dump_report.study, dump_report.tickets, dump_report.measurements) == (
+        read.study,
+        read.tickets,
+        read.measurements,
+    )
+    assert study_contents(target_url) == study_contents(source_url)
+    with Store.open(target_url) as store:
+        assert store.load_study("toy").state == ("done" if num_done is None else "paused")
+    result = resume("toy", storage=target_url, workers=1)
+    assert facts(target_url) == undisturbed.facts and reports(target_url) == undisturbed.reports
     assert result.to_json()["verdict"] == undisturbed.result.to_json()["verdict"]
 
 
 @pytest.mark.service
 @pytest.mark.usefixtures("fake_workers")
-def test_from_any_database_to_any(elsewhere: str, tmp_path: Path) -> None:
-    undisturbed = ended(search(toy_spec(), storage=URL, workers=1))
-    here = f"sqlite:///{tmp_path / 'here.db'}"
-    begun(toy_spec(), here, searched(4))
-    transfer.dump(here, "toy", FILE)
-    transfer.load(elsewhere, FILE)
-    transfer.dump(elsewhere, "toy", Path("again.tempopt"))
-    back = f"sqlite:///{tmp_path / 'back.db'}"
-    transfer.load(back, Path("again.tempopt"))
-    assert everything(back) == everything(here)
-    for url in (elsewhere, back):
+def test_from_any_database_to_any(other_database: str, tmp_path: Path) -> None:
+    undisturbed = read_study(search(toy_spec(), storage=URL, workers=1))
+    source_url = f"sqlite:///{tmp_path / 'here.db'}"
+    begin_study(toy_spec(), source_url, has_searched(4))
+    transfer.dump(source_url, "toy", FILE)
+    transfer.load(other_database, FILE)
+    transfer.dump(other_database, "toy", Path("again.tempopt"))
+    back_url = f"sqlite:///{tmp_path / 'back.db'}"
+    transfer.load(back_url, Path("again.tempopt"))
+    assert study_contents(back_url) == study_contents(source_url)
+    for url in (other_database, back_url):
         resume("toy", storage=url, workers=1)
         assert facts(url) == undisturbed.facts and reports(url) == undisturbed.reports
 
@@ -81,26 +88,26 @@ def test_from_any_database_to_any(elsewhere: str, tmp_path: Path) -> None:
 def test_optuna_finds_the_same_trials_there(tmp_path: Path) -> None:
     search(toy_spec(), storage=URL, workers=1)
     transfer.dump(URL, "toy", FILE)
-    there = f"sqlite:///{tmp_path / 'there.db'}"
-    transfer.load(there, FILE)
+    target_url = f"sqlite:///{tmp_path / 'there.db'}"
+    transfer.load(target_url, FILE)
 
     def trials(url: str) -> list[tuple[object, ...]]:
-        found = optuna.load_study(study_name="toy", storage=url).trials
-        return [(t.number, t.state, t.params, t.values, t.intermediate_values) for t in found]
+        trials_list = optuna.load_study(study_name="toy", storage=url).trials
+        return [(t.number, t.state, t.params, t.values, t.intermediate_values) for t in trials_list]
 
-    assert trials(there) == trials(URL) and trials(there)
+    assert trials(target_url) == trials(URL) and trials(target_url)
 
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_is_loaded_under_another_name_and_beside_no_other(tmp_path: Path) -> None:
-    begun(toy_spec(), URL, searched(2))
+    begin_study(toy_spec(), URL, has_searched(2))
     transfer.dump(URL, "toy", FILE)
     with pytest.raises(StorageError, match="--name NAME"):
         transfer.load(URL, FILE)
     transfer.load(URL, FILE, name="copy")
     with Store.open(URL) as store:
-        both = {each.study.name: each.study.spec["study"]["name"] for each in store.list_studies()}
-    assert both == {"toy": "toy", "copy": "copy"}
+        names = {entry.study.name: entry.study.spec["study"]["name"] for entry in store.list_studies()}
+    assert names == {"toy": "toy", "copy": "copy"}
     assert resume("copy", storage=URL, workers=1).verdict is not None
     assert load_study(URL, "toy").state != "done"
 
@@ -110,7 +117,7 @@ def test_a_study_is_loaded_under_another_name_and_beside_no_other(tmp_path: Path
 def test_a_study_that_is_done_is_not_to_be_resumed(
     state: Literal["paused", "done"], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun(toy_spec(), URL, searched(1))
+    begin_study(toy_spec(), URL, has_searched(1))
     with Store.open(URL) as store:
         store.set_state(store.load_study("toy").id, state)
     transfer.dump(URL, "toy", FILE)
@@ -120,7 +127,7 @@ def test_a_study_that_is_done_is_not_to_be_resumed(
 
 @pytest.mark.usefixtures("fake_workers")
 def test_no_secret_is_in_the_file() -> None:
-    begun(toy_spec(), URL, searched(1))
+    begin_study(toy_spec(), URL, has_searched(1))
     with Store.open(URL) as store:
         study = store.load_study("toy")
         store.set_checkpoints(study.id, "s3://key:hush@bucket/folder")
@@ -138,21 +145,21 @@ def test_what_is_not_there_is_not_dumped() -> None:
 
 
 @pytest.fixture
-def dumped(fake_workers: None) -> bytes:
-    begun(toy_spec(), URL, searched(1))
+def dump_bytes(fake_workers: None) -> bytes:
+    begin_study(toy_spec(), URL, has_searched(1))
     transfer.dump(URL, "toy", FILE)
     return gzip.decompress(FILE.read_bytes())
 
 
-def test_a_file_that_is_there_is_left_as_it_is(dumped: bytes) -> None:
+def test_a_file_that_is_there_is_left_as_it_is(dump_bytes: bytes) -> None:
     with pytest.raises(UsageError, match="is there already"):
         transfer.dump(URL, "toy", FILE)
     transfer.dump(URL, "toy", FILE, overwrite=True)
-    assert len(gzip.decompress(FILE.read_bytes())) == pytest.approx(len(dumped), rel=0.01)
+    assert len(gzip.decompress(FILE.read_bytes())) == pytest.approx(len(dump_bytes), rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "told"),
+    ("spoil", "message"),
     [
         (lambda data: data[: len(data) // 2], "goes on where|is not as it should be|end is missing"),
         (lambda data: data[: data.rindex(b'{"end"')], "its end is missing"),
@@ -166,10 +173,10 @@ def test_a_file_that_is_there_is_left_as_it_is(dumped: bytes) -> None:
     ],
 )
 def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
-    dumped: bytes, spoiled: object, told: str, tmp_path: Path
+    dump_bytes: bytes, spoil: object, message: str, tmp_path: Path
 ) -> None:
-    FILE.write_bytes(gzip.compress(spoiled(dumped)))  # type: ignore[operator]
-    there = f"sqlite:///{tmp_path / 'there.db'}"
-    with pytest.raises(UsageError, match=told):
-        transfer.load(there, FILE)
+    FILE.write_bytes(gzip.compress(spoil(dump_bytes)))  # type: ignore[operator]
+    target_url = f"sqlite:///{tmp_path / 'there.db'}"
+    with pytest.raises(UsageError, match=message):
+        transfer.load(target_url, FILE)
     assert not (tmp_path / "there.db").exists()

@@ -31,9 +31,9 @@ class Writer(L.LightningModule):
 class Texts(L.LightningDataModule):
     """Random texts."""
 
-    def __init__(self, tested: bool = True) -> None:
+    def __init__(self, is_tested: bool = True) -> None:
         super().__init__()
-        self.tested = tested
+        self.tested = is_tested
 
     def loader(self, seed: int) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(seed)

@@ -25,12 +25,12 @@ shares = st.sampled_from([0.1, 0.3, 0.5, 0.7])
 
 
 @st.composite
-def drawn(draw: st.DrawFn) -> dict[str, Any]:
+def parameter_sets(draw: st.DrawFn) -> dict[str, Any]:
     """Some temperature parameters of a run; few values, so that two of them are often alike for a while."""
     schedule = draw(st.sampled_from(["constant", "hold_anneal", "step", "piecewise", *sorted(SCHEDULES)]))
-    given: dict[str, Any] = {"temperature_init": draw(levels), "schedule": schedule}
+    parameters: dict[str, Any] = {"temperature_init": draw(levels), "schedule": schedule}
     if schedule != "constant":
-        given["temperature_final"] = draw(levels)
+        parameters["temperature_final"] = draw(levels)
     for name, values in {
         "hold_fraction": shares,
         "warmup_fraction": shares,
@@ -49,13 +49,13 @@ def drawn(draw: st.DrawFn) -> dict[str, Any]:
         "entropy_target": st.sampled_from([None, 0.5]),
     }.items():
         if draw(st.booleans()):
-            given[name] = draw(values)
+            parameters[name] = draw(values)
     if draw(st.booleans()):
-        given["entropy_lambda"] = draw(st.sampled_from([0.0, -0.0, 0.25]))
-        given["entropy_schedule"] = draw(st.sampled_from(["constant", "hold_anneal", "linear"]))
-        if given["entropy_schedule"] != "constant":
-            given["entropy_lambda_final"] = draw(st.sampled_from([0.0, 0.25, 0.5]))
-    return given
+        parameters["entropy_lambda"] = draw(st.sampled_from([0.0, -0.0, 0.25]))
+        parameters["entropy_schedule"] = draw(st.sampled_from(["constant", "hold_anneal", "linear"]))
+        if parameters["entropy_schedule"] != "constant":
+            parameters["entropy_lambda_final"] = draw(st.sampled_from([0.0, 0.25, 0.5]))
+    return parameters
 
 
 def bits(values: tuple[float, ...]) -> bytes:
@@ -77,17 +77,17 @@ def course(parameters: dict[str, Any], total: int) -> list[tuple[bytes, Any]]:
     ]
 
 
-@given(one=drawn(), other=drawn())
+@given(params=parameter_sets(), other_params=parameter_sets())
 def test_what_is_the_same_training_is_the_same_at_each_step(
-    one: dict[str, Any], other: dict[str, Any]
+    params: dict[str, Any], other_params: dict[str, Any]
 ) -> None:
-    assert same_training(one, one)
-    if same_training(one, other):
-        assert course(one, 24) == course(other, 24)
+    assert same_training(params, params)
+    if same_training(params, other_params):
+        assert course(params, 24) == course(other_params, 24)
 
 
 @pytest.mark.parametrize(
-    ("other", "is_same"),
+    ("other_params", "is_same"),
     [
         (HELD, True),
         ({**HELD, "power": 7.0}, True),
@@ -104,25 +104,27 @@ def test_what_is_the_same_training_is_the_same_at_each_step(
         ({**HELD, "entropy_lambda_final": 0.1, "entropy_schedule": "hold_anneal"}, False),
     ],
 )
-def test_what_counts_as_alike(other: dict[str, Any], is_same: bool) -> None:
-    assert same_training(HELD, other) == is_same
+def test_what_counts_as_alike(other_params: dict[str, Any], is_same: bool) -> None:
+    assert same_training(HELD, other_params) == is_same
 
 
 @pytest.mark.parametrize(
-    "drawn", [{"sampling_temperature": 0.5}, {"top_p": 0.9}, {"top_k_tokens": 5}, {"min_p": 0.1}]
+    "generation_params", [{"sampling_temperature": 0.5}, {"top_p": 0.9}, {"top_k_tokens": 5}, {"min_p": 0.1}]
 )
-def test_what_generation_alone_tells_apart_is_another_training(drawn: dict[str, Any]) -> None:
-    assert not same_training(HELD, {**HELD, **drawn})
+def test_what_generation_alone_tells_apart_is_another_training(generation_params: dict[str, Any]) -> None:
+    assert not same_training(HELD, {**HELD, **generation_params})
     # of greedy decoding nothing else is read
     greedy = {**HELD, "sampling_temperature": 0.0}
-    assert same_training(greedy, {**greedy, **drawn}) == ("sampling_temperature" not in drawn)
+    assert same_training(greedy, {**greedy, **generation_params}) == (
+        "sampling_temperature" not in generation_params
+    )
 
 
 def test_values_of_other_parameters_are_the_same_only_if_they_are_written_the_same() -> None:
-    for one, other in ((1, 1.0), (True, 1), (0.0, -0.0), ("1", 1)):
-        assert not same_training({"lr": one}, {"lr": other})
+    for value, other_value in ((1, 1.0), (True, 1), (0.0, -0.0), ("1", 1)):
+        assert not same_training({"lr": value}, {"lr": other_value})
 
 
 def test_an_argument_inside_another_of_a_schedules_name_is_none_of_the_schedules() -> None:
-    one = {"temperature_init": 2.0, "power.alpha": 0.1}
-    assert not same_training(one, {**one, "power.alpha": 0.2})
+    params = {"temperature_init": 2.0, "power.alpha": 0.1}
+    assert not same_training(params, {**params, "power.alpha": 0.2})

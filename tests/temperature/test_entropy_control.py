@@ -43,7 +43,7 @@ share = st.floats(0.05, 0.95)
 
 
 @st.composite
-def controlled(draw: st.DrawFn) -> dict[str, Any]:
+def controlled_params(draw: st.DrawFn) -> dict[str, Any]:
     """A parameter set under control, as runs train with it, beside other parts of a plan."""
     parameters = {
         "entropy_control": draw(st.sampled_from(["hold", "curriculum", "contrast"])),
@@ -60,9 +60,14 @@ def controlled(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", CONTROLS)
 def test_each_target_reads_its_own_numbers_and_no_schedule_beside_it(kind: str) -> None:
-    given = {"entropy_control": kind, "control_level": 0.31, "control_start": 0.77, "control_spread": 3.0}
+    control_params = {
+        "entropy_control": kind,
+        "control_level": 0.31,
+        "control_start": 0.77,
+        "control_spread": 3.0,
+    }
     schedule = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5}
-    counted = effective({**given, **schedule})
+    counted = effective({**control_params, **schedule})
     read = {name for name in CONTROL_PARAMETERS[1:] if name in counted}
     assert read == READS[kind]
     assert ("temperature_final" in counted) == (kind == "none")
@@ -77,7 +82,7 @@ def test_what_normalises_otherwise_has_no_entropy_to_control() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("entropy_control", "holds", "hold"),
         ("entropy_control", 1, "entropy_control"),
@@ -89,10 +94,10 @@ def test_what_normalises_otherwise_has_no_entropy_to_control() -> None:
         ("control_level", "much", "control_level"),
     ],
 )
-def test_values_that_cannot_be_are_refused(name: str, value: Any, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_values_that_cannot_be_are_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         check_parameter(name, value)
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         ControlParameters(**{"entropy_control": "hold", name: value})
 
 
@@ -105,7 +110,7 @@ def test_neutral_is_without_control() -> None:
     assert temperatures_of({"entropy_control": "hold", "contrast.as_found": 0.5}) == ("", "contrast")
 
 
-@given(controlled())
+@given(controlled_params())
 def test_a_plan_under_control_without_its_parts_is_neutral(parameters: dict[str, Any]) -> None:
     assert "control" in active_groups(parameters) and "schedule" not in active_groups(parameters)
     assert moves(parameters)
@@ -120,7 +125,7 @@ def test_a_plan_under_control_without_its_parts_is_neutral(parameters: dict[str,
     assert is_neutral(neutral(parameters))
 
 
-@given(controlled(), st.floats(0.1, 10))
+@given(controlled_params(), st.floats(0.1, 10))
 def test_a_constant_takes_the_place_of_control(parameters: dict[str, Any], level: float) -> None:
     constant = at_constant(parameters, level)
     assert not is_controlled(constant) and not moves(constant)
@@ -131,12 +136,12 @@ def test_a_constant_takes_the_place_of_control(parameters: dict[str, Any], level
 
 
 def test_targets_that_are_the_same_are_one_training() -> None:
-    held = {"entropy_control": "hold", "control_level": 0.4}
+    hold_params = {"entropy_control": "hold", "control_level": 0.4}
     flat = {"entropy_control": "curriculum", "control_level": 0.4, "control_start": 0.4}
     even = {"entropy_control": "contrast", "control_level": 0.4, "control_spread": 1.0}
-    assert training_key(held) == training_key(flat) == training_key(even)
-    assert training_key(held) != training_key({**held, "control_level": 0.5})
-    assert training_key(held) != training_key({**even, "control_spread": 2.0})
+    assert training_key(hold_params) == training_key(flat) == training_key(even)
+    assert training_key(hold_params) != training_key({**hold_params, "control_level": 0.5})
+    assert training_key(hold_params) != training_key({**even, "control_spread": 2.0})
 
 
 @given(share, share, st.floats(0.01, 100))

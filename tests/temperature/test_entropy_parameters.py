@@ -58,7 +58,7 @@ def test_a_warm_up_begins_at_the_final_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("entropy_params", "message"),
     [
         ({"entropy_target": 1.5}, "entropy_target=1.5 is out of range. Give a share of ln n"),
         ({"entropy_target": "high"}, "entropy_target='high' is a str"),
@@ -67,10 +67,10 @@ def test_a_warm_up_begins_at_the_final_weight() -> None:
         ({"entropy_lambda": 0.1, "entropy_lambda_final": 0.2}, "entropy_lambda_final=0.2 has no effect"),
     ],
 )
-def test_what_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        EntropyParameters(**given)
-    assert said.lower() in str(caught.value).lower()
+def test_what_cannot_be_is_refused(entropy_params: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as excinfo:
+        EntropyParameters(**entropy_params)
+    assert message.lower() in str(excinfo.value).lower()
 
 
 def test_progress_beyond_the_end_is_refused() -> None:
@@ -87,21 +87,21 @@ def test_progress_beyond_the_end_is_refused() -> None:
 def test_what_is_dropped_changes_nothing_and_what_is_kept_counts(
     first: float, final: float | None, schedule: str, target: float | None
 ) -> None:
-    given = {
+    parameters = {
         "entropy_lambda": first,
         "entropy_lambda_final": final,
         "entropy_schedule": schedule,
         "entropy_target": target,
     }
     if schedule == "constant":
-        given["entropy_lambda_final"] = None
-    kept = effective(given)
-    full, short = EntropyParameters.from_mapping(given), EntropyParameters.from_mapping(kept)
+        parameters["entropy_lambda_final"] = None
+    effective_params = effective(parameters)
+    full, short = EntropyParameters.from_mapping(parameters), EntropyParameters.from_mapping(effective_params)
     assert [full.weight(t) for t in GRID] == [short.weight(t) for t in GRID]
     assert not full.has_term or short.entropy_target == full.entropy_target
-    assert full.has_term or kept == {"entropy_lambda": 0.0, "entropy_schedule": "constant"}
+    assert full.has_term or effective_params == {"entropy_lambda": 0.0, "entropy_schedule": "constant"}
 
 
 def test_there_is_no_term_of_another_normaliser() -> None:
-    given = {"normaliser": "sparsemax", "entropy_lambda": 0.1, "entropy_target": 0.5}
-    assert effective(given) == {"normaliser": "sparsemax"}
+    parameters = {"normaliser": "sparsemax", "entropy_lambda": 0.1, "entropy_target": 0.5}
+    assert effective(parameters) == {"normaliser": "sparsemax"}

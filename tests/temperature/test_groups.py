@@ -44,7 +44,7 @@ LAST = st.sampled_from([{}, {"output_temperature": 2.0}])
 
 
 @st.composite
-def scheduled(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(SCHEDULES)) -> dict[str, Any]:
+def schedule_params(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(SCHEDULES)) -> dict[str, Any]:
     """The parameters of a schedule, of any kind there is, and nothing else."""
     kind = draw(st.sampled_from(kinds))
     names = inspect.signature(SCHEDULES[kind]).parameters
@@ -54,7 +54,10 @@ def scheduled(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(SCHEDULES)) -> dic
 @st.composite
 def plans(draw: st.DrawFn) -> dict[str, Any]:
     """A parameter set with any of the parts, as runs train with it."""
-    parts = [draw(each) for each in (scheduled(), LAYERED, HEADED, SCALED, ENTROPIC, NORMALISED, LAST)]
+    parts = [
+        draw(strategy)
+        for strategy in (schedule_params(), LAYERED, HEADED, SCALED, ENTROPIC, NORMALISED, LAST)
+    ]
     return effective({name: value for part in parts for name, value in part.items()} | OTHERS)
 
 
@@ -64,10 +67,10 @@ def course(parameters: dict[str, Any], points: int = 101) -> np.ndarray:
     return np.array([schedule(at) for at in np.linspace(0, 1, points)])
 
 
-def rest(parameters: dict[str, Any], group: str) -> dict[str, Any]:
+def outside_group(parameters: dict[str, Any], group: str) -> dict[str, Any]:
     """Return what is no part of a group; a schedule and its level share some parameters."""
-    taken = GROUPS["schedule"] | GROUPS["level"] if group in ("schedule", "level") else GROUPS[group]
-    return {name: value for name, value in parameters.items() if name not in taken}
+    group_names = GROUPS["schedule"] | GROUPS["level"] if group in ("schedule", "level") else GROUPS[group]
+    return {name: value for name, value in parameters.items() if name not in group_names}
 
 
 def test_every_temperature_parameter_is_part_of_a_group_and_what_normalises_of_none() -> None:
@@ -80,7 +83,7 @@ def test_every_temperature_parameter_is_part_of_a_group_and_what_normalises_of_n
     assert sum(map(len, GROUPS.values())) == len(CREDITED) + len(shared)
 
 
-@given(scheduled())
+@given(schedule_params())
 def test_the_mean_level_is_the_geometric_mean_over_training(parameters: dict[str, Any]) -> None:
     fine = np.log(course(parameters, 4001))
     by_integration = math.exp(np.trapezoid(fine, dx=1 / 4000))
@@ -116,17 +119,19 @@ def test_a_constant_has_the_level_that_it_was_given_to_the_bit() -> None:
         ]
 
 
-@given(scheduled())
+@given(schedule_params())
 def test_five_constants_span_a_schedule_and_its_mean_is_one_of_them(parameters: dict[str, Any]) -> None:
-    found, reached = constant_levels(parameters), course(parameters)
-    assert found == sorted(found)
-    if reached.max() / reached.min() < 1 + 1e-9:
-        assert found == [reached[0]]
+    constants, schedule_course = constant_levels(parameters), course(parameters)
+    assert constants == sorted(constants)
+    if schedule_course.max() / schedule_course.min() < 1 + 1e-9:
+        assert constants == [schedule_course[0]]
         return
-    assert len(found) == 5
-    assert (found[0], found[-1]) == pytest.approx((reached.min(), reached.max()), rel=1e-12)
-    assert mean_level(parameters) in found
-    ratios = np.diff(np.log(found)) / np.log(reached.max() / reached.min())
+    assert len(constants) == 5
+    assert (constants[0], constants[-1]) == pytest.approx(
+        (schedule_course.min(), schedule_course.max()), rel=1e-12
+    )
+    assert mean_level(parameters) in constants
+    ratios = np.diff(np.log(constants)) / np.log(schedule_course.max() / schedule_course.min())
     # evenly spaced but for the one that the mean stands in for, the nearest of those between
     assert ratios.max() <= 0.5 + 1e-6 and ratios.sum() == pytest.approx(1)
     assert np.isclose(ratios, 0.25, atol=1e-6).sum() >= 2
@@ -136,33 +141,35 @@ def test_five_constants_span_a_schedule_and_its_mean_is_one_of_them(parameters: 
 def test_a_constant_in_place_of_a_schedule_leaves_everything_else(
     parameters: dict[str, Any], level: float
 ) -> None:
-    found = at_constant(parameters, level)
-    assert set(course(found)) == {level}
-    assert rest(found, "schedule") == rest(parameters, "schedule")
-    assert same_training(at_constant(found, level), found)
+    constant_params = at_constant(parameters, level)
+    assert set(course(constant_params)) == {level}
+    assert outside_group(constant_params, "schedule") == outside_group(parameters, "schedule")
+    assert same_training(at_constant(constant_params, level), constant_params)
 
 
 @given(plans())
 def test_without_its_schedule_a_plan_is_constant_at_its_mean(parameters: dict[str, Any]) -> None:
-    found = without(parameters, "schedule")
-    assert set(course(found)) == {mean_level(parameters)}
-    assert rest(found, "schedule") == rest(parameters, "schedule")
+    reduced_params = without(parameters, "schedule")
+    assert set(course(reduced_params)) == {mean_level(parameters)}
+    assert outside_group(reduced_params, "schedule") == outside_group(parameters, "schedule")
 
 
 @given(plans())
 def test_without_its_level_a_plan_has_the_same_shape_about_one(parameters: dict[str, Any]) -> None:
-    found = without(parameters, "level")
-    assert course(found) == pytest.approx(course(parameters) / mean_level(parameters), rel=1e-6)
-    assert mean_level(found) == pytest.approx(1)
-    assert rest(found, "level") == rest(parameters, "level")
+    reduced_params = without(parameters, "level")
+    assert course(reduced_params) == pytest.approx(course(parameters) / mean_level(parameters), rel=1e-6)
+    assert mean_level(reduced_params) == pytest.approx(1)
+    assert outside_group(reduced_params, "level") == outside_group(parameters, "level")
 
 
 @given(plans(), st.sampled_from(["layers", "length_scaling", "entropy", "output_temperature"]))
 def test_without_another_part_the_schedule_stays(parameters: dict[str, Any], group: str) -> None:
-    found = without(parameters, group)
-    assert (course(found) == course(parameters)).all()
-    assert rest(found, group) == rest(parameters, group)
-    assert same_training({**found, **{name: NEUTRAL[name] for name in GROUPS[group]}}, found)
+    reduced_params = without(parameters, group)
+    assert (course(reduced_params) == course(parameters)).all()
+    assert outside_group(reduced_params, group) == outside_group(parameters, group)
+    assert same_training(
+        {**reduced_params, **{name: NEUTRAL[name] for name in GROUPS[group]}}, reduced_params
+    )
 
 
 @given(plans())
@@ -197,12 +204,12 @@ def test_without_what_is_not_active_nothing_changes(parameters: dict[str, Any]) 
 def test_only_some_parts_are_what_is_left_when_all_others_are_taken(
     parameters: dict[str, Any], groups: set[str]
 ) -> None:
-    found = only(parameters, groups)
-    left = set(active_groups(found))
+    reduced_params = only(parameters, groups)
+    remaining_groups = set(active_groups(reduced_params))
     # a schedule about a level that is taken is a schedule about one
-    assert left <= groups & set(active_groups(parameters))
-    assert left >= (groups - {"level"}) & set(active_groups(parameters))
-    assert {n: found[n] for n in (*OTHERS, *NORMALISATION) if n in found} == {
+    assert remaining_groups <= groups & set(active_groups(parameters))
+    assert remaining_groups >= (groups - {"level"}) & set(active_groups(parameters))
+    assert {n: reduced_params[n] for n in (*OTHERS, *NORMALISATION) if n in reduced_params} == {
         n: parameters[n] for n in (*OTHERS, *NORMALISATION) if n in parameters
     }
 
@@ -215,12 +222,12 @@ def test_with_every_part_a_plan_is_itself_and_with_none_it_is_neutral(parameters
 
 @given(plans())
 def test_at_temperature_one_all_that_is_no_temperature_stays(parameters: dict[str, Any]) -> None:
-    found = neutral(parameters)
-    assert active_groups(found) == ()
-    assert set(course(found)) == {1.0}
-    kept = {n: v for n, v in parameters.items() if n in OTHERS or n in NORMALISATION}
-    assert same_training(found, kept)
-    assert neutral(found) == found
+    neutral_params = neutral(parameters)
+    assert active_groups(neutral_params) == ()
+    assert set(course(neutral_params)) == {1.0}
+    base_params = {n: v for n, v in parameters.items() if n in OTHERS or n in NORMALISATION}
+    assert same_training(neutral_params, base_params)
+    assert neutral(neutral_params) == neutral_params
 
 
 def test_the_normaliser_that_takes_no_temperature_leaves_nothing_to_take_away() -> None:

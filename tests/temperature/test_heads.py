@@ -84,9 +84,9 @@ def test_the_shapes_are_those_written_by_hand() -> None:
 
 def test_heads_of_a_ratio_and_of_its_inverse_are_the_same_in_another_order() -> None:
     for kind in (LinearHeads, ExponentialHeads, AlternatingHeads):
-        one, other = (kind(head_ratio=ratio).factors(8) for ratio in (5.0, 0.2))
-        assert sorted(one) == pytest.approx(sorted(other))
-        assert one != pytest.approx(other)
+        factors, inverse_factors = (kind(head_ratio=ratio).factors(8) for ratio in (5.0, 0.2))
+        assert sorted(factors) == pytest.approx(sorted(inverse_factors))
+        assert factors != pytest.approx(inverse_factors)
 
 
 def test_a_head_pattern_is_a_part_of_its_own() -> None:

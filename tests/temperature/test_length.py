@@ -66,8 +66,10 @@ def test_the_factor_is_positive_and_finite_for_any_number_of_keys(
 
 
 @given(scalings(), numbers_of_keys, numbers_of_keys)
-def test_more_keys_never_soften_attention(scaling: LengthScaling, one: float, other: float) -> None:
-    assert scaling.factor(min(one, other)) <= scaling.factor(max(one, other))
+def test_more_keys_never_soften_attention(
+    scaling: LengthScaling, num_keys: float, other_num_keys: float
+) -> None:
+    assert scaling.factor(min(num_keys, other_num_keys)) <= scaling.factor(max(num_keys, other_num_keys))
 
 
 @given(scalings(), st.lists(st.floats(2, 1e9), min_size=1, max_size=5))
@@ -105,9 +107,9 @@ def test_the_root_of_the_logarithm_keeps_the_entropy_of_random_keys_a_share_of_l
         weights /= weights.sum(axis=1, keepdims=True)
         return float(-(weights * np.log(weights)).sum(axis=1).mean()) / math.log(num_keys)
 
-    root, whole = LogNPowerScaling(n0=64.0, length_power=0.5), LogNScaling(n0=64.0)
-    assert share(root, 4096) == pytest.approx(share(root, 64), abs=0.01)
-    assert share(whole, 4096) < share(whole, 64) - 0.03
+    root_scaling, log_scaling = LogNPowerScaling(n0=64.0, length_power=0.5), LogNScaling(n0=64.0)
+    assert share(root_scaling, 4096) == pytest.approx(share(root_scaling, 64), abs=0.01)
+    assert share(log_scaling, 4096) < share(log_scaling, 64) - 0.03
 
 
 def test_yarn_squares_what_its_source_multiplies_cosine_and_sine_with() -> None:

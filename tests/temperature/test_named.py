@@ -50,34 +50,34 @@ levels = st.floats(0.05, 20.0)
 
 
 @st.composite
-def scheduled(draw: st.DrawFn) -> dict[str, Any]:
+def schedule_params(draw: st.DrawFn) -> dict[str, Any]:
     """The parameters of a schedule of any kind there is; some are as where they begin, and some left out."""
     kind = draw(st.sampled_from(sorted(SCHEDULES)))
     names = inspect.signature(SCHEDULES[kind]).parameters
-    found = {name: draw(levels if name in LEVELS else SHAPES[name]) for name in names}
+    parameters = {name: draw(levels if name in LEVELS else SHAPES[name]) for name in names}
     for name in LEVELS:
-        if name in found and draw(st.integers(0, 3)) == 0:
-            found[name] = draw(st.sampled_from([1.0, found["temperature_init"]]))
+        if name in parameters and draw(st.integers(0, 3)) == 0:
+            parameters[name] = draw(st.sampled_from([1.0, parameters["temperature_init"]]))
     left_out = draw(st.sets(st.sampled_from(sorted(names)), max_size=2)) if draw(st.booleans()) else set()
-    return {"schedule": kind} | {name: value for name, value in found.items() if name not in left_out}
+    return {"schedule": kind} | {name: value for name, value in parameters.items() if name not in left_out}
 
 
-def named(parameters: dict[str, Any], found: float, name: str = "contrast") -> dict[str, Any]:
+def to_named_params(parameters: dict[str, Any], initial_tau: float, name: str = "contrast") -> dict[str, Any]:
     """Return parameters of attention as those of a named temperature: the same in ratio to the one found."""
     scaled = {
-        each: value * found if each in LEVELS and value is not None else value
-        for each, value in parameters.items()
+        key: value * initial_tau if key in LEVELS and value is not None else value
+        for key, value in parameters.items()
     }
-    return {f"{name}.as_found": found} | {f"{name}.{each}": value for each, value in scaled.items()}
+    return {f"{name}.as_found": initial_tau} | {f"{name}.{key}": value for key, value in scaled.items()}
 
 
-def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+def assert_alike(params: dict[str, Any], expected_params: dict[str, Any]) -> None:
+    assert params.keys() == expected_params.keys()
+    for name, value in params.items():
         if isinstance(value, float):
-            assert other[name] == pytest.approx(value, rel=1e-9), name
+            assert expected_params[name] == pytest.approx(value, rel=1e-9), name
         else:
-            assert other[name] == value, name
+            assert expected_params[name] == value, name
 
 
 @pytest.mark.parametrize(
@@ -120,20 +120,25 @@ def test_named_parameters_are_temperature_parameters_whose_gain_is_the_temperatu
 
 
 def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -> None:
-    given = {"contrast.as_found": 0.5, "contrast.temperature_init": 0.1, "lr": 1, "temperature_init": 2.0}
-    assert groups_of(given) == {
+    parameters = {
+        "contrast.as_found": 0.5,
+        "contrast.temperature_init": 0.1,
+        "lr": 1,
+        "temperature_init": 2.0,
+    }
+    assert groups_of(parameters) == {
         "": {"lr": 1, "temperature_init": 2.0},
         "contrast": {"as_found": 0.5, "temperature_init": 0.1},
     }
-    assert as_found(given) == {"contrast": 0.5}
+    assert as_found(parameters) == {"contrast": 0.5}
     assert as_found({"gate.schedule": "linear", "lr": 1}) == {"gate": 1.0}
-    assert own_parameters(given, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
-    assert own_parameters(given, "") == {"lr": 1, "temperature_init": 2.0}
-    assert temperatures_of(given) == ("", "contrast")
+    assert own_parameters(parameters, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
+    assert own_parameters(parameters, "") == {"lr": 1, "temperature_init": 2.0}
+    assert temperatures_of(parameters) == ("", "contrast")
     assert temperatures_of({"contrast.as_found": 0.5, "lr": 1}) == ("contrast",)
     assert temperatures_of({"lr": 1}) == ("",)
-    assert parts_of({"lr": 1}) == parts_of(given)[:-2]
-    assert parts_of(given)[-2:] == ("contrast.schedule", "contrast.level")
+    assert parts_of({"lr": 1}) == parts_of(parameters)[:-2]
+    assert parts_of(parameters)[-2:] == ("contrast.schedule", "contrast.level")
     assert part_names("contrast.level") == {f"contrast.{name}" for name in (*LEVELS, "temperature_knots")}
 
 
@@ -150,99 +155,120 @@ def test_values_that_it_cannot_have_are_refused() -> None:
             check_parameter(name, value)
 
 
-@given(scheduled(), FOUND)
+@given(schedule_params(), FOUND)
 def test_a_named_temperature_is_that_of_attention_times_the_one_found(
-    parameters: dict[str, Any], found: float
+    parameters: dict[str, Any], initial_tau: float
 ) -> None:
-    given = named(parameters, found)
-    bare = TemperatureParameters.from_mapping(parameters).plan(1).schedule
-    own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1).schedule
+    named_params = to_named_params(parameters, initial_tau)
+    bare_schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
+    named_schedule = (
+        TemperatureParameters.from_mapping(own_parameters(named_params, "contrast")).plan(1).schedule
+    )
     for step in range(7):
-        assert own(step / 6) == pytest.approx(found * bare(step / 6), rel=1e-9)
+        assert named_schedule(step / 6) == pytest.approx(initial_tau * bare_schedule(step / 6), rel=1e-9)
 
 
-@given(scheduled(), FOUND)
+@given(schedule_params(), FOUND)
 def test_levels_and_constants_are_in_ratio_to_the_temperature_as_found(
-    parameters: dict[str, Any], found: float
+    parameters: dict[str, Any], initial_tau: float
 ) -> None:
-    given = named(parameters, found)
-    assert mean_level(given, "contrast") == pytest.approx(found * mean_level(parameters), rel=1e-9)
-    expected = [found * level for level in constant_levels(parameters)]
-    assert constant_levels(given, "contrast") == pytest.approx(expected, rel=1e-9)
-    plans = constant_plans(given)
+    named_params = to_named_params(parameters, initial_tau)
+    assert mean_level(named_params, "contrast") == pytest.approx(
+        initial_tau * mean_level(parameters), rel=1e-9
+    )
+    expected = [initial_tau * level for level in constant_levels(parameters)]
+    assert constant_levels(named_params, "contrast") == pytest.approx(expected, rel=1e-9)
+    plans = constant_plans(named_params)
     assert [mean_level(plan, "contrast") for plan in plans] == pytest.approx(expected, rel=1e-9)
     assert not any(moves(plan) for plan in plans)
     # nothing is said of attention, which stays at 1
     assert all(set(as_found(plan)) == {"contrast"} and "temperature_init" not in plan for plan in plans)
 
 
-@given(scheduled(), FOUND)
-def test_what_has_no_effect_is_dropped_as_for_attention(parameters: dict[str, Any], found: float) -> None:
-    assert_alike(effective(named(parameters, found)), named(effective(parameters), found))
-    assert moves(named(parameters, found)) == moves(parameters)
-
-
-@given(scheduled(), FOUND, st.sampled_from(["schedule", "level"]))
-def test_parts_are_taken_away_as_those_of_attention(
-    parameters: dict[str, Any], found: float, part: str
+@given(schedule_params(), FOUND)
+def test_what_has_no_effect_is_dropped_as_for_attention(
+    parameters: dict[str, Any], initial_tau: float
 ) -> None:
-    whole = effective(parameters)
-    given = named(whole, found) | OTHERS
-    assert active_groups(given) == tuple(f"contrast.{each}" for each in active_groups(whole))
-    assert_alike(without(given, f"contrast.{part}"), named(without(whole, part), found) | OTHERS)
-    assert_alike(only(given, [f"contrast.{part}"]), named(only(whole, [part]), found) | OTHERS)
-    assert same_training(only(given, parts_of(given)), given)
+    assert_alike(
+        effective(to_named_params(parameters, initial_tau)),
+        to_named_params(effective(parameters), initial_tau),
+    )
+    assert moves(to_named_params(parameters, initial_tau)) == moves(parameters)
 
 
-@given(scheduled(), FOUND)
-def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any], found: float) -> None:
-    given = named(effective(parameters), found) | OTHERS
-    at_found = neutral(given)
-    assert constant_levels(at_found, "contrast") == [found]
-    assert at_found["contrast.as_found"] == found
+@given(schedule_params(), FOUND, st.sampled_from(["schedule", "level"]))
+def test_parts_are_taken_away_as_those_of_attention(
+    parameters: dict[str, Any], initial_tau: float, part: str
+) -> None:
+    effective_params = effective(parameters)
+    named_params = to_named_params(effective_params, initial_tau) | OTHERS
+    assert active_groups(named_params) == tuple(
+        f"contrast.{group}" for group in active_groups(effective_params)
+    )
+    assert_alike(
+        without(named_params, f"contrast.{part}"),
+        to_named_params(without(effective_params, part), initial_tau) | OTHERS,
+    )
+    assert_alike(
+        only(named_params, [f"contrast.{part}"]),
+        to_named_params(only(effective_params, [part]), initial_tau) | OTHERS,
+    )
+    assert same_training(only(named_params, parts_of(named_params)), named_params)
+
+
+@given(schedule_params(), FOUND)
+def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any], initial_tau: float) -> None:
+    named_params = to_named_params(effective(parameters), initial_tau) | OTHERS
+    at_found = neutral(named_params)
+    assert constant_levels(at_found, "contrast") == [initial_tau]
+    assert at_found["contrast.as_found"] == initial_tau
     assert {name: at_found[name] for name in OTHERS} == OTHERS
     assert is_neutral(at_found) and active_groups(at_found) == ()
     assert training_key(at_found) == training_key(OTHERS)
-    assert is_neutral(given) == is_neutral(effective(parameters))
-    assert same_training(only(given, ()), at_found)
+    assert is_neutral(named_params) == is_neutral(effective(parameters))
+    assert same_training(only(named_params, ()), at_found)
     assert neutral(at_found) == at_found
 
 
 @given(FOUND, st.sampled_from(sorted(SCHEDULES)))
-def test_a_temperature_that_stays_as_found_is_none(found: float, kind: str) -> None:
-    for each in (
-        {"contrast.as_found": found},
-        {"contrast.as_found": found, "contrast.temperature_init": found},
-        {"contrast.as_found": found, "contrast.schedule": kind, "contrast.temperature_final": found},
-        {"contrast.as_found": found, "contrast.schedule": kind},
+def test_a_temperature_that_stays_as_found_is_none(initial_tau: float, kind: str) -> None:
+    for params in (
+        {"contrast.as_found": initial_tau},
+        {"contrast.as_found": initial_tau, "contrast.temperature_init": initial_tau},
+        {
+            "contrast.as_found": initial_tau,
+            "contrast.schedule": kind,
+            "contrast.temperature_final": initial_tau,
+        },
+        {"contrast.as_found": initial_tau, "contrast.schedule": kind},
     ):
-        assert training_key(each) == training_key({})
-        assert training_key(each | OTHERS) == training_key(OTHERS)
-        assert is_neutral(each) and active_groups(each) == () and not moves(each)
+        assert training_key(params) == training_key({})
+        assert training_key(params | OTHERS) == training_key(OTHERS)
+        assert is_neutral(params) and active_groups(params) == () and not moves(params)
     # and where it is not said, it is 1
     assert same_training({"contrast.temperature_init": 1.0}, {})
-    assert not same_training({"contrast.temperature_init": found / 3}, {})
-    off = {"contrast.as_found": found, "contrast.temperature_init": math.nextafter(found, 0)}
+    assert not same_training({"contrast.temperature_init": initial_tau / 3}, {})
+    off = {"contrast.as_found": initial_tau, "contrast.temperature_init": math.nextafter(initial_tau, 0)}
     assert not same_training(off, {})
 
 
 @pytest.mark.parametrize("ratio", [2.0, 3.0, 10.0])
-@pytest.mark.parametrize("found", [0.05, 0.5, 1.0, 7.0])
+@pytest.mark.parametrize("initial_tau", [0.05, 0.5, 1.0, 7.0])
 def test_a_schedule_about_the_temperature_as_found_is_nothing_but_a_schedule(
-    found: float, ratio: float
+    initial_tau: float, ratio: float
 ) -> None:
     bare = {"schedule": "exponential", "temperature_init": 1 / ratio, "temperature_final": ratio}
     assert active_groups(bare) == ("schedule",) and is_neutral(without(bare, "schedule"))
-    given = {
-        "contrast.as_found": found,
+    parameters = {
+        "contrast.as_found": initial_tau,
         "contrast.schedule": "exponential",
-        "contrast.temperature_init": found / ratio,
-        "contrast.temperature_final": found * ratio,
+        "contrast.temperature_init": initial_tau / ratio,
+        "contrast.temperature_final": initial_tau * ratio,
     }
-    assert mean_level(given, "contrast") == found
-    assert active_groups(given) == ("contrast.schedule",)
+    assert mean_level(parameters, "contrast") == initial_tau
+    assert active_groups(parameters) == ("contrast.schedule",)
     # or the ablation would train the baseline again, off by a rounding
-    assert is_neutral(without(given, "contrast.schedule")) and is_neutral(only(given, ()))
+    assert is_neutral(without(parameters, "contrast.schedule")) and is_neutral(only(parameters, ()))
 
 
 def test_neutral_values_of_a_named_temperature_are_those_found() -> None:
@@ -254,60 +280,66 @@ def test_neutral_values_of_a_named_temperature_are_those_found() -> None:
     assert values["temperature_init"] == values["warmup_start"] == 1.0
 
 
-@given(scheduled(), scheduled(), scheduled(), FOUND, FOUND)
+@given(schedule_params(), schedule_params(), schedule_params(), FOUND, FOUND)
 def test_no_temperature_acts_on_another(
     attention: dict[str, Any],
     contrast: dict[str, Any],
     gate: dict[str, Any],
-    one: float,
-    other: float,
+    contrast_tau: float,
+    gate_tau: float,
 ) -> None:
-    alone = effective(named(contrast, one)), effective(named(gate, other, "gate")), effective(attention)
-    given = alone[0] | alone[1] | alone[2] | OTHERS
-    assert effective(given) == given
+    alone = (
+        effective(to_named_params(contrast, contrast_tau)),
+        effective(to_named_params(gate, gate_tau, "gate")),
+        effective(attention),
+    )
+    joint_params = alone[0] | alone[1] | alone[2] | OTHERS
+    assert effective(joint_params) == joint_params
     for name, parameters in zip(("contrast", "gate", ""), alone, strict=True):
-        assert mean_level(given, name) == mean_level(parameters, name)
-        assert constant_levels(given, name) == constant_levels(parameters, name)
+        assert mean_level(joint_params, name) == mean_level(parameters, name)
+        assert constant_levels(joint_params, name) == constant_levels(parameters, name)
         for group in ("schedule", "level"):
             part = join_name(name, group)
-            found = without(given, part)
-            others = {each: v for each, v in given.items() if each not in parameters}
-            assert {each: found[each] for each in others} == others
-            assert {each: v for each, v in found.items() if each not in others} == without(parameters, part)
-    assert active_groups(given) == tuple(
+            reduced_params = without(joint_params, part)
+            other_params = {key: v for key, v in joint_params.items() if key not in parameters}
+            assert {key: reduced_params[key] for key in other_params} == other_params
+            assert {key: v for key, v in reduced_params.items() if key not in other_params} == without(
+                parameters, part
+            )
+    assert active_groups(joint_params) == tuple(
         part
-        for part in parts_of(given)
+        for part in parts_of(joint_params)
         if part in (*active_groups(alone[0]), *active_groups(alone[1]), *active_groups(alone[2]))
     )
-    same = training_key(given) == training_key(given | neutral(alone[1]))
+    same = training_key(joint_params) == training_key(joint_params | neutral(alone[1]))
     assert same or not is_neutral(alone[1])
 
 
-@given(scheduled(), scheduled(), FOUND)
+@given(schedule_params(), schedule_params(), FOUND)
 def test_constants_of_several_temperatures_go_from_low_to_high_together(
-    attention: dict[str, Any], contrast: dict[str, Any], found: float
+    attention: dict[str, Any], contrast: dict[str, Any], initial_tau: float
 ) -> None:
-    given = effective(attention | named(contrast, found)) | OTHERS
-    own = {name: constant_levels(given, name) for name in ("", "contrast")}
-    plans = constant_plans(given)
-    assert len(plans) == max(map(len, own.values()))
-    for name, expected in own.items():
-        reached = [mean_level(plan, name) for plan in plans]
-        assert reached == sorted(reached)
-        assert set(reached) == set(expected)
+    joint_params = effective(attention | to_named_params(contrast, initial_tau)) | OTHERS
+    levels_by_name = {name: constant_levels(joint_params, name) for name in ("", "contrast")}
+    plans = constant_plans(joint_params)
+    assert len(plans) == max(map(len, levels_by_name.values()))
+    for name, expected in levels_by_name.items():
+        levels = [mean_level(plan, name) for plan in plans]
+        assert levels == sorted(levels)
+        assert set(levels) == set(expected)
     assert all({name: plan[name] for name in OTHERS} == OTHERS for plan in plans)
 
 
 def test_own_schedules_go_with_their_numbers_and_leave_those_of_others() -> None:
-    given = {
+    parameters = {
         "contrast.as_found": 0.5,
         "contrast.schedule": "package.module:Knee",
         "contrast.schedule_args.knee": 0.3,
         "contrast.temperature_final": 0.1,
         "schedule_args.knee": 0.7,
     }
-    found = at_constant(given, 0.2, "contrast")
-    assert found == {
+    constant_params = at_constant(parameters, 0.2, "contrast")
+    assert constant_params == {
         "contrast.as_found": 0.5,
         "contrast.schedule": "constant",
         "contrast.temperature_init": 0.2,
@@ -316,7 +348,7 @@ def test_own_schedules_go_with_their_numbers_and_leave_those_of_others() -> None
 
 
 HELD = {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "hold_anneal", "hold_fraction": 0.5}
-NAMED = named({"temperature_init": 0.5, "temperature_final": 2.0, "schedule": "linear"}, 0.1)
+NAMED = to_named_params({"temperature_init": 0.5, "temperature_final": 2.0, "schedule": "linear"}, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -330,5 +362,5 @@ NAMED = named({"temperature_init": 0.5, "temperature_final": 2.0, "schedule": "l
     ],
 )
 def test_a_training_is_another_one_where_a_named_temperature_differs(change: dict[str, Any]) -> None:
-    given = HELD | NAMED
-    assert not same_training(given, given | change)
+    parameters = HELD | NAMED
+    assert not same_training(parameters, parameters | change)

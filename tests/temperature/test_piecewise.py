@@ -37,15 +37,15 @@ GRID = [step / 60 for step in range(61)]
 @st.composite
 def lists(draw: st.DrawFn, levels: st.SearchStrategy[float] = temperatures) -> list[list[float]]:
     """A list of knots as a person draws it."""
-    places = draw(st.lists(st.integers(0, 1000), min_size=2, max_size=16, unique=True))
-    return [[place / 1000, draw(levels)] for place in sorted(places)]
+    positions = draw(st.lists(st.integers(0, 1000), min_size=2, max_size=16, unique=True))
+    return [[position / 1000, draw(levels)] for position in sorted(positions)]
 
 
 def schedule(**parameters: Any) -> Any:
     return TemperatureParameters(schedule="piecewise", **parameters).plan(1).schedule
 
 
-def interpolated(knots: list[Any], at: list[float]) -> np.ndarray:
+def interpolate(knots: list[Any], at: list[float]) -> np.ndarray:
     places, levels = np.array(knots, dtype=float).T
     return np.asarray(np.exp(np.interp(at, places, np.log(levels))))
 
@@ -61,10 +61,10 @@ def bits(values: list[float]) -> bytes:
 def test_a_drawn_schedule_is_straight_in_the_logarithm_between_its_knots(
     knots: list[list[float]], at: list[float]
 ) -> None:
-    drawn = schedule(temperature_knots=knots)
-    assert np.allclose([drawn(each) for each in at], interpolated(knots, at), rtol=1e-9, atol=0.0)
+    knot_schedule = schedule(temperature_knots=knots)
+    assert np.allclose([knot_schedule(point) for point in at], interpolate(knots, at), rtol=1e-9, atol=0.0)
     # and at a knot it is what was drawn there, to the bit
-    assert [drawn(place) for place, _ in knots] == [level for _, level in knots]
+    assert [knot_schedule(position) for position, _ in knots] == [level for _, level in knots]
 
 
 @given(
@@ -78,77 +78,87 @@ def test_inner_knots_are_evenly_spaced_behind_the_hold(
     hold: float, inner: list[float | None], count: int | None, init: float, final: float
 ) -> None:
     last = count or max((k for k, level in enumerate(inner, 1) if level is not None), default=0)
-    places = np.linspace(hold, 1.0, last + 2)[1:-1]
+    positions = np.linspace(hold, 1.0, last + 2)[1:-1]
     knots = [[0.0, init]] + ([[hold, init]] if hold else [])
-    knots += [[p, level] for p, level in zip(places, inner, strict=False) if level is not None]
+    knots += [[p, level] for p, level in zip(positions, inner, strict=False) if level is not None]
     knots += [[1.0, final]]
-    found = schedule(
+    knot_schedule = schedule(
         temperature_init=init,
         temperature_final=final,
         hold_fraction=hold,
         num_knots=count,
         **dict(zip(INNER, inner, strict=True)),
     )
-    at = [each for each in GRID if min(abs(each - place) for place, _ in knots) > 1e-9]
+    at = [point for point in GRID if min(abs(point - position) for position, _ in knots) > 1e-9]
     # where knots are close together, the place of one in floating point decides
     steep = max(abs(math.log(b[1] / a[1])) / (b[0] - a[0]) for a, b in itertools.pairwise(knots))
-    expected = interpolated(knots, at)
-    assert np.allclose([found(each) for each in at], expected, rtol=1e-9 + 1e-14 * steep, atol=0.0)
-    assert found(0.0) == init and found(1.0) == final
+    expected = interpolate(knots, at)
+    assert np.allclose([knot_schedule(point) for point in at], expected, rtol=1e-9 + 1e-14 * steep, atol=0.0)
+    assert knot_schedule(0.0) == init and knot_schedule(1.0) == final
 
 
 @given(temperatures, temperatures)
 def test_without_inner_knots_it_is_exponential_to_the_bit(init: float, final: float) -> None:
     line = Exponential(temperature_init=init, temperature_final=final)
-    found = schedule(temperature_init=init, temperature_final=final)
-    assert bits([found(each) for each in GRID]) == bits([line(each) for each in GRID])
+    knot_schedule = schedule(temperature_init=init, temperature_final=final)
+    assert bits([knot_schedule(point) for point in GRID]) == bits([line(point) for point in GRID])
 
 
 @given(temperatures, temperatures, st.integers(1, 4))
 def test_with_knots_on_the_line_it_is_exponential(init: float, final: float, count: int) -> None:
     line = Exponential(temperature_init=init, temperature_final=final)
     inner = {INNER[k]: line((k + 1) / (count + 1)) for k in range(count)}
-    found = schedule(temperature_init=init, temperature_final=final, **inner)
-    assert [found(each) for each in GRID] == pytest.approx([line(each) for each in GRID], rel=1e-9)
+    knot_schedule = schedule(temperature_init=init, temperature_final=final, **inner)
+    assert [knot_schedule(point) for point in GRID] == pytest.approx(
+        [line(point) for point in GRID], rel=1e-9
+    )
 
 
 @given(lists(), st.integers(2, 200), st.integers(0, 199))
 def test_a_run_that_is_resumed_sees_the_bits_of_one_that_was_not(
-    knots: list[list[float]], total: int, begun: int
+    knots: list[list[float]], total: int, start_step: int
 ) -> None:
-    whole = schedule(temperature_knots=knots)
-    course = [whole(progress(step, total)) for step in range(total)]
-    again = schedule(temperature_knots=[tuple(each) for each in knots])
-    rest = [again(progress(step, total)) for step in range(min(begun, total), total)]
-    assert bits(course[min(begun, total) :]) == bits(rest)
+    full_schedule = schedule(temperature_knots=knots)
+    course = [full_schedule(progress(step, total)) for step in range(total)]
+    resumed_schedule = schedule(temperature_knots=[tuple(knot) for knot in knots])
+    resumed_course = [
+        resumed_schedule(progress(step, total)) for step in range(min(start_step, total), total)
+    ]
+    assert bits(course[min(start_step, total) :]) == bits(resumed_course)
 
 
 # ---- parameters that count
 
 
 def test_a_knot_without_a_number_to_reach_it_is_not_read() -> None:
-    given = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_final": 2.0}
+    parameters = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_final": 2.0}
     inner = {"temperature_knot_1": 3.0, "temperature_knot_2": 4.0, "temperature_knot_3": None}
-    assert effective({**given, **inner, "num_knots": 1}) == {
-        **given,
+    assert effective({**parameters, **inner, "num_knots": 1}) == {
+        **parameters,
         "temperature_knot_1": 3.0,
         "num_knots": 1,
     }
     # as many as have a temperature
-    assert effective({**given, **inner, "num_knots": None}) == {
-        **given,
+    assert effective({**parameters, **inner, "num_knots": None}) == {
+        **parameters,
         "temperature_knot_1": 3.0,
         "temperature_knot_2": 4.0,
     }
     # where no knot is, their number places none
-    assert effective({**given, "num_knots": 3}) == given
-    linear = {**given, **inner, "schedule": "linear", "num_knots": 1, "temperature_knots": [[0, 1], [1, 2]]}
-    assert effective(linear) == {**given, "schedule": "linear"}
+    assert effective({**parameters, "num_knots": 3}) == parameters
+    linear = {
+        **parameters,
+        **inner,
+        "schedule": "linear",
+        "num_knots": 1,
+        "temperature_knots": [[0, 1], [1, 2]],
+    }
+    assert effective(linear) == {**parameters, "schedule": "linear"}
 
 
 def test_a_list_of_knots_is_the_whole_schedule() -> None:
-    given = {**NEUTRAL, "schedule": "piecewise", "temperature_init": 3.0, "hold_fraction": 0.3}
-    counted = effective({**given, "num_knots": 2, "temperature_knots": [[0, 1], [1, 2]]})
+    parameters = {**NEUTRAL, "schedule": "piecewise", "temperature_init": 3.0, "hold_fraction": 0.3}
+    counted = effective({**parameters, "num_knots": 2, "temperature_knots": [[0, 1], [1, 2]]})
     assert counted["temperature_knots"] == [[0.0, 1.0], [1.0, 2.0]]
     assert (
         not {"temperature_init", "temperature_final", "hold_fraction", "num_knots", *INNER} & counted.keys()
@@ -167,53 +177,57 @@ def test_a_list_of_knots_is_the_whole_schedule() -> None:
     ],
 )
 def test_one_that_does_not_move_is_a_constant(flat: dict[str, Any], level: float) -> None:
-    given = {"schedule": "piecewise", **flat}
-    assert not moves(given) and constant_levels(given) == [level]
-    assert same_training(given, {"temperature_init": level})
-    assert moves({**given, "temperature_final": 5.0}) == ("temperature_knots" not in flat)
+    parameters = {"schedule": "piecewise", **flat}
+    assert not moves(parameters) and constant_levels(parameters) == [level]
+    assert same_training(parameters, {"temperature_init": level})
+    assert moves({**parameters, "temperature_final": 5.0}) == ("temperature_knots" not in flat)
 
 
 def test_under_control_of_the_entropy_no_knot_acts() -> None:
     controlled = {"entropy_control": "hold", "temperature_init": 3.0}
     for knots in ([[0, 2], [1, 2]], [[0, 2], [1, 3]]):
-        given = {**controlled, "schedule": "piecewise", "temperature_knots": knots}
-        assert training_key(given) == training_key(controlled)
+        parameters = {**controlled, "schedule": "piecewise", "temperature_knots": knots}
+        assert training_key(parameters) == training_key(controlled)
 
 
 def test_lists_that_are_written_otherwise_train_the_same() -> None:
-    one = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4]]}
-    other = {"schedule": "piecewise", "temperature_knots": ((0.0, 1.0), (0.5, 2.0), (1.0, 4.0))}
-    assert same_training(one, other)
+    list_params = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4]]}
+    tuple_params = {"schedule": "piecewise", "temperature_knots": ((0.0, 1.0), (0.5, 2.0), (1.0, 4.0))}
+    assert same_training(list_params, tuple_params)
     changed = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4.5]]}
-    assert not same_training(one, changed)
+    assert not same_training(list_params, changed)
 
 
 @given(lists(levels=st.floats(0.01, 100.0)))
 def test_a_list_loses_its_level_and_its_schedule_as_any_schedule_does(knots: list[list[float]]) -> None:
-    given = {"schedule": "piecewise", "temperature_knots": knots, "lr": 0.1}
-    level = mean_level(given)
-    alone = only(given, ("schedule",))
+    parameters = {"schedule": "piecewise", "temperature_knots": knots, "lr": 0.1}
+    level = mean_level(parameters)
+    alone = only(parameters, ("schedule",))
     assert mean_level(alone) == pytest.approx(1.0, rel=1e-6)
-    if moves(given):
-        scaled = [[place, each * mean_level(alone) / level] for place, each in knots]
+    if moves(parameters):
+        scaled = [[position, temperature * mean_level(alone) / level] for position, temperature in knots]
         assert np.allclose(alone.get("temperature_knots", scaled), scaled, rtol=1e-6)
-    assert without(given, "schedule").get("temperature_init", 1.0) == pytest.approx(level, rel=1e-9)
+    assert without(parameters, "schedule").get("temperature_init", 1.0) == pytest.approx(level, rel=1e-9)
 
 
 def test_a_named_temperature_has_knots_of_its_own() -> None:
-    given = {
+    inner_params = {
         "contrast.as_found": 0.1,
         "contrast.schedule": "piecewise",
         "contrast.temperature_knot_1": 0.4,
         "contrast.temperature_final": 0.2,
     }
-    own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1).schedule
-    assert [own(at) for at in (0.0, 0.5, 1.0)] == [0.1, 0.4, 0.2]
-    drawn = {
+    named_schedule = (
+        TemperatureParameters.from_mapping(own_parameters(inner_params, "contrast")).plan(1).schedule
+    )
+    assert [named_schedule(at) for at in (0.0, 0.5, 1.0)] == [0.1, 0.4, 0.2]
+    list_params = {
         "contrast.as_found": 0.1,
         "contrast.schedule": "piecewise",
         "contrast.temperature_knots": [[0, 0.1], [1, 0.3]],
     }
-    own = TemperatureParameters.from_mapping(own_parameters(drawn, "contrast")).plan(1).schedule
-    assert [own(at) for at in (0.0, 1.0)] == [0.1, 0.3]
-    assert not same_training(given, drawn)
+    named_schedule = (
+        TemperatureParameters.from_mapping(own_parameters(list_params, "contrast")).plan(1).schedule
+    )
+    assert [named_schedule(at) for at in (0.0, 1.0)] == [0.1, 0.3]
+    assert not same_training(inner_params, list_params)

@@ -96,7 +96,7 @@ def test_the_neutral_parameters_are_temperature_one_to_the_last_bit() -> None:
 
 def test_every_parameter_has_a_neutral_value_that_it_may_have() -> None:
     assert tuple(NEUTRAL) == TEMPERATURE_PARAMETERS
-    plan = {each.name for each in fields(TemperatureParameters)}
+    plan = {field.name for field in fields(TemperatureParameters)}
     beside = {*ENTROPY_PARAMETERS, *CONTROL_PARAMETERS, *GENERATION, "output_temperature"}
     assert set(TEMPERATURE_PARAMETERS) == plan | beside
     for name, value in NEUTRAL.items():
@@ -123,8 +123,8 @@ def test_every_plan_is_positive_and_its_level_is_the_schedules(
     plan = TemperatureParameters.from_mapping(parameters).plan(num_layers)
     temperatures = plan.temperatures(at)
     assert len(temperatures) == num_layers
-    assert all(0.0 < each < math.inf for each in temperatures)
-    level = math.exp(math.fsum(math.log(each) for each in temperatures) / num_layers)
+    assert all(0.0 < tau < math.inf for tau in temperatures)
+    level = math.exp(math.fsum(math.log(tau) for tau in temperatures) / num_layers)
     assert level == pytest.approx(plan.schedule(at), rel=1e-9)
 
 
@@ -143,7 +143,7 @@ def test_a_constant_schedule_refuses_a_final_temperature_it_would_never_reach() 
 
 
 @pytest.mark.parametrize(
-    "given",
+    "plan_params",
     [
         {"temperature_init": 2.0},
         {"schedule": "linear", "temperature_final": 2.0},
@@ -152,10 +152,10 @@ def test_a_constant_schedule_refuses_a_final_temperature_it_would_never_reach() 
         {"length_scaling": "log_n"},
     ],
 )
-def test_linear_attention_refuses_a_temperature_that_would_do_nothing(given: dict[str, Any]) -> None:
+def test_linear_attention_refuses_a_temperature_that_would_do_nothing(plan_params: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r'no effect: normaliser "linear".*Leave .* out, or choose another'):
-        TemperatureParameters(normaliser="linear", **given)
-    TemperatureParameters(**effective({"normaliser": "linear", **given}))
+        TemperatureParameters(normaliser="linear", **plan_params)
+    TemperatureParameters(**effective({"normaliser": "linear", **plan_params}))
 
 
 def test_linear_attention_takes_what_is_temperature_one_by_another_name() -> None:
@@ -170,7 +170,7 @@ def test_linear_attention_takes_what_is_temperature_one_by_another_name() -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("plan_params", "message"),
     [
         ({"schedule": "cosin"}, 'Unknown schedule "cosin". Did you mean "cosine"\\? Known: constant, linear'),
         ({"layer_pattern": "uniforn"}, 'Unknown layer_pattern "uniforn". Did you mean "uniform"'),
@@ -185,10 +185,10 @@ def test_linear_attention_takes_what_is_temperature_one_by_another_name() -> Non
     ],
 )
 def test_a_wrong_parameter_is_refused_even_where_it_would_not_be_read(
-    given: dict[str, Any], message: str
+    plan_params: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        TemperatureParameters(**given)
+        TemperatureParameters(**plan_params)
 
 
 @pytest.mark.parametrize("num_layers", [0, -1, 2.0, True])
@@ -205,18 +205,18 @@ def test_parameters_are_picked_out_of_a_flat_mapping() -> None:
 
 
 def test_parameters_and_plans_are_values() -> None:
-    one, other = TemperatureParameters(n0=8.0), TemperatureParameters(n0=8.0)
-    assert hash(one.plan(2)) == hash(other.plan(2))
-    assert one.plan(2) == other.plan(2) != one.plan(3)
-    for twin in (copy.deepcopy(one.plan(2)), pickle.loads(pickle.dumps(one.plan(2)))):
-        assert twin == one.plan(2)
-        assert twin.temperatures(0.5) == one.plan(2).temperatures(0.5)
+    parameters, equal_parameters = TemperatureParameters(n0=8.0), TemperatureParameters(n0=8.0)
+    assert hash(parameters.plan(2)) == hash(equal_parameters.plan(2))
+    assert parameters.plan(2) == equal_parameters.plan(2) != parameters.plan(3)
+    for twin in (copy.deepcopy(parameters.plan(2)), pickle.loads(pickle.dumps(parameters.plan(2)))):
+        assert twin == parameters.plan(2)
+        assert twin.temperatures(0.5) == parameters.plan(2).temperatures(0.5)
     with pytest.raises(FrozenInstanceError):
-        one.n0 = 2.0  # type: ignore[misc]
+        parameters.n0 = 2.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("parameters", "expected"),
     [
         (
             {"schedule": "constant", "temperature_init": 2.0, "temperature_final": 3.0, "power": 2.0},
@@ -293,13 +293,13 @@ def test_parameters_and_plans_are_values() -> None:
         ({"lr": 0.1, "data.x": 1, "entropy_lambda": 0.0}, {"lr": 0.1, "data.x": 1, "entropy_lambda": 0.0}),
     ],
 )
-def test_what_has_no_effect_is_dropped(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert effective(given) == expected
+def test_what_has_no_effect_is_dropped(parameters: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert effective(parameters) == expected
 
 
 def test_a_parameter_is_kept_where_its_strategy_is_not_known() -> None:
-    given = {"temperature_init": 1.0, "temperature_final": 4.0, "layer_ratio": 1.0, "n0": 8.0}
-    assert effective(given) == given
+    parameters = {"temperature_init": 1.0, "temperature_final": 4.0, "layer_ratio": 1.0, "n0": 8.0}
+    assert effective(parameters) == parameters
     assert effective({"schedule": "cosine", "temperature_init": 1.0})["schedule"] == "cosine"
 
 
@@ -310,17 +310,17 @@ def test_an_unknown_strategy_is_not_passed_on() -> None:
 
 @given(flat())
 def test_dropping_what_has_no_effect_changes_nothing(parameters: dict[str, Any]) -> None:
-    kept = effective(parameters)
-    assert behaviour(kept) == behaviour(parameters)
-    assert effective(kept) == kept
+    effective_params = effective(parameters)
+    assert behaviour(effective_params) == behaviour(parameters)
+    assert effective(effective_params) == effective_params
 
 
 @given(flat(), flat())
 def test_parameter_sets_that_agree_on_what_counts_make_equal_plans(
-    one: dict[str, Any], other: dict[str, Any]
+    params: dict[str, Any], other_params: dict[str, Any]
 ) -> None:
-    if effective(one) == effective(other):
-        assert behaviour(one) == behaviour(other)
+    if effective(params) == effective(other_params):
+        assert behaviour(params) == behaviour(other_params)
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,10 @@ def test_a_number_within_its_range_passes(name: str, value: float) -> None:
 
 
 def test_a_text_that_is_no_number_gets_no_advice_on_writing_numbers() -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as excinfo:
         check_number("power", "high")
-    assert "quotes" not in str(caught.value)
+    assert "quotes" not in str(excinfo.value)
 
 
 def test_every_range_says_what_it_allows() -> None:
-    assert all(each.allowed for each in RANGES.values())
+    assert all(value_range.allowed for value_range in RANGES.values())

@@ -48,7 +48,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(INNER, st.none() | temperatures),
     "temperature_knots": st.none(),
     "curvature": st.floats(1e-6, 1e6),
-    "cycles": st.integers(0, 10_000).map(lambda whole: whole + 0.5),
+    "cycles": st.integers(0, 10_000).map(lambda num_cycles: num_cycles + 0.5),
     "power": st.floats(1e-3, 1e3),
     "num_steps": st.integers(2, 100),
 }
@@ -210,7 +210,7 @@ BY_HAND: list[tuple[Schedule, Callable[[float], float]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schedule", "by_hand"), BY_HAND, ids=lambda each: getattr(each, "name", ""))
+@pytest.mark.parametrize(("schedule", "by_hand"), BY_HAND, ids=lambda case: getattr(case, "name", ""))
 def test_a_schedule_follows_its_formula(schedule: Schedule, by_hand: Callable[[float], float]) -> None:
     for progress in (0.0, 0.01, 0.1, 0.24, 0.26, 1 / 3, 0.5, 0.6, 0.77, 0.9, 0.999, 1.0):
         assert schedule(progress) == pytest.approx(by_hand(progress), rel=1e-12)

@@ -31,10 +31,12 @@ class Criterion(nn.Module):
 
     def factor(self) -> Any:
         """Return 1 / τ."""
-        kept = getattr(self, self.reads)
+        value = getattr(self, self.reads)
         if self.detached:
-            kept = kept.detach()
-        return {"scale": lambda: kept, "logit_scale": lambda: kept.exp()}.get(self.reads, lambda: 1 / kept)()
+            value = value.detach()
+        return {"scale": lambda: value, "logit_scale": lambda: value.exp()}.get(
+            self.reads, lambda: 1 / value
+        )()
 
     def forward(self, similarity_NN: Tensor) -> Tensor:
         """Return the loss of finding each item's other half."""
@@ -74,8 +76,8 @@ class Contrast(L.LightningModule):
     def similarity(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the similarity of each first half with each second half."""
         x_NTE, _ = batch
-        halves = (each.flatten(1) for each in x_NTE.chunk(2, dim=1))
-        one_NE, other_NE = (F.normalize(tower(each)) for tower, each in zip(self.towers, halves, strict=True))
+        halves = (half.flatten(1) for half in x_NTE.chunk(2, dim=1))
+        one_NE, other_NE = (F.normalize(tower(half)) for tower, half in zip(self.towers, halves, strict=True))
         similarity_NN: Tensor = one_NE @ other_NE.T
         return similarity_NN
 
@@ -107,8 +109,8 @@ class Contrast(L.LightningModule):
 class Manual(Contrast):
     """Optimizes its towers one after the other by itself, and returns no loss."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.automatic_optimization = False
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # type: ignore[override]
@@ -135,24 +137,24 @@ class Backward(Manual):
             optimizer.zero_grad()
 
 
-class Shared(Contrast):
+class SharedLossContrast(Contrast):
     """Has a loss that all of its kind share, as a default argument is."""
 
     one_for_all = Criterion(0.5, "temperature")
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.criterion = self.one_for_all
 
 
 class AllUsed(Contrast):
     """Has no parameter that its loss does not read, which ranks would wait for."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        for each in (self.criterion, self.gate):
-            if each.reads != "logit_scale":
-                del each.logit_scale
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for module in (self.criterion, self.gate):
+            if module.reads != "logit_scale":
+                del module.logit_scale
 
 
 class Attending(TemperedModule):
@@ -191,8 +193,8 @@ class Attending(TemperedModule):
 class Registered(TemperedModule):
     """No attention, and a loss that reads a temperature by its name."""
 
-    def __init__(self, lr: float = 0.01, temperature: float = 0.5, reads: bool = True, **given: Any) -> None:
-        super().__init__(num_layers=0, **given)
+    def __init__(self, lr: float = 0.01, temperature: float = 0.5, reads: bool = True, **kwargs: Any) -> None:
+        super().__init__(num_layers=0, **kwargs)
         self.lr, self.reads = lr, reads
         self.register_temperature("contrast", temperature)
         self.one = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 4))
@@ -225,8 +227,8 @@ class Registered(TemperedModule):
 class Stock(Contrast):
     """Attention that can be attached to before one of the towers."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.attention = nn.MultiheadAttention(8, 1, batch_first=True)
 
     def similarity(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -252,7 +254,7 @@ class RankRecorder(L.Callback):
         state: dict[str, Tensor] = pl_module.state_dict()
         for value in state.values():
             digest.update(value.numpy().tobytes())
-        found: Any = pl_module
-        line = {"step": trainer.global_step, "seen": found.seen[-1], "state": digest.hexdigest()}
+        module: Any = pl_module
+        line = {"step": trainer.global_step, "seen": module.seen[-1], "state": digest.hexdigest()}
         with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")

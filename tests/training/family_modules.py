@@ -25,9 +25,9 @@ class FamilyModule(L.LightningModule):
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in self.model.parameters():
-                drawn = torch.randn(parameter.shape, generator=generator)
+                noise = torch.randn(parameter.shape, generator=generator)
                 fan = max(parameter[0].numel(), 1) if parameter.ndim > 1 else 100
-                parameter.add_(drawn * 1.5 / fan**0.5 if parameter.ndim > 1 else 0.1 * drawn)
+                parameter.add_(noise * 1.5 / fan**0.5 if parameter.ndim > 1 else 0.1 * noise)
 
     def outputs(self) -> Tensor:
         """Return what the model makes of a fixed batch."""

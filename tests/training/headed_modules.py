@@ -34,7 +34,7 @@ class HeadedData(L.LightningDataModule):
         return self.loader(30)
 
 
-class Headed(TemperedModule):
+class HeadedModule(TemperedModule):
     """Attention whose logits are planted, plus a little of what it reads; or of small random weights alone.
 
     Args:
@@ -49,10 +49,10 @@ class Headed(TemperedModule):
         self.head = nn.Linear(WIDTH, 3)
         logits = torch.zeros(len(HEADS), LENGTH, LENGTH)
         if planted:
-            place = torch.arange(LENGTH)
-            logits[0, place[1:], place[:-1]] = 8.0
+            positions = torch.arange(LENGTH)
+            logits[0, positions[1:], positions[:-1]] = 8.0
             logits[1, :, 0] = 8.0
-            logits[2, place, place] = 8.0
+            logits[2, positions, positions] = 8.0
             logits[4] = 2.0 * torch.randn(LENGTH, LENGTH, generator=torch.Generator().manual_seed(0))
         self.register_buffer("logits", logits)
 
@@ -60,16 +60,16 @@ class Headed(TemperedModule):
         x, label = batch
         count = len(x)
         q, k = (
-            0.1 * each(x).detach().unflatten(-1, (len(HEADS), 4)).transpose(1, 2)
-            for each in (self.q_proj, self.k_proj)
+            0.1 * projection(x).detach().unflatten(-1, (len(HEADS), 4)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj)
         )
         # logits q k + planted, as the product of longer queries and keys
-        own = torch.eye(LENGTH, device=x.device).expand(count, len(HEADS), -1, -1)
+        identity = torch.eye(LENGTH, device=x.device).expand(count, len(HEADS), -1, -1)
         queries = torch.cat([q, self.logits.expand(count, -1, -1, -1)], dim=-1)  # type: ignore[operator]
-        keys = torch.cat([k, own], dim=-1)
+        keys = torch.cat([k, identity], dim=-1)
         values = x[:, None].expand(-1, len(HEADS), -1, -1)
-        seen = self.attend(queries, keys, values, layer=0, scale=1.0)
-        return F.cross_entropy(self.head(seen.mean((1, 2))), label)
+        output = self.attend(queries, keys, values, layer=0, scale=1.0)
+        return F.cross_entropy(self.head(output.mean((1, 2))), label)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return self.loss(batch)

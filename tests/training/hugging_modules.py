@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertModel, Qwen3Config, Qwen3Model
 
 
-class Hugging(L.LightningModule):
+class HuggingFaceModule(L.LightningModule):
     """Counts a token in a short text with two small layers."""
 
     def __init__(self, lr: float = 0.01, normalises_query: bool = False) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import lightning as L
 import torch
-from hugging_modules import Hugging
+from hugging_modules import HuggingFaceModule
 from torch import Tensor, nn
 from torch.nn import functional as F
-from toy_modules import Pooled, Toy
+from toy_modules import PooledStock, Toy
 
 
-class Softened(Pooled):
+class SoftenedPool(PooledStock):
     """Divides its logits by a temperature that it keeps in a number, or as CLIP does; no attention."""
 
     def __init__(self, lr: float = 0.01, parameter: bool = False) -> None:
@@ -28,11 +28,11 @@ class Softened(Pooled):
         return F.cross_entropy(self.head(self.encoder(batch[0]).mean(1)) / tau, batch[1])
 
 
-class Both(Toy):
+class TemperedLogitsToy(Toy):
     """Attention at a plan of its own, and logits that are divided by a temperature that it registers."""
 
-    def __init__(self, dropout: float = 0.0, heads: int = 1, **given: Any) -> None:
-        super().__init__(dropout=dropout, **given)
+    def __init__(self, dropout: float = 0.0, heads: int = 1, **kwargs: Any) -> None:
+        super().__init__(dropout=dropout, **kwargs)
         self.heads = heads
         self.register_temperature("logits", 0.5)
 
@@ -41,11 +41,11 @@ class Both(Toy):
         q, k, v = (
             y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.q_proj(x), self.k_proj(x), x)
         )
-        seen = self.attend(q, k, v, layer=0).transpose(1, 2).flatten(2).mean(1)
-        return F.cross_entropy(self.head(seen) / self.temperature("logits"), label)
+        output = self.attend(q, k, v, layer=0).transpose(1, 2).flatten(2).mean(1)
+        return F.cross_entropy(self.head(output) / self.temperature("logits"), label)
 
 
-class Reading(Hugging):
+class TextReader(HuggingFaceModule):
     """Reads the items of a batch as a text, with attention of transformers."""
 
     def loss(self, batch: Any = None) -> Tensor:
@@ -71,7 +71,7 @@ class LearnedRecorder(L.Callback):
 
     def logs(self, trainer: L.Trainer) -> list[float]:
         """Return ln τ of all temperatures that training itself moves."""
-        by_name = {type(each).__name__: each for each in trainer.callbacks}  # type: ignore[attr-defined]
+        by_name = {type(callback).__name__: callback for callback in trainer.callbacks}  # type: ignore[attr-defined]
         if (control := by_name.get("PlannedControl")) is not None:
             return [math.log(tau) for tau in control.temperatures]
         learned = by_name["LearnedTemperatureCallback"]

@@ -50,9 +50,9 @@ class Texts(L.LightningDataModule):
         draw = torch.Generator().manual_seed(seed)
         tokens = [torch.randint(0, TOKENS, (count,), generator=draw)]
         for _ in range(11):
-            other = torch.randint(0, TOKENS, (count,), generator=draw)
+            random_tokens = torch.randint(0, TOKENS, (count,), generator=draw)
             follows = torch.rand(count, generator=draw) < 0.8
-            tokens.append(torch.where(follows, (3 * tokens[-1] + 7) % TOKENS, other))
+            tokens.append(torch.where(follows, (3 * tokens[-1] + 7) % TOKENS, random_tokens))
         texts: Any = torch.stack(tokens, dim=1)
         return DataLoader(texts, batch_size=32)
 

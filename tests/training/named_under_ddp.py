@@ -28,7 +28,7 @@ def seed(number: int) -> None:
 class Draw(L.Callback):
     """Seeds each step by its number and its rank."""
 
-    def on_train_batch_start(self, trainer: L.Trainer, *given: Any) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
         seed(2 * trainer.global_step + trainer.global_rank)
 
 

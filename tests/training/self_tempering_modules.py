@@ -19,8 +19,8 @@ class InHook(Contrast):
 class InStep(Contrast):
     """Has one in the step itself, and keeps it in the buffer."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(reads="tau", **given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(reads="tau", **kwargs)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         self.criterion.tau.fill_(0.5 * 0.9**self.global_step)
@@ -34,11 +34,11 @@ class ByEpoch(Contrast):
         self.criterion.temperature = 0.5 - 0.1 * self.current_epoch
 
 
-class Clamped(Contrast):
+class ClampedContrast(Contrast):
     """Learns the logarithm of the inverse, which it clamps after each step as CLIP does."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(reads="logit_scale", **given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(reads="logit_scale", **kwargs)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         with torch.no_grad():
@@ -49,13 +49,13 @@ class Clamped(Contrast):
 class ReadOnce(Contrast):
     """Has copied its temperature when it was made."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.temperature = 0.5
         self.criterion.temperature = self.temperature
 
 
-class Rounding(Contrast):
+class RoundingContrast(Contrast):
     """Adds its temperature to what it logs, and takes it off again: that moves by rounding alone."""
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -64,11 +64,11 @@ class Rounding(Contrast):
         self.log("val_gap", similarity_NN.diagonal().mean() - similarity_NN.mean())
 
 
-class Evaluated(Contrast):
+class ValidationContrast(Contrast):
     """Reads a temperature in validation alone."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.calibration = nn.Module()
         self.calibration.temperature = 2.0
 
@@ -82,6 +82,6 @@ class Evaluated(Contrast):
 class Twice(Contrast):
     """Has one criterion under two names."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.same = self.criterion

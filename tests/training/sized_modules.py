@@ -13,7 +13,7 @@ SMALL = 4
 """Width up to which a model counts as small."""
 
 
-class Sized(Toy):
+class SizedToy(Toy):
     """One attention layer of a width of its own; the loss rises as ln τ leaves its best place.
 
     Args:
@@ -29,9 +29,9 @@ class Sized(Toy):
         small_best: float = 0.5,
         best: float = 0.5,
         middle_best: float | None = None,
-        **rest: Any,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(**rest)
+        super().__init__(**kwargs)
         self.best_tau = small_best if width <= SMALL else best
         if width == SMALL and middle_best is not None:
             self.best_tau = middle_best

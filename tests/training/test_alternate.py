@@ -18,14 +18,17 @@ def test_every_second_validation_is_under_the_temperature_of_the_moment(
             trainer={"max_steps": 24, "val_check_interval": 4, **trainer}, parameters=MOVING
         )
         program = dataclasses.replace(request.program, validate_at=validate_at)
-        found: list[list[float]] = (
+        curve: list[list[float]] = (
             Run(dataclasses.replace(request, program=program), listener()).execute().reports
         )
-        return found
+        return curve
 
     alternate = {"class_path": "benchmarks.recorded.alternate.Alternate", "init_args": {"every": 4}}
     final, current = reports("final"), reports("current")
     assert [step for step, _ in final] == [4, 8, 12, 16, 20, 24]
-    assert all(one != other for one, other in zip(final[:-1], current[:-1], strict=True))
+    assert all(
+        final_report != current_report
+        for final_report, current_report in zip(final[:-1], current[:-1], strict=True)
+    )
     mixed = [current[0], final[1], current[2], final[3], current[4], final[5]]
     assert reports("final", callbacks=[alternate]) == mixed

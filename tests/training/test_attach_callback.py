@@ -29,20 +29,20 @@ def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def fitted(toys: Any) -> Callable[..., tuple[Any, L.Trainer]]:
+def fit_stock(toys: Any) -> Callable[..., tuple[Any, L.Trainer]]:
     """Return a function that trains a stock transformer with callbacks, and returns it with its Trainer."""
 
-    def fit(*callbacks: Any, model: Any = None, steps: int = 12, **more: Any) -> tuple[Any, L.Trainer]:
+    def fit(*callbacks: Any, model: Any = None, steps: int = 12, **options: Any) -> tuple[Any, L.Trainer]:
         torch.manual_seed(0)
         model = toys.Stock() if model is None else model
-        made = trainer(*callbacks, max_steps=steps)
-        made.fit(model, datamodule=Data(), **more)
-        return model, made
+        pl_trainer = trainer(*callbacks, max_steps=steps)
+        pl_trainer.fit(model, datamodule=Data(), **options)
+        return model, pl_trainer
 
     return fit
 
 
-def trainer(*callbacks: Any, **more: Any) -> L.Trainer:
+def trainer(*callbacks: Any, **options: Any) -> L.Trainer:
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
     return L.Trainer(
         callbacks=list(callbacks),
@@ -50,7 +50,7 @@ def trainer(*callbacks: Any, **more: Any) -> L.Trainer:
         accelerator="cpu",
         enable_checkpointing=False,
         **quiet,
-        **more,
+        **options,
     )
 
 
@@ -68,34 +68,34 @@ class Data(L.LightningDataModule):
         return torch.utils.data.DataLoader(self.items(20), batch_size=20)
 
 
-def value(model: Any, *callbacks: Any, **more: Any) -> float:
-    (logged,) = trainer(*callbacks).validate(model, datamodule=Data(), verbose=False, **more)
+def value(model: Any, *callbacks: Any, **options: Any) -> float:
+    (logged,) = trainer(*callbacks).validate(model, datamodule=Data(), verbose=False, **options)
     return float(logged["val_loss"])
 
 
-def test_it_trains_what_an_attachment_that_is_moved_by_hand_trains(fitted: Any, toys: Any) -> None:
-    by_callback, first = fitted(AttachCallback(PLAN))
+def test_it_trains_what_an_attachment_that_is_moved_by_hand_trains(fit_stock: Any, toys: Any) -> None:
+    by_callback, first = fit_stock(AttachCallback(PLAN))
     torch.manual_seed(0)
     model = toys.Stock()
-    by_hand, second = fitted(TemperatureCallback(tempered=attach(model, PLAN)), model=model)
-    plain, _ = fitted()
+    by_hand, second = fit_stock(TemperatureCallback(tempered=attach(model, PLAN)), model=model)
+    plain, _ = fit_stock()
     assert first.callback_metrics == second.callback_metrics
-    for (name, one), (_, other) in zip(
+    for (name, callback_param), (_, manual_param) in zip(
         by_callback.named_parameters(), by_hand.named_parameters(), strict=True
     ):
-        assert torch.equal(one, other), name
+        assert torch.equal(callback_param, manual_param), name
     assert not torch.equal(by_callback.head.weight, plain.head.weight)
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_a_plain_module_that_loads_the_checkpoint_is_the_one_that_was_validated(
-    fitted: Any, toys: Any, weights_only: bool
+    fit_stock: Any, toys: Any, weights_only: bool
 ) -> None:
     callback = AttachCallback(PLAN)
-    model, made = fitted(callback)
-    made.save_checkpoint("trained.ckpt", weights_only=weights_only)
+    model, pl_trainer = fit_stock(callback)
+    pl_trainer.save_checkpoint("trained.ckpt", weights_only=weights_only)
     validated = value(model, callback)
-    assert validated == float(made.callback_metrics["val_loss"])
+    assert validated == float(pl_trainer.callback_metrics["val_loss"])
     loaded = toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)
     assert value(loaded) == validated
     # at temperature 1 it is another
@@ -103,9 +103,9 @@ def test_a_plain_module_that_loads_the_checkpoint_is_the_one_that_was_validated(
     with pytest.raises(AttachError, match=r"has the temperature 0.3 in its weights already"):
         attach(loaded, PLAN)
     # with the callback, by its class or by another like it, it is the same too
-    for again in (callback, AttachCallback(PLAN)):
-        given = {"ckpt_path": "trained.ckpt", "weights_only": True}
-        assert value(toys.Stock(), again, **given) == validated
+    for eval_callback in (callback, AttachCallback(PLAN)):
+        options = {"ckpt_path": "trained.ckpt", "weights_only": True}
+        assert value(toys.Stock(), eval_callback, **options) == validated
 
 
 def at_one(toys: Any, model: Any) -> Any:
@@ -114,78 +114,82 @@ def at_one(toys: Any, model: Any) -> Any:
     return plain
 
 
-def test_training_goes_on_from_the_weights_as_they_were(fitted: Any, toys: Any) -> None:
-    class Saving(L.Callback):
+def test_training_goes_on_from_the_weights_as_they_were(fit_stock: Any, toys: Any) -> None:
+    class SaveCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 6:
                 trainer.save_checkpoint("half.ckpt")
 
-    whole, _ = fitted(AttachCallback(PLAN), Saving())
-    resumed, made = fitted(AttachCallback(PLAN), ckpt_path="half.ckpt", weights_only=True)
-    assert made.global_step == 12
-    for (name, one), (_, other) in zip(whole.named_parameters(), resumed.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
+    reference_model, _ = fit_stock(AttachCallback(PLAN), SaveCheckpoint())
+    resumed_model, pl_trainer = fit_stock(AttachCallback(PLAN), ckpt_path="half.ckpt", weights_only=True)
+    assert pl_trainer.global_step == 12
+    for (name, reference_param), (_, resumed_param) in zip(
+        reference_model.named_parameters(), resumed_model.named_parameters(), strict=True
+    ):
+        assert torch.equal(reference_param, resumed_param), name
 
 
-def test_under_the_current_temperature_checkpoints_hold_that(fitted: Any, toys: Any) -> None:
-    found = []
+def test_under_the_current_temperature_checkpoints_hold_that(fit_stock: Any, toys: Any) -> None:
+    temperatures = []
 
-    class Saving(L.Callback):
+    class SaveCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 6:
-                found.extend(callback.attachment.temperatures if callback.attachment else [])
+                temperatures.extend(callback.attachment.temperatures if callback.attachment else [])
                 trainer.save_checkpoint("half.ckpt", weights_only=True)
 
     callback = AttachCallback(PLAN, validate_at="current")
-    fitted(callback, Saving())
+    fit_stock(callback, SaveCheckpoint())
     loaded = toys.Stock.load_from_checkpoint("half.ckpt")
-    with pytest.raises(AttachError, match=f"has the temperature {found[0]:.4g} in its weights"):
+    with pytest.raises(AttachError, match=f"has the temperature {temperatures[0]:.4g} in its weights"):
         attach(loaded, PLAN)
 
 
-def test_a_model_that_is_evaluated_at_another_temperature_is_saved_with_that(fitted: Any, toys: Any) -> None:
+def test_a_model_that_is_evaluated_at_another_temperature_is_saved_with_that(
+    fit_stock: Any, toys: Any
+) -> None:
     callback = AttachCallback(PLAN, at_inference={"temperature_init": 0.125})
-    model, made = fitted(callback)
-    during = float(made.callback_metrics["val_loss"])
-    plain, _ = fitted(AttachCallback(PLAN))
+    model, pl_trainer = fit_stock(callback)
+    during = float(pl_trainer.callback_metrics["val_loss"])
+    plain, _ = fit_stock(AttachCallback(PLAN))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
     assert callback.attachment is not None and callback.attachment.temperatures == (0.125, 0.125)
     validated = value(model, callback)
     assert validated != during
-    made.save_checkpoint("trained.ckpt")
+    pl_trainer.save_checkpoint("trained.ckpt")
     assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
 
 
-def test_after_baking_the_model_is_validated_as_it_is_and_not_trained_on(fitted: Any, toys: Any) -> None:
+def test_after_baking_the_model_is_validated_as_it_is_and_not_trained_on(fit_stock: Any, toys: Any) -> None:
     callback = AttachCallback(PLAN)
-    model, made = fitted(callback)
-    validated = float(made.callback_metrics["val_loss"])
+    model, pl_trainer = fit_stock(callback)
+    validated = float(pl_trainer.callback_metrics["val_loss"])
     assert bake(model) == pytest.approx(
         dict.fromkeys(["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"], 0.3)
     )
     assert value(model, callback) == validated
-    made.save_checkpoint("trained.ckpt")
+    pl_trainer.save_checkpoint("trained.ckpt")
     assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
     with pytest.raises(AttachError, match="written into its weights, so training would go on without it"):
         trainer(callback, max_steps=24).fit(model, datamodule=Data())
 
 
-def test_baked_weights_alone_are_not_evaluated_under_another_plan(fitted: Any, toys: Any) -> None:
-    _, made = fitted(AttachCallback(PLAN))
-    made.save_checkpoint("trained.ckpt", weights_only=True)
+def test_baked_weights_alone_are_not_evaluated_under_another_plan(fit_stock: Any, toys: Any) -> None:
+    _, pl_trainer = fit_stock(AttachCallback(PLAN))
+    pl_trainer.save_checkpoint("trained.ckpt", weights_only=True)
     with pytest.raises(AttachError, match=r"has the temperatures \[0.3\] in its weights.*is to set \[0.5\]"):
         value(toys.Stock(), AttachCallback({"temperature_init": 0.5}), ckpt_path="trained.ckpt")
 
 
 def test_weights_of_a_training_at_temperature_one_are_evaluated_under_the_plan(
-    fitted: Any, toys: Any
+    fit_stock: Any, toys: Any
 ) -> None:
-    model, made = fitted()
-    made.save_checkpoint("plain.ckpt")
+    model, pl_trainer = fit_stock()
+    pl_trainer.save_checkpoint("plain.ckpt")
     at_half = AttachCallback({"temperature_init": 0.5})
-    found = value(toys.Stock(), at_half, ckpt_path="plain.ckpt", weights_only=True)
+    val_loss = value(toys.Stock(), at_half, ckpt_path="plain.ckpt", weights_only=True)
     attach(model, {"temperature_init": 0.5})
-    assert found == value(model)
+    assert val_loss == value(model)
 
 
 def test_a_tempered_module_and_one_that_is_tempered_already_are_refused(toys: Any) -> None:
@@ -198,12 +202,12 @@ def test_a_tempered_module_and_one_that_is_tempered_already_are_refused(toys: An
 
 
 def test_a_study_evaluates_no_weights_that_have_a_temperature_in_them(
-    fitted: Any, request_for: Any, listener: Any
+    fit_stock: Any, request_for: Any, listener: Any
 ) -> None:
     from tempopt.training.run import Run
 
-    _, made = fitted(AttachCallback(PLAN))
-    made.save_checkpoint("trained.ckpt", weights_only=True)
+    _, pl_trainer = fit_stock(AttachCallback(PLAN))
+    pl_trainer.save_checkpoint("trained.ckpt", weights_only=True)
     run = Run(request_for("Stock", attach={"layers": "auto"}, weights="trained.ckpt"), listener())
     with pytest.raises(AttachError, match="have a temperature in them already"):
         run.execute()
@@ -213,11 +217,11 @@ def test_a_study_evaluates_no_weights_that_have_a_temperature_in_them(
 
 
 @pytest.fixture
-def hugging(toys: Any) -> Any:
+def hugging_class(toys: Any) -> Any:
     pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
     import hugging_modules
 
-    yield hugging_modules.Hugging
+    yield hugging_modules.HuggingFaceModule
     sys.modules.pop("hugging_modules", None)
 
 
@@ -225,17 +229,17 @@ BY_LENGTH = {**PLAN, "length_scaling": "log_n", "n0": 4.0}
 
 
 @pytest.fixture
-def by_length(hugging: Any) -> tuple[Any, float]:
+def by_length(hugging_class: Any) -> tuple[Any, float]:
     """Return a model that was trained with length scaling, and its loss; its checkpoint is trained.ckpt."""
     callback = AttachCallback(BY_LENGTH, way="attention_interface")
     torch.manual_seed(0)
-    model, made = hugging(), trainer(callback, max_steps=4)
+    model, pl_trainer = hugging_class(), trainer(callback, max_steps=4)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
     with pytest.warns(
         UserWarning, match=r"beside the weights. Load them with tempopt.load_checkpoint.*log_n"
     ):
-        made.fit(model, *loaders)
-    made.save_checkpoint("trained.ckpt")
+        pl_trainer.fit(model, *loaders)
+    pl_trainer.save_checkpoint("trained.ckpt")
     return model, loss(model)
 
 
@@ -245,8 +249,8 @@ def loss(model: Any) -> float:
         return float(model.eval().model(tokens)[0][..., :3].sum())
 
 
-def test_load_checkpoint_attaches_what_weights_cannot_hold(hugging: Any, by_length: Any) -> None:
-    model = hugging()
+def test_load_checkpoint_attaches_what_weights_cannot_hold(hugging_class: Any, by_length: Any) -> None:
+    model = hugging_class()
     attachment = load_checkpoint(model, "trained.ckpt")
     assert attachment is not None and attachment.temperatures == (0.3, 0.3)
     assert loss(model) == by_length[1]
@@ -254,31 +258,37 @@ def test_load_checkpoint_attaches_what_weights_cannot_hold(hugging: Any, by_leng
     assert loss(model) != by_length[1]
 
 
-def test_a_checkpoint_that_would_lose_its_temperature_is_not_loaded(hugging: Any, by_length: Any) -> None:
+def test_a_checkpoint_that_would_lose_its_temperature_is_not_loaded(
+    hugging_class: Any, by_length: Any
+) -> None:
     with pytest.raises(AttachError, match=r"at temperature 1. Load them with tempopt.load_checkpoint"):
-        hugging.load_from_checkpoint("trained.ckpt", weights_only=True)
+        hugging_class.load_from_checkpoint("trained.ckpt", weights_only=True)
     # nor where tempopt is not there to notice
     state = torch.load("trained.ckpt", weights_only=True)["state_dict"]
     with pytest.raises(RuntimeError, match=r"Unexpected key.*not in these weights.*tempopt.load_checkpoint"):
-        torch.nn.Module.load_state_dict.__wrapped__(hugging(), state)  # type: ignore[attr-defined]
+        torch.nn.Module.load_state_dict.__wrapped__(hugging_class(), state)  # type: ignore[attr-defined]
     with pytest.raises(AttachError):
-        hugging().load_state_dict(torch.load("trained.ckpt", weights_only=True)["state_dict"])
+        hugging_class().load_state_dict(torch.load("trained.ckpt", weights_only=True)["state_dict"])
 
 
-def test_training_goes_on_from_a_checkpoint_with_temperatures_beside_it(hugging: Any, by_length: Any) -> None:
+def test_training_goes_on_from_a_checkpoint_with_temperatures_beside_it(
+    hugging_class: Any, by_length: Any
+) -> None:
     callback = AttachCallback(BY_LENGTH, way="attention_interface")
-    model, made = hugging(), trainer(callback, max_steps=8)
+    model, pl_trainer = hugging_class(), trainer(callback, max_steps=8)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
     with pytest.warns(UserWarning, match="beside the weights"):
-        made.fit(model, *loaders, ckpt_path="trained.ckpt", weights_only=True)
-    assert made.global_step == 8
+        pl_trainer.fit(model, *loaders, ckpt_path="trained.ckpt", weights_only=True)
+    assert pl_trainer.global_step == 8
 
 
-def test_no_code_is_imported_that_a_checkpoint_names(hugging: Any, by_length: Any, tmp_path: Path) -> None:
+def test_no_code_is_imported_that_a_checkpoint_names(
+    hugging_class: Any, by_length: Any, tmp_path: Path
+) -> None:
     (tmp_path / "trap.py").write_text("raise SystemExit('sprung')")
     content = torch.load("trained.ckpt", weights_only=True)
     content["tempopt"]["parameters"] |= {"schedule": "trap:Schedule", "temperature_init": 9.0}
     torch.save(content, "trained.ckpt")
-    model = hugging()
+    model = hugging_class()
     load_checkpoint(model, "trained.ckpt")
     assert loss(model) == by_length[1]

@@ -17,8 +17,8 @@ from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
 from tempopt.training.run import Run
 from tempopt.workers.messages import MOMENTS, Started
 from tempopt.workers.process import WorkerProcess
-from tests.attention.planted import PLANTED, Heads, planted, random_heads
-from tests.training.test_ranks import carry_out, finished, make, pair
+from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
+from tests.training.test_ranks import carry_out, finished_message, make, pair
 
 # fixtures are found by their names
 __all__ = ["make", "pair"]
@@ -26,7 +26,7 @@ __all__ = ["make", "pair"]
 BY_POSITION = {"diagonal", "previous_token", "next_token", "first_token", "local", "uniform"}
 
 
-def shown(maps: AttentionMaps, step: int, layer: int, heads: Heads) -> None:
+def show_heads(maps: AttentionMaps, step: int, layer: int, heads: Heads) -> None:
     """Show weights to maps, as queries and keys that have them."""
     weights = heads.weights_BHQK
     logits = weights.clamp(min=1e-30).log()
@@ -35,8 +35,8 @@ def shown(maps: AttentionMaps, step: int, layer: int, heads: Heads) -> None:
     maps.see(step, layer, logits, keys, scale=1.0, **masking)
 
 
-def named(moment: dict[str, Any]) -> dict[int, str]:
-    return {each["head"]: each["measure"] for each in moment["measures"]}
+def measure_names(moment: dict[str, Any]) -> dict[int, str]:
+    return {measure["head"]: measure["measure"] for measure in moment["measures"]}
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -47,36 +47,46 @@ def test_planted_heads_are_named_and_random_ones_are_not(is_causal: bool, padded
     random = random_heads(
         heads=4, length=32, inputs=8, spread=0.1, position=0.5, is_causal=is_causal, padded=padded, seed=0
     )
-    for step, heads in ((0, random), (5, planted(length=32, is_causal=is_causal, padded=padded, seed=1))):
+    for step, heads in (
+        (0, random),
+        (5, planted_heads(length=32, is_causal=is_causal, padded=padded, seed=1)),
+    ):
         for layer in range(2):
             assert maps.wanted(step)
-            shown(maps, step, layer, heads)
+            show_heads(maps, step, layer, heads)
         maps.closed(step)
         assert not maps.wanted(step)
-    found = maps.found
-    assert found is not None and list(found["moments"]) == ["start", "middle"]
-    assert found["moments"]["start"]["measures"] == [] and found["notes"] == []
+    maps_record = maps.found
+    assert maps_record is not None and list(maps_record["moments"]) == ["start", "middle"]
+    assert maps_record["moments"]["start"]["measures"] == [] and maps_record["notes"] == []
     impossible = {"next_token"} if is_causal else set()
     expected = {head: name for head, name in enumerate(PLANTED) if name in BY_POSITION - impossible}
-    assert named(found["moments"]["middle"]) == expected
-    assert found["moments"]["middle"]["step"] == 5
+    assert measure_names(maps_record["moments"]["middle"]) == expected
+    assert maps_record["moments"]["middle"]["step"] == 5
 
 
 def test_a_map_is_the_picture_of_the_first_input() -> None:
-    heads = planted(length=48, is_causal=True, padded=True, seed=3)
+    heads = planted_heads(length=48, is_causal=True, padded=True, seed=3)
     maps = AttentionMaps(1)
     maps.begin(1)
-    shown(maps, 0, 0, heads)
+    show_heads(maps, 0, 0, heads)
     maps.closed(0)
     assert maps.found is not None
     start = maps.found["moments"]["start"]
     visible = torch.ones(48, 48, dtype=torch.bool).tril() & heads.masking["attn_mask"][0, 0]
-    for each in start["heads"]:
-        assert (each["queries"], each["keys"], each["rows"], each["columns"]) == (48, 48, 32, 32)
-        picture = np.array(heatmap(heads.weights_BHQK[0, each["head"]], visible, rows=32, columns=32).cells)
-        cells = np.frombuffer(base64.b64decode(each["cells"]), dtype=np.uint8).reshape(32, 32)
-        assert each["most"] == pytest.approx(picture.max(), rel=1e-3)
-        assert cells / 255 * each["most"] == pytest.approx(picture, abs=each["most"] / 255)
+    for head_map in start["heads"]:
+        assert (head_map["queries"], head_map["keys"], head_map["rows"], head_map["columns"]) == (
+            48,
+            48,
+            32,
+            32,
+        )
+        picture = np.array(
+            heatmap(heads.weights_BHQK[0, head_map["head"]], visible, rows=32, columns=32).cells
+        )
+        cells = np.frombuffer(base64.b64decode(head_map["cells"]), dtype=np.uint8).reshape(32, 32)
+        assert head_map["most"] == pytest.approx(picture.max(), rel=1e-3)
+        assert cells / 255 * head_map["most"] == pytest.approx(picture, abs=head_map["most"] / 255)
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (12, 12), (24, 40), (1, 700)])
@@ -85,18 +95,20 @@ def test_all_maps_together_are_small(layers: int, heads: int) -> None:
     maps = AttentionMaps(layers)
     maps.begin(3)
     weights = torch.randn(2, heads, 40, 40, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    given = Heads(weights_BHQK=weights, masking={"is_causal": False}, tokens_BK=torch.zeros(2, 40))
+    layer_heads = Heads(weights_BHQK=weights, masking={"is_causal": False}, tokens_BK=torch.zeros(2, 40))
     for step in range(3):
         for layer in range(layers):
-            shown(maps, step, layer, given)
+            show_heads(maps, step, layer, layer_heads)
         maps.closed(step)
     assert maps.found is not None and list(maps.found["moments"]) == list(MOMENTS)
     for moment in maps.found["moments"].values():
         moment["measures"] = []
     assert len(json.dumps(maps.found)) < 1.05 * MOST_BYTES
-    drawn = {(each["layer"], each["head"]) for each in maps.found["moments"]["end"]["heads"]}
-    assert len({layer for layer, _ in drawn}) == layers
-    assert (len(drawn) < layers * heads) == any("have a map" in note for note in maps.found["notes"])
+    mapped_heads = {
+        (head_map["layer"], head_map["head"]) for head_map in maps.found["moments"]["end"]["heads"]
+    }
+    assert len({layer for layer, _ in mapped_heads}) == layers
+    assert (len(mapped_heads) < layers * heads) == any("have a map" in note for note in maps.found["notes"])
 
 
 def test_what_is_too_large_for_a_picture_is_left_out_and_said() -> None:
@@ -113,12 +125,12 @@ def test_what_is_too_large_for_a_picture_is_left_out_and_said() -> None:
 def test_heads_that_share_keys_have_the_maps_of_their_own_queries() -> None:
     draw = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 4, 8, 3, generator=draw), torch.randn(2, 2, 8, 3, generator=draw)
-    grouped, whole = AttentionMaps(1), AttentionMaps(1)
-    for maps, keys in ((grouped, k), (whole, k.repeat_interleave(2, dim=1))):
+    grouped_maps, full_maps = AttentionMaps(1), AttentionMaps(1)
+    for maps, keys in ((grouped_maps, k), (full_maps, k.repeat_interleave(2, dim=1))):
         maps.begin(1)
         maps.see(0, 0, q, keys, scale=None, attn_mask=None, is_causal=False, valid_BQ=None)
         maps.closed(0)
-    assert grouped.found == whole.found
+    assert grouped_maps.found == full_maps.found
 
 
 @pytest.mark.parametrize("attach", [None, {"layers": "auto"}])
@@ -127,27 +139,33 @@ def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
 ) -> None:
     module = "Toy" if attach is None else "Stock"
 
-    def run(channel: Any, **given: Any) -> Run:
-        options = {"attach": attach, "checkpoints": str(tmp_path), "ticket": 1, "observe": True, **given}
+    def run(channel: Any, **overrides: Any) -> Run:
+        options = {"attach": attach, "checkpoints": str(tmp_path), "ticket": 1, "observe": True, **overrides}
         return Run(request_for(module, parameters={"temperature_init": 2.0}, **options), channel)
 
-    plain = run(listener(), ticket=2)
-    without = plain.execute()
-    whole, killed, again = run(listener(), maps=True), listener(die_at=14), listener()
-    done = whole.execute()
+    plain_run = run(listener(), ticket=2)
+    plain_result = plain_run.execute()
+    reference_run, killed_channel, resumed_channel = (
+        run(listener(), maps=True),
+        listener(die_at=14),
+        listener(),
+    )
+    reference_result = reference_run.execute()
     with pytest.raises(SystemExit):
-        run(killed, maps=True).execute()
-    resumed = run(again, maps=True, attempt=2, resume=killed.saved)
-    last = resumed.execute()
-    assert again.of(Started)[0].step > 11
-    assert without.maps is None and done.maps is not None
-    assert list(done.maps["moments"]) == list(MOMENTS)
-    assert [each["step"] for each in done.maps["moments"].values()] == [0, 11, 23]
-    assert last.maps == done.maps
-    assert without.reports == done.reports == last.reports
-    theirs = plain.module.state_dict()
-    for each in (whole, resumed):
-        assert all(torch.equal(value, theirs[name]) for name, value in each.module.state_dict().items())
+        run(killed_channel, maps=True).execute()
+    resumed_run = run(resumed_channel, maps=True, attempt=2, resume=killed_channel.saved)
+    resumed_result = resumed_run.execute()
+    assert resumed_channel.messages_of(Started)[0].step > 11
+    assert plain_result.maps is None and reference_result.maps is not None
+    assert list(reference_result.maps["moments"]) == list(MOMENTS)
+    assert [moment["step"] for moment in reference_result.maps["moments"].values()] == [0, 11, 23]
+    assert resumed_result.maps == reference_result.maps
+    assert plain_result.reports == reference_result.reports == resumed_result.reports
+    plain_state = plain_run.module.state_dict()
+    for mapped_run in (reference_run, resumed_run):
+        assert all(
+            torch.equal(value, plain_state[name]) for name, value in mapped_run.module.state_dict().items()
+        )
 
 
 @pytest.mark.parametrize("method", ["see", "closed"])
@@ -176,8 +194,8 @@ def test_two_ranks_look_once(pair: WorkerProcess, request_for: Any, tmp_path: Pa
         folder=str(tmp_path),
         ticket=77,
     )
-    heard = carry_out(pair, request)
-    maps = finished(heard).maps
+    messages = carry_out(pair, request)
+    maps = finished_message(messages).maps
     assert maps is not None and list(maps["moments"]) == list(MOMENTS)
-    heard = carry_out(pair, dataclasses.replace(request, ticket=78, maps=False))
-    assert finished(heard).maps is None
+    messages = carry_out(pair, dataclasses.replace(request, ticket=78, maps=False))
+    assert finished_message(messages).maps is None

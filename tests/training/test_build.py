@@ -56,8 +56,8 @@ class Tempered(TemperedModule):
 
 
 class Warm(Tempered):
-    def __init__(self, temperature_init: float = 4.0, **rest: Any) -> None:
-        super().__init__(temperature_init=temperature_init, **rest)
+    def __init__(self, temperature_init: float = 4.0, **kwargs: Any) -> None:
+        super().__init__(temperature_init=temperature_init, **kwargs)
 
 
 class Stock(L.LightningModule):
@@ -158,7 +158,7 @@ def program(folder: Callable[[str, str], None]) -> Callable[..., Program]:
 Make = Callable[..., Program]
 
 
-def _given(model: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+def with_init_args(model: dict[str, Any], **arguments: Any) -> dict[str, Any]:
     return {"class_path": model["class_path"], "init_args": {**model["init_args"], **arguments}}
 
 
@@ -196,7 +196,7 @@ def test_a_winner_is_the_class_called_with_its_parameters(program: Make) -> None
 
 
 def test_what_a_parameter_makes_pointless_is_left_out(program: Make) -> None:
-    model = _given(TEMPERED, schedule="exponential", temperature_init=4.0, temperature_final=1.0)
+    model = with_init_args(TEMPERED, schedule="exponential", temperature_init=4.0, temperature_final=1.0)
     built = build(program(model), {"schedule": "constant", "temperature_init": 2.0})
     module: Any = built.module
     assert module.plan.temperatures(1.0) == (2.0, 2.0)
@@ -207,7 +207,7 @@ def test_a_class_without_arguments_is_made(program: Make) -> None:
     plain = {"class_path": "their_module.Plain", "init_args": {}}
     assert type(build(program(plain), {}).module).__name__ == "Plain"
     with pytest.raises(SpecError, match='Unknown argument of their_module.Plain "x". Known: none'):
-        build(program(_given(plain, x=1)), {})
+        build(program(with_init_args(plain, x=1)), {})
 
 
 def test_a_module_without_data_has_its_own_loaders(program: Make) -> None:
@@ -217,7 +217,7 @@ def test_a_module_without_data_has_its_own_loaders(program: Make) -> None:
 
 
 def test_every_kind_of_argument_is_read_as_lightning_reads_it(program: Make) -> None:
-    model = _given(
+    model = with_init_args(
         STOCK,
         kind="post",
         norm="layer",
@@ -228,39 +228,39 @@ def test_every_kind_of_argument_is_read_as_lightning_reads_it(program: Make) -> 
     )
     module: Any = build(program(model, attach=AUTO), {}).module
     theirs: Any = sys.modules["their_module"]
-    found = module.arguments
-    assert found["kind"] is theirs.Kind.post
-    assert found["norm"] == "layer"
-    assert isinstance(found["scale"], theirs.Scale)
-    assert found["scale"].factor == 3.0
-    assert found["head"] == theirs.Head(width=7, bias=True)
-    assert found["sizes"] == [3, 4]
-    optimizer = found["make"]([torch.nn.Parameter(torch.zeros(1))])
+    arguments = module.arguments
+    assert arguments["kind"] is theirs.Kind.post
+    assert arguments["norm"] == "layer"
+    assert isinstance(arguments["scale"], theirs.Scale)
+    assert arguments["scale"].factor == 3.0
+    assert arguments["head"] == theirs.Head(width=7, bias=True)
+    assert arguments["sizes"] == [3, 4]
+    optimizer = arguments["make"]([torch.nn.Parameter(torch.zeros(1))])
     assert isinstance(optimizer, torch.optim.Adam)
     assert optimizer.defaults["lr"] == 0.5
 
 
 def test_each_run_has_objects_of_its_own(program: Make) -> None:
-    model = _given(STOCK, scale={"class_path": "their_module.Scale"}, sizes=[1, 2])
+    model = with_init_args(STOCK, scale={"class_path": "their_module.Scale"}, sizes=[1, 2])
     callback = {"class_path": "lightning.pytorch.callbacks.Timer", "init_args": {"duration": "00:01:00:00"}}
-    given = program(model, attach=AUTO, callbacks=[callback])
-    first, second = build(given, {"width": 1}), build(given, {"width": 2})
+    stock_program = program(model, attach=AUTO, callbacks=[callback])
+    first, second = build(stock_program, {"width": 1}), build(stock_program, {"width": 2})
     assert first.trainer_kwargs["callbacks"][0] is not second.trainer_kwargs["callbacks"][0]
-    one: Any = first.module
-    other: Any = second.module
-    assert (one.arguments["width"], other.arguments["width"]) == (1, 2)
-    assert one.arguments["scale"] is not other.arguments["scale"]
-    one.arguments["sizes"].append(9)
-    assert other.arguments["sizes"] == [1, 2]
-    third: Any = build(given, {}).module
-    assert third.arguments["sizes"] == [1, 2]
+    first_module: Any = first.module
+    second_module: Any = second.module
+    assert (first_module.arguments["width"], second_module.arguments["width"]) == (1, 2)
+    assert first_module.arguments["scale"] is not second_module.arguments["scale"]
+    first_module.arguments["sizes"].append(9)
+    assert second_module.arguments["sizes"] == [1, 2]
+    third_module: Any = build(stock_program, {}).module
+    assert third_module.arguments["sizes"] == [1, 2]
 
 
 def test_names_below_an_object_are_dotted(program: Make) -> None:
     scale = {"class_path": "their_module.Scale", "init_args": {"factor": 1.0}}
-    data = _given(DATA, scale=scale)
+    data = with_init_args(DATA, scale=scale)
     built = build(
-        program(_given(STOCK, scale=scale, head={"width": 1}), data, attach=AUTO),
+        program(with_init_args(STOCK, scale=scale, head={"width": 1}), data, attach=AUTO),
         {"data.scale.factor": 2.5, "scale.factor": 0.5, "head.width": 3},
     )
     datamodule: Any = built.datamodule
@@ -273,17 +273,17 @@ def test_names_below_an_object_are_dotted(program: Make) -> None:
 
 
 def test_a_choice_by_name_becomes_what_the_annotation_asks_for(program: Make) -> None:
-    given = program(STOCK, attach=AUTO)
+    stock_program = program(STOCK, attach=AUTO)
     theirs: Any = None
     for name in ("post", "pre", "post"):
-        module: Any = build(given, {"kind": name}).module
+        module: Any = build(stock_program, {"kind": name}).module
         theirs = theirs or sys.modules["their_module"]
         assert module.arguments["kind"] is theirs.Kind[name]
 
 
 def test_a_whole_number_for_a_real_one_is_made_real(program: Make) -> None:
-    given = program(_given(STOCK, scale={"class_path": "their_module.Scale"}), attach=AUTO)
-    module: Any = build(given, {"output_temperature": 2}).module
+    stock_program = program(with_init_args(STOCK, scale={"class_path": "their_module.Scale"}), attach=AUTO)
+    module: Any = build(stock_program, {"output_temperature": 2}).module
     assert type(module.arguments["output_temperature"]) is float
 
 
@@ -300,12 +300,12 @@ def test_temperature_from_outside_is_not_given_to_the_module(program: Make) -> N
 
 
 def test_making_draws_no_other_random_numbers_the_second_time(program: Make) -> None:
-    given = program(data=DATA)
-    prepare(given)
+    data_program = program(data=DATA)
+    prepare(data_program)
 
     def weights() -> torch.Tensor:
         torch.manual_seed(3)
-        module: Any = build(given, {"width": 5, "lr": 0.5}).module
+        module: Any = build(data_program, {"width": 5, "lr": 0.5}).module
         weight: torch.Tensor = module.layer.weight.detach()
         return weight
 
@@ -339,22 +339,26 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "num_steps could mean what attach: sets, or the argument",
     ),
     ({"attach": AUTO}, {}, "attach: is given, but their_module.Tempered is a TemperedModule"),
-    ({"model": _given(TEMPERED, wdth=1)}, {}, 'model: Unknown argument of their_module.Tempered "wdth".'),
-    ({"model": _given(TEMPERED, lr="fast")}, {}, 'model.lr: given the text "fast". Allowed for'),
-    ({"model": _given(STOCK, kind="mid")}, {}, "their_module.Stock: pre, post."),
-    ({"model": _given(STOCK, norm="x")}, {}, "Literal['rms', 'layer']"),
+    (
+        {"model": with_init_args(TEMPERED, wdth=1)},
+        {},
+        'model: Unknown argument of their_module.Tempered "wdth".',
+    ),
+    ({"model": with_init_args(TEMPERED, lr="fast")}, {}, 'model.lr: given the text "fast". Allowed for'),
+    ({"model": with_init_args(STOCK, kind="mid")}, {}, "their_module.Stock: pre, post."),
+    ({"model": with_init_args(STOCK, norm="x")}, {}, "Literal['rms', 'layer']"),
     (
         {"model": {"class_path": "their_module.Stock"}},
         {},
         "their_module.Stock needs the argument classes (int).",
     ),
     (
-        {"model": _given(STOCK, scale={"class_path": "their_module.Scal"})},
+        {"model": with_init_args(STOCK, scale={"class_path": "their_module.Scal"})},
         {},
         'model.scale.class_path: Unknown class in "their_module" "Scal". Did you mean "Scale"?',
     ),
     (
-        {"model": _given(STOCK, scale={"class_path": "their_module.Scale", "init_args": {"f": 1}})},
+        {"model": with_init_args(STOCK, scale={"class_path": "their_module.Scale", "init_args": {"f": 1}})},
         {},
         'model.scale: Unknown argument of their_module.Scale "f".',
     ),
@@ -367,22 +371,27 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "parameters", "said"), FAULTS)
+@pytest.mark.parametrize(("program_args", "parameters", "reason"), FAULTS)
 def test_a_fault_is_said_in_one_line(
-    program: Make, given: dict[str, Any], parameters: dict[str, Any], said: str
+    program: Make, program_args: dict[str, Any], parameters: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(SpecError) as caught:
-        build(program(**given), parameters)
-    message = str(caught.value)
-    assert said in message
+    with pytest.raises(SpecError) as excinfo:
+        build(program(**program_args), parameters)
+    message = str(excinfo.value)
+    assert reason in message
     assert "\n" not in message
     assert "Union" not in message
 
 
 def test_the_faults_of_all_sections_are_said_at_once(program: Make) -> None:
-    with pytest.raises(SpecError) as caught:
-        build(program(_given(STOCK, width="a", nom=1), {"class_path": "their_module.Dta"}, max_steps="x"), {})
-    lines = str(caught.value).splitlines()
+    with pytest.raises(SpecError) as excinfo:
+        build(
+            program(
+                with_init_args(STOCK, width="a", nom=1), {"class_path": "their_module.Dta"}, max_steps="x"
+            ),
+            {},
+        )
+    lines = str(excinfo.value).splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         "model.width",
         "model",
@@ -392,9 +401,9 @@ def test_the_faults_of_all_sections_are_said_at_once(program: Make) -> None:
 
 
 def test_an_error_of_their_constructor_is_theirs(program: Make) -> None:
-    with pytest.raises(RuntimeError, match="no") as caught:
+    with pytest.raises(RuntimeError, match="no") as excinfo:
         build(program({"class_path": "their_module.Stubborn"}), {"width": 3})
-    assert caught.value.__notes__ == ["while making their_module.Stubborn with {'width': 3}"]
+    assert excinfo.value.__notes__ == ["while making their_module.Stubborn with {'width': 3}"]
 
 
 SPACE = {"temperature_init": [0.25, 4.0, 1.0], "schedule": ["constant", "cosine"], "lr": [0.1, 0.2]}
@@ -403,7 +412,9 @@ SPACE = {"temperature_init": [0.25, 4.0, 1.0], "schedule": ["constant", "cosine"
 def test_a_space_that_fits_is_let_through(program: Make) -> None:
     check_space(program(), SPACE)
     check_space(
-        program(data=_given({**DATA, "class_path": "their_module.TestData"}, root="x")), SPACE, test_data=True
+        program(data=with_init_args({**DATA, "class_path": "their_module.TestData"}, root="x")),
+        SPACE,
+        test_data=True,
     )
 
 
@@ -463,14 +474,18 @@ CHECKS: list[tuple[dict[str, Any], dict[str, list[Any]], bool, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "search", "test_data", "said"), CHECKS)
+@pytest.mark.parametrize(("program_args", "search", "test_data", "line_starts"), CHECKS)
 def test_a_space_that_does_not_fit_is_refused(
-    program: Make, given: dict[str, Any], search: dict[str, list[Any]], test_data: bool, said: list[str]
+    program: Make,
+    program_args: dict[str, Any],
+    search: dict[str, list[Any]],
+    test_data: bool,
+    line_starts: list[str],
 ) -> None:
-    with pytest.raises(SpecError) as caught:
-        check_space(program(**given), search, test_data=test_data)
-    lines = str(caught.value).splitlines()
-    assert [line[: len(start)] for line, start in zip(lines, said, strict=True)] == said
+    with pytest.raises(SpecError) as excinfo:
+        check_space(program(**program_args), search, test_data=test_data)
+    lines = str(excinfo.value).splitlines()
+    assert [line[: len(start)] for line, start in zip(lines, line_starts, strict=True)] == line_starts
 
 
 def test_evaluation_only_needs_no_training_data(program: Make) -> None:

@@ -44,19 +44,19 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "not before an epoch": {"callbacks": [IMPATIENT], "max_epochs": 4, "min_epochs": 2, **EPOCHS},
 }
 MODULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "a rate by epochs": ("Scheduled", {"rate": "epoch"}, {}),
+    "a rate by epochs": ("ScheduledToy", {"rate": "epoch"}, {}),
     "a rate by a metric at each epoch": (
-        "Scheduled",
+        "ScheduledToy",
         {"rate": "plateau epoch"},
         {**FOUR_OF_FIVE, "val_check_interval": 3},
     ),
     "a rate by a metric at the end of each epoch": (
-        "Scheduled",
+        "ScheduledToy",
         {"rate": "plateau epoch"},
         {**FOUR_OF_FIVE, "val_check_interval": 1.0},
     ),
     "a rate by a metric at each step": (
-        "Scheduled",
+        "ScheduledToy",
         {"rate": "plateau step"},
         {"val_check_interval": 1, "check_val_every_n_epoch": 1, "max_steps": 14},
     ),
@@ -79,17 +79,17 @@ def batches(run: Run) -> int:
     return int(run.trainer.fit_loop.epoch_loop.batch_progress.total.ready)
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+def same(value: Any, other_value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return torch.equal(value, other_value)
+    if isinstance(value, dict):
+        return value.keys() == other_value.keys() and all(same(value[key], other_value[key]) for key in value)
+    if isinstance(value, list | tuple):
+        return len(value) == len(other_value) and all(map(same, value, other_value))
+    return bool(value == other_value)
 
 
-def everything(run: Run, finished: Finished) -> dict[str, Any]:
+def full_state(run: Run, finished: Finished) -> dict[str, Any]:
     """All that a run leaves behind."""
     trainer = run.trainer
     return {
@@ -107,10 +107,10 @@ def everything(run: Run, finished: Finished) -> dict[str, Any]:
 
 def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> list[int]:
     """Resume from each checkpoint that a run could write, and return the batches behind which they lay."""
-    asked = [Evaluation(name="test", on="test", at="current")]
-    request = dataclasses.replace(request, evaluations=asked)
+    evaluations = [Evaluation(name="test", on="test", at="current")]
+    request = dataclasses.replace(request, evaluations=evaluations)
     undisturbed = Run(dataclasses.replace(request, checkpoints=None), listener())
-    expected = everything(undisturbed, undisturbed.execute())
+    expected = full_state(undisturbed, undisturbed.execute())
     channel = listener()
     run = Run(dataclasses.replace(request, checkpoint_every=0.0), channel)
     behind: list[int] = []
@@ -119,17 +119,17 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
         behind.append(batches(run)) if isinstance(message, Kept) else 0,
         send(message),
     )
-    assert same(everything(run, run.execute()), expected)
+    assert same(full_state(run, run.execute()), expected)
     for saved in channel.saved:
-        heard = listener()
-        again = Run(dataclasses.replace(request, attempt=2, resume=[saved]), heard)
-        found = everything(again, again.execute())
-        assert heard.of(Started)[0].step == saved.step
-        assert [name for name in expected if not same(found[name], expected[name])] == [], saved.step
+        resumed_channel = listener()
+        resumed_run = Run(dataclasses.replace(request, attempt=2, resume=[saved]), resumed_channel)
+        resumed_state = full_state(resumed_run, resumed_run.execute())
+        assert resumed_channel.messages_of(Started)[0].step == saved.step
+        assert [name for name in expected if not same(resumed_state[name], expected[name])] == [], saved.step
     return behind
 
 
-@pytest.mark.parametrize("trainer", [long_but(name, FEW, each) for name, each in TRAINERS.items()])
+@pytest.mark.parametrize("trainer", [long_but(name, FEW, options) for name, options in TRAINERS.items()])
 def test_every_checkpoint_is_exact_however_a_training_is_divided(
     request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any]
 ) -> None:
@@ -141,7 +141,7 @@ def test_every_checkpoint_is_exact_however_a_training_is_divided(
 
 
 @pytest.mark.parametrize(
-    ("module", "init", "trainer"), [long_but(name, FEW, *each) for name, each in MODULES.items()]
+    ("module", "init", "trainer"), [long_but(name, FEW, *case) for name, case in MODULES.items()]
 )
 def test_every_checkpoint_is_exact_whatever_the_module_goes_by(
     request_for: Any,
@@ -171,9 +171,9 @@ def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
     request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any]
 ) -> None:
     request = request_for(trainer=trainer, parameters=HOT)
-    whole = Run(request, listener())
-    expected = everything(whole, whole.execute())
-    for batch in range(1, batches(whole) - 3):
+    reference_run = Run(request, listener())
+    expected = full_state(reference_run, reference_run.execute())
+    for batch in range(1, batches(reference_run) - 3):
         keep = dataclasses.replace(request, checkpoints=str(tmp_path / str(batch)), checkpoint_every=3600.0)
         channel = listener(stop_at=0, keep=True)
         leaving = Run(keep, channel)
@@ -183,8 +183,8 @@ def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
         (saved,) = channel.saved
         assert (finished.state, finished.step) == ("stopped", saved.step)
         assert 0 <= batches(leaving) - batch <= trainer.get("accumulate_grad_batches", 1)
-        again = Run(dataclasses.replace(keep, attempt=2, resume=[saved]), listener())
-        assert same(everything(again, again.execute()), expected)
+        resumed_run = Run(dataclasses.replace(keep, attempt=2, resume=[saved]), listener())
+        assert same(full_state(resumed_run, resumed_run.execute()), expected)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -192,24 +192,26 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
     request_for: Any, listener: Any, tmp_path: Path, workers: int
 ) -> None:
     request = request_for(data={"workers": workers}, parameters=HOT)
-    whole = Run(request, listener())
-    expected = everything(whole, whole.execute())
+    reference_run = Run(request, listener())
+    expected = full_state(reference_run, reference_run.execute())
     for die_at in (3, 11) if workers else (3, 6, 8, 9, 11, 17):
-        kept = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
-        channel, heard = listener(die_at=die_at), listener()
+        checkpointed_request = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
+        channel, resumed_channel = listener(die_at=die_at), listener()
         with pytest.raises(SystemExit):
-            Run(kept, channel).execute()
-        again = Run(dataclasses.replace(kept, attempt=2, resume=channel.saved[:2]), heard)
-        assert same(everything(again, again.execute()), expected)
-        assert heard.of(Started)[0].step == (die_at - 1) // 4 * 4
-        assert heard.of(Started)[0].notes == []
+            Run(checkpointed_request, channel).execute()
+        resumed_run = Run(
+            dataclasses.replace(checkpointed_request, attempt=2, resume=channel.saved[:2]), resumed_channel
+        )
+        assert same(full_state(resumed_run, resumed_run.execute()), expected)
+        assert resumed_channel.messages_of(Started)[0].step == (die_at - 1) // 4 * 4
+        assert resumed_channel.messages_of(Started)[0].notes == []
 
 
 def steps_kept(request: RunRequest, channel: Any) -> list[int]:
     finished = Run(request, channel).execute()
     assert finished.checkpoint_seconds > 0
     assert finished.checkpoint_seconds < finished.seconds
-    return [message.saved.step for message in channel.of(Kept)]
+    return [message.saved.step for message in channel.messages_of(Kept)]
 
 
 def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
@@ -217,9 +219,9 @@ def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
 ) -> None:
     channel = listener()
     assert steps_kept(request_for(checkpoints=str(tmp_path)), channel) == [4, 8, 12, 16, 20]
-    said = [message for message in channel.heard if not isinstance(message, Progress | Started)]
+    messages = [message for message in channel.heard if not isinstance(message, Progress | Started)]
     # what is in the checkpoint is known to the agent before it
-    assert [type(message) for message in said] == [Report, Kept] * 5 + [Report]
+    assert [type(message) for message in messages] == [Report, Kept] * 5 + [Report]
 
 
 def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rare(
@@ -234,7 +236,7 @@ def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rar
     trained.append(run)
     run.execute()
     # not behind 24, the end
-    assert [message.saved.step for message in channel.of(Kept)] == [3, 6, 9, 12, 15, 18, 21]
+    assert [message.saved.step for message in channel.messages_of(Kept)] == [3, 6, 9, 12, 15, 18, 21]
 
 
 def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
@@ -243,7 +245,7 @@ def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
     channel = listener()
     request = request_for(checkpoints=str(tmp_path), checkpoint_every=3600.0)
     Run(request, channel).execute()
-    assert channel.of(Kept) == []
+    assert channel.messages_of(Kept) == []
 
 
 def test_a_validation_within_an_accumulated_gradient_is_kept_after_the_step(
@@ -263,12 +265,12 @@ def test_a_run_on_a_stream_that_does_not_know_its_position_begins_again_and_says
     request = request_for(checkpoints=str(tmp_path))
     data = {"class_path": "toy_modules.StreamData", "init_args": {"positioned": False}}
     request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
-    channel, heard = listener(stop_at=6, keep=True), listener()
+    channel, restarted_channel = listener(stop_at=6, keep=True), listener()
     with pytest.warns(UserWarning, match="do not know their position"):
         finished = Run(request, channel).execute()
     assert (finished.state, finished.step, channel.saved) == ("stopped", 7, [])
     with pytest.warns(UserWarning, match="do not know their position"):
-        Run(dataclasses.replace(request, attempt=2), heard).execute()
-    (started,) = heard.of(Started)
+        Run(dataclasses.replace(request, attempt=2), restarted_channel).execute()
+    (started,) = restarted_channel.messages_of(Started)
     assert started.step == 0
     assert started.notes == ["The training data do not know their position: the run begins again."]

@@ -20,7 +20,7 @@ pytest_plugins = ["tests.training.object_store"]
 
 
 @pytest.fixture
-def killed(request_for: Any, listener: Any, tmp_path: Path) -> tuple[RunRequest, list[Saved]]:
+def killed_run(request_for: Any, listener: Any, tmp_path: Path) -> tuple[RunRequest, list[Saved]]:
     """A request whose first attempt was killed at step 10, and its checkpoints of steps 8 and 4."""
     request = request_for(checkpoints=str(tmp_path / "ticket"))
     channel = listener(die_at=10)
@@ -41,10 +41,10 @@ def of(path: Path, step: int = 8) -> Saved:
     return Saved(step=step, url=str(path), digest=digest, size=len(content))
 
 
-def test_what_is_said_of_a_checkpoint_is_true_of_its_file(killed: Any) -> None:
-    request, saved = killed
-    assert [Path(each.url).name for each in saved] == ["step-8-1.ckpt", "step-4-1.ckpt"]
-    assert [of(Path(each.url), each.step) for each in saved] == saved
+def test_what_is_said_of_a_checkpoint_is_true_of_its_file(killed_run: Any) -> None:
+    request, saved = killed_run
+    assert [Path(checkpoint.url).name for checkpoint in saved] == ["step-8-1.ckpt", "step-4-1.ckpt"]
+    assert [of(Path(checkpoint.url), checkpoint.step) for checkpoint in saved] == saved
     assert sorted(path.name for path in Path(request.checkpoints).iterdir()) == [
         "step-4-1.ckpt",
         "step-8-1.ckpt",
@@ -52,7 +52,7 @@ def test_what_is_said_of_a_checkpoint_is_true_of_its_file(killed: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "reason"),
     [
         (lambda path: path.unlink(), "is not there"),
         (lambda path: path.write_bytes(b""), "is damaged (0 bytes instead of"),
@@ -62,39 +62,39 @@ def test_what_is_said_of_a_checkpoint_is_true_of_its_file(killed: Any) -> None:
     ids=["gone", "empty", "truncated", "overwritten"],
 )
 def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_it_is_used(
-    killed: Any, listener: Any, request_for: Any, damage: Callable[[Path], object], said: str
+    killed_run: Any, listener: Any, request_for: Any, damage: Callable[[Path], object], reason: str
 ) -> None:
-    request, saved = killed
+    request, saved = killed_run
     expected = Run(request_for(), listener()).execute()
     damage(Path(saved[0].url))
     channel = listener()
     finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert started.step == 4
     (note,) = started.notes
-    assert note.startswith(f"The checkpoint step-8-1.ckpt of step 8 {said}")
+    assert note.startswith(f"The checkpoint step-8-1.ckpt of step 8 {reason}")
     assert note.endswith(": the one of step 4 is used.")
     assert (finished.reports, finished.measurements) == (expected.reports, expected.measurements)
 
 
 def test_without_a_checkpoint_that_can_be_used_the_run_begins_again(
-    killed: Any, listener: Any, request_for: Any
+    killed_run: Any, listener: Any, request_for: Any
 ) -> None:
-    request, saved = killed
+    request, saved = killed_run
     Path(saved[0].url).write_bytes(b"no checkpoint")
     Path(saved[1].url).unlink()
     channel = listener()
     finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert started.step == 0
     assert [note.endswith(": the run begins again.") for note in started.notes] == [False, True]
     assert finished.reports == Run(request_for(), listener()).execute().reports
 
 
 def test_truncation_at_every_thousandth_byte_is_found_out_with_the_digest_and_without(
-    killed: Any, tmp_path: Path
+    killed_run: Any, tmp_path: Path
 ) -> None:
-    request, (saved, before) = killed
+    request, (saved, before) = killed_run
     content = Path(saved.url).read_bytes()
     path = tmp_path / "damaged.ckpt"
     for size in range(0, len(content), 1000):
@@ -103,52 +103,54 @@ def test_truncation_at_every_thousandth_byte_is_found_out_with_the_digest_and_wi
             "is damaged (": dataclasses.replace(saved, url=str(path)),
             "cannot be loaded as data (": of(path),
         }
-        for said, damaged in recorded.items():
-            found, (note,) = newest(request, [damaged, before])
-            assert found == Path(before.url)
-            assert f"of step 8 {said}" in note
+        for reason, damaged in recorded.items():
+            newest_path, (note,) = newest(request, [damaged, before])
+            assert newest_path == Path(before.url)
+            assert f"of step 8 {reason}" in note
             assert len(note) < 500
 
 
-def test_a_single_byte_that_is_another_is_found_out(killed: Any, tmp_path: Path) -> None:
-    request, (saved, before) = killed
+def test_a_single_byte_that_is_another_is_found_out(killed_run: Any, tmp_path: Path) -> None:
+    request, (saved, before) = killed_run
     content = bytearray(Path(saved.url).read_bytes())
     path = tmp_path / "damaged.ckpt"
     for position in range(0, len(content), 997):
         content[position] ^= 0x20
         path.write_bytes(content)
         content[position] ^= 0x20
-        found, notes = newest(request, [dataclasses.replace(saved, url=str(path)), before])
-        assert found == Path(before.url)
+        newest_path, notes = newest(request, [dataclasses.replace(saved, url=str(path)), before])
+        assert newest_path == Path(before.url)
         assert "its bytes are not those that were written" in notes[0]
         # a wrong file with a digest of its own may be loaded or not, but never ends the process
         newest(request, [of(path), before])
 
 
-def test_a_checkpoint_that_is_code_is_not_run(killed: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_code_is_not_run(killed_run: Any, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[Any, ...]:
             return Path.touch, (tmp_path / "sprung",)
 
-    request, (_, before) = killed
+    request, (_, before) = killed_run
     path = tmp_path / "trap.ckpt"
     torch.save({"tempopt_run": run_identity(request), "state_dict": Trap()}, path)
-    found, (note,) = newest(request, [of(path), before])
-    assert found == Path(before.url)
+    newest_path, (note,) = newest(request, [of(path), before])
+    assert newest_path == Path(before.url)
     assert "cannot be loaded as data" in note
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_checkpoint_of_another_run_is_not_taken_up(killed: Any) -> None:
-    request, saved = killed
-    found, notes = newest(dataclasses.replace(request, seed=77), saved)
-    assert found is None
+def test_a_checkpoint_of_another_run_is_not_taken_up(killed_run: Any) -> None:
+    request, saved = killed_run
+    newest_path, notes = newest(dataclasses.replace(request, seed=77), saved)
+    assert newest_path is None
     assert all("is of another run" in note for note in notes)
 
 
-def test_what_may_change_between_attempts_does_not_make_it_another_run(killed: Any, tmp_path: Path) -> None:
-    request, saved = killed
-    other = dataclasses.replace(
+def test_what_may_change_between_attempts_does_not_make_it_another_run(
+    killed_run: Any, tmp_path: Path
+) -> None:
+    request, saved = killed_run
+    changed_request = dataclasses.replace(
         request,
         attempt=7,
         evaluations=[Evaluation(name="more", on="test")],
@@ -157,7 +159,7 @@ def test_what_may_change_between_attempts_does_not_make_it_another_run(killed: A
         checkpoint_every=1.0,
         resume=saved,
     )
-    assert newest(other, saved) == (Path(saved[0].url), [])
+    assert newest(changed_request, saved) == (Path(saved[0].url), [])
 
 
 @pytest.mark.parametrize("broken", ["save", "replace"])
@@ -180,8 +182,8 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_at_once(
     finished = Run(request_for(checkpoints=str(tmp_path / "ticket")), channel).execute()
     assert finished.state == "complete"
     assert finished.reports == Run(request_for(), listener()).execute().reports
-    assert channel.of(Kept) == []
-    assert [each.why for each in channel.of(NotKept)] == ["No space left on device"] * 5
+    assert channel.messages_of(Kept) == []
+    assert [message.why for message in channel.messages_of(NotKept)] == ["No space left on device"] * 5
     assert capsys.readouterr().out.count("No space left on device") == 5
     # nothing half-written is left behind
     assert list((tmp_path / "ticket").iterdir()) == []
@@ -194,7 +196,7 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_run(
     request, channel = request_for(checkpoints=str(tmp_path / "file" / "ticket")), listener()
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert {each.why for each in channel.of(NotKept)} == {"Not a directory"}
+    assert {message.why for message in channel.messages_of(NotKept)} == {"Not a directory"}
 
 
 def test_a_folder_that_is_closed_does_not_end_the_run(
@@ -202,18 +204,18 @@ def test_a_folder_that_is_closed_does_not_end_the_run(
 ) -> None:
     folder, is_dir, mkdir = tmp_path / "ticket", Path.is_dir, Path.mkdir
 
-    def closed(path: Path, real: Callable[..., Any], *how: Any, **named: Any) -> Any:
+    def refuse_folder(path: Path, real: Callable[..., Any], *how: Any, **named: Any) -> Any:
         if path == folder:
             raise PermissionError(13, "Permission denied", str(path))
         return real(path, *how, **named)
 
     # root is refused nothing, whatever the mode of a folder
-    monkeypatch.setattr(Path, "is_dir", lambda path, *how: closed(path, is_dir, *how))
-    monkeypatch.setattr(Path, "mkdir", lambda path, *how, **named: closed(path, mkdir, *how, **named))
+    monkeypatch.setattr(Path, "is_dir", lambda path, *how: refuse_folder(path, is_dir, *how))
+    monkeypatch.setattr(Path, "mkdir", lambda path, *how, **named: refuse_folder(path, mkdir, *how, **named))
     channel = listener()
     finished = Run(request_for(checkpoints=str(folder)), channel).execute()
     assert finished.state == "complete"
-    assert {each.why for each in channel.of(NotKept)} == {"Permission denied"}
+    assert {message.why for message in channel.messages_of(NotKept)} == {"Permission denied"}
 
 
 def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
@@ -240,12 +242,12 @@ def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(
 
 
 def test_a_file_url_is_a_folder_like_any_other(request_for: Any, listener: Any, tmp_path: Path) -> None:
-    channel, heard = listener(stop_at=6, keep=True), listener()
+    channel, resumed_channel = listener(stop_at=6, keep=True), listener()
     request = request_for(checkpoints=f"file://{tmp_path}/ticket/")
     Run(request, channel).execute()
     assert channel.saved[0].url == f"file://{tmp_path}/ticket/step-7-1.ckpt"
-    Run(dataclasses.replace(request, attempt=2, resume=channel.saved), heard).execute()
-    assert heard.of(Started)[0].step == 7
+    Run(dataclasses.replace(request, attempt=2, resume=channel.saved), resumed_channel).execute()
+    assert resumed_channel.messages_of(Started)[0].step == 7
 
 
 def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
@@ -253,7 +255,7 @@ def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
 ) -> None:
     expected = Run(request_for(), listener()).execute()
     request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
-    channel, heard = listener(die_at=10), listener()
+    channel, resumed_channel = listener(die_at=10), listener()
     with pytest.raises(SystemExit):
         Run(request, channel).execute()
     assert [saved.url for saved in channel.saved] == [
@@ -261,10 +263,10 @@ def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
     ]
     gone = dataclasses.replace(channel.saved[0], step=9, url=f"{bucket}/study/search-0001/step-9-1.ckpt")
     damaged = dataclasses.replace(channel.saved[0], digest="00")
-    again = dataclasses.replace(request, attempt=2, resume=[gone, damaged, *channel.saved])
-    finished = Run(again, heard).execute()
+    resumed_request = dataclasses.replace(request, attempt=2, resume=[gone, damaged, *channel.saved])
+    finished = Run(resumed_request, resumed_channel).execute()
     assert (finished.reports, finished.measurements) == (expected.reports, expected.measurements)
-    (started,) = heard.of(Started)
+    (started,) = resumed_channel.messages_of(Started)
     assert started.step == 8
     assert ["is not there" in started.notes[0], "is damaged" in started.notes[1]] == [True, True]
     # what was on its way is gone
@@ -278,8 +280,8 @@ def test_a_bucket_that_is_gone_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}-gone/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert "bucket does not exist" in channel.of(NotKept)[0].why
-    assert channel.of(Kept) == []
+    assert "bucket does not exist" in channel.messages_of(NotKept)[0].why
+    assert channel.messages_of(Kept) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,14 +289,14 @@ def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
     request_for: Any, listener: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3fs = pytest.importorskip("s3fs")
-    put, tried = s3fs.S3FileSystem._put_file, []
+    put, uploads = s3fs.S3FileSystem._put_file, []
 
     async def refuse(fs: Any, *names: Any, **options: Any) -> Any:
-        tried.append(names)
-        if len(tried) == 2:
+        uploads.append(names)
+        if len(uploads) == 2:
             # what s3fs makes of an answer 403
             raise PermissionError("Access Denied")
-        if len(tried) == 3:
+        if len(uploads) == 3:
             raise OSError("[Errno 5] QuotaExceeded: the bucket's quota was exceeded")
         return await put(fs, *names, **options)
 
@@ -305,5 +307,8 @@ def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.reports == Run(request_for(), listener()).execute().reports
-    assert [each.saved.step for each in channel.of(Kept)] == [4, 16, 20]
-    assert [each.why.partition(":")[0] for each in channel.of(NotKept)] == ["PermissionError", "OSError"]
+    assert [message.saved.step for message in channel.messages_of(Kept)] == [4, 16, 20]
+    assert [message.why.partition(":")[0] for message in channel.messages_of(NotKept)] == [
+        "PermissionError",
+        "OSError",
+    ]

@@ -52,9 +52,9 @@ def _compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def trace_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trace and differentiate as when compiling, without the minutes that machine code takes."""
-    monkeypatch.setattr(torch, "compile", functools.partial(_traced, torch.compile))
+    monkeypatch.setattr(torch, "compile", functools.partial(_compile_eagerly, torch.compile))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_ROOM", 2)
 
 
-def _traced(compile_: Callable[..., Any], step: Any, *, mode: str) -> Any:
+def _compile_eagerly(compile_: Callable[..., Any], step: Any, *, mode: str) -> Any:
     assert mode == "default"
     return compile_(step, backend="aot_eager")
 
@@ -73,8 +73,8 @@ def _traced(compile_: Callable[..., Any], step: Any, *, mode: str) -> Any:
 def train(request_for: Any, listener: Any) -> Callable[..., Finished]:
     """Return a function that trains compiled and returns what came of it."""
 
-    def run(module: str = "Toy", **given: Any) -> Finished:
-        return Run(request_for(module, compile="default", **given), listener()).execute()
+    def run(module: str = "Toy", **options: Any) -> Finished:
+        return Run(request_for(module, compile="default", **options), listener()).execute()
 
     return run
 
@@ -86,18 +86,23 @@ def graphs() -> int:
 
 @pytest.mark.parametrize("beside", [{}, {"entropy_lambda": 0.1}, {"length_scaling": "log_n"}], ids=str)
 def test_one_set_of_graphs_serves_every_temperature_and_every_module(
-    train: Any, traced: None, beside: dict[str, Any]
+    train: Any, trace_only: None, beside: dict[str, Any]
 ) -> None:
     train(parameters={**SEARCHED[0], **beside})
     # one for the training step, one for the validation step
     assert graphs() == 2
     for number, parameters in enumerate(SEARCHED[1:], start=2):
-        other = {"entropy_lambda": {"entropy_lambda": -0.1 * number}, "length_scaling": {"n0": 4.0 * number}}
-        train(parameters={**parameters, **beside, **next((other[name] for name in beside), {})})
+        alternatives = {
+            "entropy_lambda": {"entropy_lambda": -0.1 * number},
+            "length_scaling": {"n0": 4.0 * number},
+        }
+        train(parameters={**parameters, **beside, **next((alternatives[name] for name in beside), {})})
     assert graphs() == 2
 
 
-def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(train: Any, traced: None) -> None:
+def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(
+    train: Any, trace_only: None
+) -> None:
     for parameters in SEARCHED:
         train("Stock", attach={"layers": "auto"}, parameters=parameters)
     assert graphs() == 2
@@ -105,7 +110,7 @@ def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(train:
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registered(
-    request_for: Any, listener: Any, traced: None, learned: bool
+    request_for: Any, listener: Any, trace_only: None, learned: bool
 ) -> None:
     value = {"value": None, "transform": "identity", "as_found": None}
     model = {"class_path": "contrast_modules.Registered", "init_args": {}}
@@ -114,8 +119,8 @@ def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registere
         moving = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": last}
         request = request_for(metric="val_gap", compile="default", parameters=moving)
         if learned:
-            given = learning({"contrast.as_found": 0.5}, 10.0 * last)
-            request = dataclasses.replace(request, parameters=given)
+            learned_parameters = learning({"contrast.as_found": 0.5}, 10.0 * last)
+            request = dataclasses.replace(request, parameters=learned_parameters)
         program = dataclasses.replace(request.program, model=model, values={"contrast": value})
         run = Run(dataclasses.replace(request, program=program), listener())
         run.execute()
@@ -125,7 +130,7 @@ def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registere
     assert len(set(ends)) == 3
 
 
-def test_what_has_to_be_compiled_apart_is_compiled_once(train: Any, traced: None) -> None:
+def test_what_has_to_be_compiled_apart_is_compiled_once(train: Any, trace_only: None) -> None:
     settings = [
         {**entropy, **length}
         for entropy in ({}, {"entropy_lambda": 0.1})
@@ -137,46 +142,46 @@ def test_what_has_to_be_compiled_apart_is_compiled_once(train: Any, traced: None
     assert graphs() == 2 * len(settings)
 
 
-@pytest.mark.parametrize("module", ["Manual", "Scheduled"])
+@pytest.mark.parametrize("module", ["Manual", "ScheduledToy"])
 def test_modules_that_step_by_themselves_or_log_in_training_are_compiled_once(
-    train: Any, traced: None, module: str
+    train: Any, trace_only: None, module: str
 ) -> None:
     train(module, parameters=HOT)
-    once = graphs()
-    assert once
+    num_graphs = graphs()
+    assert num_graphs
     train(module, parameters={"temperature_init": 3.0})
-    assert graphs() == once
+    assert graphs() == num_graphs
 
 
 def test_evaluations_under_another_plan_and_on_test_data_need_no_other_graph(
-    train: Any, traced: None
+    train: Any, trace_only: None
 ) -> None:
-    asked = [
+    evaluations = [
         Evaluation(name="test", on="test"),
         Evaluation(name="test:cold", on="test", temperature={"temperature_init": 0.25}),
         Evaluation(name="now", on="validate", at="current"),
     ]
-    finished = train(parameters=HOT, evaluations=asked)
+    finished = train(parameters=HOT, evaluations=evaluations)
     assert graphs() == 2
     assert finished.measurements["test"] != finished.measurements["test:cold"]
 
 
 @pytest.mark.parametrize(
-    ("module", "given"),
+    ("module", "request_options"),
     [
-        ("Undropped", {"parameters": {**HOT, "entropy_lambda": 0.1, "length_scaling": "log_n"}}),
+        ("NoDropoutToy", {"parameters": {**HOT, "entropy_lambda": 0.1, "length_scaling": "log_n"}}),
         ("Stock", {"parameters": HOT, "attach": {"layers": "auto"}}),
     ],
 )
 def test_compiled_steps_report_what_the_steps_as_they_are_written_report(
-    request_for: Any, listener: Any, module: str, given: dict[str, Any]
+    request_for: Any, listener: Any, module: str, request_options: dict[str, Any]
 ) -> None:
     reports = {}
     for mode in (None, "default"):
         channel = listener()
-        request = request_for(module, compile=mode, trainer={"max_steps": 8}, **given)
+        request = request_for(module, compile=mode, trainer={"max_steps": 8}, **request_options)
         Run(request, channel).execute()
-        reports[mode] = [report.value for report in channel.of(Report)]
+        reports[mode] = [report.value for report in channel.messages_of(Report)]
     assert reports["default"] == pytest.approx(reports[None], rel=1e-4)
 
 
@@ -184,43 +189,43 @@ def test_a_compiled_run_is_the_same_again_and_after_it_was_interrupted(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     request = request_for(compile="default", parameters=HOT, checkpoints=str(tmp_path / "runs"))
-    whole = Run(request, listener()).execute()
-    killed = listener(die_at=10)
+    reference_result = Run(request, listener()).execute()
+    killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(dataclasses.replace(request, ticket=2), killed).execute()
+        Run(dataclasses.replace(request, ticket=2), killed_channel).execute()
     # another trainer has compiled nothing yet
     torch._dynamo.reset()
-    resumed = dataclasses.replace(request, ticket=2, attempt=2, resume=killed.saved)
-    assert killed.saved
-    assert Run(resumed, listener()).execute().reports == whole.reports
+    resumed_request = dataclasses.replace(request, ticket=2, attempt=2, resume=killed_channel.saved)
+    assert killed_channel.saved
+    assert Run(resumed_request, listener()).execute().reports == reference_result.reports
 
 
 def test_many_runs_that_each_need_a_graph_of_their_own_are_all_compiled(
-    train: Any, traced: None, few: None
+    train: Any, trace_only: None, few: None
 ) -> None:
     compiled = []
-    for each in range(2 * compiling._LIMIT):
+    for index in range(2 * compiling._LIMIT):
         before = graphs()
-        finished = train("Dropping", init={"dropout": 0.01 * each}, trainer={"max_steps": 2})
+        finished = train("DropoutToy", init={"dropout": 0.01 * index}, trainer={"max_steps": 2})
         assert finished.notes == []
         compiled.append(graphs() > before)
     assert all(compiled)
 
 
 def test_a_step_that_counts_is_left_uncompiled_in_the_end_and_said_to_be(
-    train: Any, traced: None, few: None
+    train: Any, trace_only: None, few: None
 ) -> None:
-    finished = train("Counting")
+    finished = train("CountingToy")
     (note,) = finished.notes
     assert note.startswith(f"study.compile: more than {compiling._LIMIT} graphs were needed for one function")
     before = graphs()
-    train("Counting")
+    train("CountingToy")
     # not tried anew in every run
     assert graphs() == before
 
 
 def test_a_rehearsal_compiles_and_the_first_run_finds_it_done(
-    request_for: Any, listener: Any, train: Any, traced: None
+    request_for: Any, listener: Any, train: Any, trace_only: None
 ) -> None:
     rehearse(request_for(task="rehearse", compile="default"), listener())
     assert graphs() == 2
@@ -241,7 +246,7 @@ def test_what_cannot_be_compiled_is_refused_in_the_rehearsal(
 
 
 def test_an_error_of_the_persons_own_is_not_blamed_on_the_compiler(
-    request_for: Any, listener: Any, traced: None
+    request_for: Any, listener: Any, trace_only: None
 ) -> None:
     with pytest.raises(RuntimeError, match="the toy breaks"):
         rehearse(request_for(task="rehearse", compile="default", init={"raise_at": 1}), listener())

@@ -19,12 +19,12 @@ from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
 from tempopt.workers.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.workers.process import WorkerProcess
-from tests.training.test_attach_callback import Data, fitted, toys, trainer
+from tests.training.test_attach_callback import Data, fit_stock, toys, trainer
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
 
 # fixtures are found by their names
-__all__ = ["fitted", "make", "pair", "toys"]
+__all__ = ["fit_stock", "make", "pair", "toys"]
 
 TICKETS = itertools.count(1)
 CONTRAST = {
@@ -40,9 +40,12 @@ CURRICULUM = {
     "control_start": 0.95,
 }
 WAYS: dict[str, dict[str, Any]] = {
-    "tempered module": {"model": "Both"},
+    "tempered module": {"model": "TemperedLogitsToy"},
     "query rows": {"model": "Stock", "attach": {"layers": "auto"}},
-    "attention interface": {"model": "Reading", "attach": {"layers": "auto", "way": "attention_interface"}},
+    "attention interface": {
+        "model": "TextReader",
+        "attach": {"layers": "auto", "way": "attention_interface"},
+    },
 }
 
 Controls = Callable[..., RunRequest]
@@ -52,11 +55,11 @@ Controls = Callable[..., RunRequest]
 def controls(request_for: Any) -> Iterator[Controls]:
     """Return a maker of requests for runs under control of the entropy, attached in some way."""
 
-    def make_one(way: str, **given: Any) -> RunRequest:
+    def make_one(way: str, **options: Any) -> RunRequest:
         spec = WAYS[way]
         home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
-        given = {"parameters": CONTRAST, "ticket": next(TICKETS), **given}
-        request: RunRequest = request_for(attach=spec.get("attach"), **given)
+        options = {"parameters": CONTRAST, "ticket": next(TICKETS), **options}
+        request: RunRequest = request_for(attach=spec.get("attach"), **options)
         model = {"class_path": f"{home}.{spec['model']}", "init_args": {}}
         return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
 
@@ -77,25 +80,33 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
 ) -> None:
     test = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
 
-    def run(channel: Any, **given: Any) -> Run:
+    def run(channel: Any, **overrides: Any) -> Run:
         return Run(
-            controls(way, ticket=1, checkpoints=str(tmp_path), evaluations=test, observe=True, **given),
+            controls(way, ticket=1, checkpoints=str(tmp_path), evaluations=test, observe=True, **overrides),
             channel,
         )
 
-    whole, killed, again = run(listener()), listener(die_at=10), listener()
-    done = whole.execute()
+    reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
+    reference_result = reference_run.execute()
     with pytest.raises(SystemExit):
-        run(killed).execute()
-    resumed = run(again, attempt=2, resume=killed.saved)
-    last = resumed.execute()
-    assert [each.step for each in again.of(Started)] == [8]
-    assert (last.reports, last.measurements, last.curves) == (done.reports, done.measurements, done.curves)
-    assert temperatures(resumed) == temperatures(whole) != (1.5,) * len(temperatures(whole))
+        run(killed_channel).execute()
+    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
+    resumed_result = resumed_run.execute()
+    assert [message.step for message in resumed_channel.messages_of(Started)] == [8]
+    assert (resumed_result.reports, resumed_result.measurements, resumed_result.curves) == (
+        reference_result.reports,
+        reference_result.measurements,
+        reference_result.curves,
+    )
+    assert (
+        temperatures(resumed_run) == temperatures(reference_run) != (1.5,) * len(temperatures(reference_run))
+    )
     # it is evaluated as it was trained at last
-    assert done.measurements["test"] == done.measurements["test_current"]
-    theirs = whole.module.state_dict()
-    assert all(torch.equal(value, theirs[name]) for name, value in resumed.module.state_dict().items())
+    assert reference_result.measurements["test"] == reference_result.measurements["test_current"]
+    reference_state = reference_run.module.state_dict()
+    assert all(
+        torch.equal(value, reference_state[name]) for name, value in resumed_run.module.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -118,21 +129,21 @@ def test_another_temperature_at_inference_leaves_those_of_the_training(
 ) -> None:
     run = Run(controls(way, parameters=CURRICULUM), listener())
     run.execute()
-    found = temperatures(run)
+    taus = temperatures(run)
     plain = Evaluation(name="validate", on="validate")
     sharp = Evaluation(name="validate:sharp", on="validate", temperature={"temperature_init": 0.05})
     as_trained = run.evaluate(plain)
     assert run.evaluate(sharp) != as_trained
-    assert temperatures(run) == found and run.evaluate(plain) == as_trained
+    assert temperatures(run) == taus and run.evaluate(plain) == as_trained
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_dry_run_tries_the_control_that_is_searched(controls: Controls, listener: Any, way: str) -> None:
     space = {"entropy_control": ["none", "contrast"], "control_level": [0.3, 0.9]}
     request = controls(way, task="rehearse", space=space, parameters={"temperature_init": 2.0})
-    heard = listener()
-    assert isinstance(rehearse(request, heard), Finished)
-    assert "controlled the entropy for two steps" in [each.what for each in heard.of(Stage)]
+    channel = listener()
+    assert isinstance(rehearse(request, channel), Finished)
+    assert "controlled the entropy for two steps" in [stage.what for stage in channel.messages_of(Stage)]
 
 
 @pytest.mark.long
@@ -140,10 +151,10 @@ def test_a_dry_run_tries_the_control_that_is_searched(controls: Controls, listen
 def test_two_ranks_have_the_temperatures_of_one_device_with_both_their_batches(
     pair: WorkerProcess, controls: Controls, listener: Any, tmp_path: Path, way: str
 ) -> None:
-    def asked(ranks: int, **given: Any) -> RunRequest:
-        return controls(way, **two_ranks_given(ranks, tmp_path), **given)
+    def make_request(ranks: int, **overrides: Any) -> RunRequest:
+        return controls(way, **two_ranks_given(ranks, tmp_path), **overrides)
 
-    lines = check_two_ranks(pair, asked, listener, tmp_path)
+    lines = check_two_ranks(pair, make_request, listener, tmp_path)
     assert len({tuple(line["logs"]) for line in lines}) > STEPS / 2
 
 
@@ -152,34 +163,36 @@ def test_two_ranks_have_the_temperatures_of_one_device_with_both_their_batches(
 
 @pytest.mark.parametrize("parameters", [CONTRAST, CURRICULUM])
 def test_a_callback_has_a_training_controlled_and_resumed(
-    fitted: Any, toys: Any, tmp_path: Path, parameters: dict[str, Any]
+    fit_stock: Any, toys: Any, tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
     callback = AttachCallback(parameters)
-    model, made = fitted(callback)
+    model, pl_trainer = fit_stock(callback)
     assert callback.attachment is not None
-    found = callback.attachment.temperatures
-    assert len(set(found)) == len(found) and found != (1.5,) * len(found)
-    made.save_checkpoint(tmp_path / "end.ckpt")
-    (ended,) = made.validate(model, datamodule=Data(), verbose=False)
+    taus = callback.attachment.temperatures
+    assert len(set(taus)) == len(taus) and taus != (1.5,) * len(taus)
+    pl_trainer.save_checkpoint(tmp_path / "end.ckpt")
+    (end_metrics,) = pl_trainer.validate(model, datamodule=Data(), verbose=False)
 
     # half of it, the rest from a checkpoint
     torch.manual_seed(0)
     half = toys.Stock()
-    stopped = trainer(AttachCallback(parameters), Stops(6), max_steps=12)
-    stopped.fit(half, datamodule=Data())
-    stopped.save_checkpoint(tmp_path / "half.ckpt")
-    rest = AttachCallback(parameters)
-    again, more = fitted(rest, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
-    assert more.global_step == 12 and rest.attachment is not None
-    assert rest.attachment.temperatures == found
-    own, theirs = again.state_dict(), model.state_dict()
-    assert all(torch.equal(own[name], theirs[name]) for name in own)
+    stopped_trainer = trainer(AttachCallback(parameters), Stops(6), max_steps=12)
+    stopped_trainer.fit(half, datamodule=Data())
+    stopped_trainer.save_checkpoint(tmp_path / "half.ckpt")
+    resumed_callback = AttachCallback(parameters)
+    resumed_model, resumed_trainer = fit_stock(
+        resumed_callback, ckpt_path=tmp_path / "half.ckpt", weights_only=True
+    )
+    assert resumed_trainer.global_step == 12 and resumed_callback.attachment is not None
+    assert resumed_callback.attachment.temperatures == taus
+    resumed_state, reference_state = resumed_model.state_dict(), model.state_dict()
+    assert all(torch.equal(resumed_state[name], reference_state[name]) for name in resumed_state)
 
     # a model that knows nothing of tempopt has the temperatures in its weights
     plain = toys.Stock()
     load_checkpoint(plain, tmp_path / "end.ckpt")
-    (loaded,) = trainer().validate(plain, datamodule=Data(), verbose=False)
-    assert loaded["val_loss"] == pytest.approx(ended["val_loss"], rel=1e-4)
+    (loaded_metrics,) = trainer().validate(plain, datamodule=Data(), verbose=False)
+    assert loaded_metrics["val_loss"] == pytest.approx(end_metrics["val_loss"], rel=1e-4)
 
 
 class Stops(L.Callback):
@@ -188,7 +201,7 @@ class Stops(L.Callback):
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def on_train_batch_end(self, trainer: L.Trainer, *others: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
         trainer.should_stop = trainer.global_step == self.steps
 
 

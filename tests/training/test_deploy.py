@@ -84,12 +84,14 @@ def test_a_family_that_an_exported_script_has_trained_is_the_same_without_tempop
             "temperature_final": {"low": 0.2, "high": 4.0},
         },
     }
-    found = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.3}
-    result = result_of(make_spec(sections), [make_ticket("search", 0, 0.5, parameters=found)])
+    best_params = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.3}
+    result = result_of(make_spec(sections), [make_ticket("search", 0, 0.5, parameters=best_params)])
     space: dict[str, Any] = {}
     exec(compile(to_python(result), "export", "exec"), space)
     module = space["model"].eval()
-    (callback,) = [each for each in space["trainer"].callbacks if isinstance(each, AttachCallback)]
+    (callback,) = [
+        callback for callback in space["trainer"].callbacks if isinstance(callback, AttachCallback)
+    ]
     assert set(callback.attachment.temperatures) == {0.3}
     trained = outputs(module)
     callback.attachment.detach()
@@ -115,8 +117,8 @@ def test_a_family_that_an_exported_script_has_trained_is_the_same_without_tempop
 
 def outputs(module: Any) -> Tensor:
     with torch.no_grad():
-        found: Tensor = module.outputs().double()
-    return found
+        model_outputs: Tensor = module.outputs().double()
+    return model_outputs
 
 
 STOCK = """
@@ -198,7 +200,9 @@ def test_lightning_cli_trains_what_the_study_has_trained_and_its_checkpoint_is_t
     # every seed gives the same, for nothing is drawn by it
     (of_winner,) = {run.value for run in result.runs if run.kind == "confirm" and run.arm == "search"}
     config = yaml.safe_load(to_yaml(result, winner=True))
-    assert [each["class_path"] for each in config["trainer"]["callbacks"]] == ["tempopt.AttachCallback"]
+    assert [callback["class_path"] for callback in config["trainer"]["callbacks"]] == [
+        "tempopt.AttachCallback"
+    ]
     parameters = config["trainer"]["callbacks"][0]["init_args"]["parameters"]
     assert parameters["temperature_final"] == result.winner["temperature_final"]
     (folder / "winner.yaml").write_text(to_yaml(result, winner=True))
@@ -225,12 +229,12 @@ def test_lightning_cli_trains_what_the_study_has_trained_and_its_checkpoint_is_t
         import lightning as L
         from stock import Data, Stock
         trainer = L.Trainer(logger=False, accelerator="cpu", enable_progress_bar=False)
-        # what it was told to save, and what ModelCheckpoint has saved by itself
+        # what was saved explicitly, and what ModelCheckpoint has saved by itself
         paths = ["trained.ckpt", *glob.glob("**/checkpoints/*.ckpt", recursive=True)]
-        found = [
+        metrics = [
             trainer.validate(model, datamodule=Data(), verbose=False)
             for model in [Stock.load_from_checkpoint(path, weights_only=True) for path in paths]
         ]
-        print(json.dumps([each[0]["val_loss"] for each in found]))
+        print(json.dumps([loader_metrics["val_loss"] for (loader_metrics,) in metrics]))
         """
     assert without_tempopt(folder, plain) == [fitted, fitted]

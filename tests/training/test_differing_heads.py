@@ -18,7 +18,7 @@ DIFFERING = {"head_pattern": "exp", "head_ratio": 6.0, "local_share": 0.5, "wind
 MOVING = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5, "length_scaling": "log_n"}
 
 
-class Attends(TemperedModule):
+class CausalAttention(TemperedModule):
     """Two layers of causal attention and a read-out."""
 
     def __init__(self, **temperature: Any) -> None:
@@ -39,16 +39,16 @@ class Attends(TemperedModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-def made(**parameters: Any) -> Attends:
+def make_module(**parameters: Any) -> CausalAttention:
     torch.manual_seed(0)
-    return Attends(**parameters)
+    return CausalAttention(**parameters)
 
 
 def items(count: int = 12) -> Tensor:
     return torch.randn(count, N, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def fitted(module: Attends, *, max_epochs: int, ckpt_path: Path | None = None) -> L.Trainer:
+def fit(module: CausalAttention, *, max_epochs: int, ckpt_path: Path | None = None) -> L.Trainer:
     lean: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     trainer = L.Trainer(accelerator="cpu", max_epochs=max_epochs, enable_checkpointing=False, **lean)
     trainer.fit(
@@ -62,29 +62,33 @@ def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
     entropy: dict[str, Any], tmp_path: Path
 ) -> None:
     parameters = {**DIFFERING, "temperature_init": 0.7, **entropy}
-    whole = made(**parameters)
-    fitted(whole, max_epochs=4)
-    half = made(**parameters)
-    fitted(half, max_epochs=2).save_checkpoint(tmp_path / "half.ckpt")
-    assert not any(torch.equal(a, b) for a, b in zip(whole.parameters(), half.parameters(), strict=True))
-    resumed = Attends(**parameters)
-    fitted(resumed, max_epochs=4, ckpt_path=tmp_path / "half.ckpt")
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    reference_module = make_module(**parameters)
+    fit(reference_module, max_epochs=4)
+    half = make_module(**parameters)
+    fit(half, max_epochs=2).save_checkpoint(tmp_path / "half.ckpt")
+    assert not any(
+        torch.equal(a, b) for a, b in zip(reference_module.parameters(), half.parameters(), strict=True)
+    )
+    resumed_module = CausalAttention(**parameters)
+    fit(resumed_module, max_epochs=4, ckpt_path=tmp_path / "half.ckpt")
+    for reference_param, resumed_param in zip(
+        reference_module.parameters(), resumed_module.parameters(), strict=True
+    ):
+        assert torch.equal(reference_param, resumed_param)
 
 
 def test_a_module_from_its_checkpoint_has_the_same_heads(tmp_path: Path) -> None:
-    module = made(**DIFFERING, **MOVING)
-    fitted(module, max_epochs=1).save_checkpoint(tmp_path / "end.ckpt")
-    again = Attends.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
-    assert again.plan == module.plan
-    assert torch.equal(again.eval()(items()), module.eval()(items()))
+    module = make_module(**DIFFERING, **MOVING)
+    fit(module, max_epochs=1).save_checkpoint(tmp_path / "end.ckpt")
+    loaded_module = CausalAttention.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert loaded_module.plan == module.plan
+    assert torch.equal(loaded_module.eval()(items()), module.eval()(items()))
 
 
 def test_training_moves_what_heads_of_one_kind_would_not() -> None:
-    plain, differing = made(), made(**DIFFERING)
+    plain, differing = make_module(), make_module(**DIFFERING)
     for module in (plain, differing):
-        fitted(module, max_epochs=1)
+        fit(module, max_epochs=1)
     assert not torch.equal(plain.read.weight, differing.read.weight)
 
 
@@ -92,21 +96,21 @@ def _rank(rank: int, folder: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
     )
-    module = made(**DIFFERING, **MOVING)
+    module = make_module(**DIFFERING, **MOVING)
     module.set_progress(0.5)
     replicated = nn.parallel.DistributedDataParallel(module)
     replicated(items()[rank::2]).square().mean().backward()
-    torch.save([each.grad for each in module.parameters()], f"{folder}/{rank}.pt")
+    torch.save([param.grad for param in module.parameters()], f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.long
 def test_two_ranks_have_the_gradient_of_one(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
-    alone = made(**DIFFERING, **MOVING)
+    alone = make_module(**DIFFERING, **MOVING)
     alone.set_progress(0.5)
     alone(items()).square().mean().backward()
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for one, other, each in zip(first, second, alone.parameters(), strict=True):
-        assert torch.equal(one, other)
-        torch.testing.assert_close(one, each.grad, rtol=1e-4, atol=1e-6)
+    for first_grad, second_grad, param in zip(first, second, alone.parameters(), strict=True):
+        assert torch.equal(first_grad, second_grad)
+        torch.testing.assert_close(first_grad, param.grad, rtol=1e-4, atol=1e-6)

@@ -21,7 +21,7 @@ def test_a_rehearsal_trains_two_steps_and_names_the_layers(request_for: Any, lis
     channel = listener()
     finished = rehearse(rehearsal(request_for), channel)
     assert (finished.state, finished.step) == ("complete", 2)
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert started.layers == ["layer 0"]
 
 
@@ -30,9 +30,9 @@ def test_each_part_of_a_rehearsal_is_told(request_for: Any, listener: Any, modul
     channel = listener()
     attach = {"layers": "auto"} if module == "Stock" else None
     rehearse(rehearsal(request_for, module, attach=attach), channel)
-    told = [stage.what for stage in channel.of(Stage)]
+    stage_names = [stage.what for stage in channel.messages_of(Stage)]
     tested = ["tested the temperatures of 2 layers"] if attach else []
-    assert told == [
+    assert stage_names == [
         "checked classes and arguments",
         "made model and data",
         "trained two steps and validated",
@@ -40,7 +40,7 @@ def test_each_part_of_a_rehearsal_is_told(request_for: Any, listener: Any, modul
         "evaluated as a confirming run",
         "trained a step with the Trainer of the spec",
     ]
-    assert all(stage.seconds >= 0 for stage in channel.of(Stage))
+    assert all(stage.seconds >= 0 for stage in channel.messages_of(Stage))
 
 
 @pytest.mark.parametrize("trainer", [{}, {"max_steps": -1, "max_epochs": 2}], ids=["steps", "epochs"])
@@ -51,7 +51,7 @@ def test_a_module_that_steps_by_itself_is_rehearsed(
     channel = listener()
     finished = rehearse(rehearsal(request_for, module, trainer=trainer), channel)
     assert (finished.state, finished.step) == ("complete", 2)
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     # the toy data have ten batches an epoch
     assert started.total_steps == (24 if not trainer else 20)
 
@@ -79,13 +79,13 @@ def test_missing_test_data_are_found(request_for: Any, listener: Any) -> None:
 def test_an_attached_module_is_proved_to_follow_its_temperature(request_for: Any, listener: Any) -> None:
     channel = listener()
     rehearse(rehearsal(request_for, "Stock", attach={"layers": "auto"}), channel)
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert started.layers == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]
 
 
 def test_a_layer_that_does_not_follow_its_temperature_is_named(request_for: Any, listener: Any) -> None:
     with pytest.raises(AttachError, match="q_proj"):
-        rehearse(rehearsal(request_for, "Normed", attach={"layers": ["q_proj"]}), listener())
+        rehearse(rehearsal(request_for, "NormedStock", attach={"layers": ["q_proj"]}), listener())
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,17 @@ HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponent
 
 def entropy_by_definition(run: Run, step: Callable[[Any, int], Any], batch: Any) -> list[float]:
     """Return H / ln n by head of the toy's one layer, averaged over all queries of a batch, in float64."""
-    seen: list[torch.Tensor] = []
+    entropies: list[torch.Tensor] = []
 
     def see(layer: int, q_BHQD: Any, k_BHKD: Any, **masking: Any) -> None:
         logits = q_BHQD.double() @ k_BHKD.double().transpose(-2, -1) / math.sqrt(q_BHQD.shape[-1])
         weights = logits.softmax(-1)
         entropy = -(weights * weights.log()).sum(-1) / math.log(k_BHKD.shape[-2])
-        seen.append(entropy.mean(dim=(0, 2)))
+        entropies.append(entropy.mean(dim=(0, 2)))
 
     with torch.no_grad(), run.tempered.observed(see):
         step(batch, 0)
-    (values,) = seen
+    (values,) = entropies
     return [float(value) for value in values]
 
 
@@ -43,8 +43,10 @@ def test_observing_a_run_changes_nothing_of_it(
     ]
     alone, observed = (run.execute() for run in runs)
     assert alone.reports == observed.reports
-    for one, other in zip(runs[0].module.parameters(), runs[1].module.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for plain_param, observed_param in zip(
+        runs[0].module.parameters(), runs[1].module.parameters(), strict=True
+    ):
+        assert torch.equal(plain_param, observed_param)
     assert alone.curves == {}
     layers, heads = {"Toy": (1, 1), "Stock": (2, 2)}[module]
     assert [*observed.curves] == [
@@ -63,13 +65,13 @@ def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_
     by_hand: list[list[float]] = []
     step_of = run.module.training_step
 
-    def watched(batch: Any, batch_idx: int) -> Any:
+    def recording_step(batch: Any, batch_idx: int) -> Any:
         state = torch.get_rng_state()
         by_hand.append(entropy_by_definition(run, step_of, batch))
         torch.set_rng_state(state)
         return step_of(batch, batch_idx)
 
-    run.module.training_step = watched
+    run.module.training_step = recording_step
     curves = run.execute().curves
     assert [value for _, value in curves["entropy/0/0"]] == pytest.approx(
         [value for (value,) in by_hand], abs=1e-5
@@ -79,23 +81,23 @@ def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_
 def test_a_run_that_was_interrupted_saw_what_it_would_have_seen(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    whole = Run(request_for(parameters=HOT, observe=True), listener()).execute()
+    reference_result = Run(request_for(parameters=HOT, observe=True), listener()).execute()
     keeping = {"checkpoints": str(tmp_path), "parameters": HOT, "observe": True}
-    died = listener(die_at=10)
+    killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(request_for(**keeping), died).execute()
-    again = Run(request_for(**keeping, attempt=2, resume=died.saved), listener())
-    assert again.execute().curves == whole.curves
-    assert died.saved[0].step > 0
+        Run(request_for(**keeping), killed_channel).execute()
+    resumed_run = Run(request_for(**keeping, attempt=2, resume=killed_channel.saved), listener())
+    assert resumed_run.execute().curves == reference_result.curves
+    assert killed_channel.saved[0].step > 0
 
 
 def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_the_agent(
     request_for: Any, listener: Any
 ) -> None:
-    stopped = Run(request_for(observe=True), listener(stop_at=5)).execute()
-    assert (stopped.state, stopped.curves) == ("stopped", {})
-    whole = Run(request_for(observe=True), listener()).execute()
-    assert decode(encode(whole)) == whole
+    stopped_result = Run(request_for(observe=True), listener(stop_at=5)).execute()
+    assert (stopped_result.state, stopped_result.curves) == ("stopped", {})
+    complete_result = Run(request_for(observe=True), listener()).execute()
+    assert decode(encode(complete_result)) == complete_result
 
 
 def test_an_attention_that_multiplies_matrices_itself_is_not_seen(request_for: Any, listener: Any) -> None:

@@ -22,7 +22,7 @@ from tempopt.training.run import Run
 ITEMS, WIDTH, STEPS = 12, 8, 240
 
 
-class Attends(TemperedModule):
+class AttentionModule(TemperedModule):
     """Two layers whose weights hardly learn, so that the entropy is the temperature's doing."""
 
     def __init__(self, lr: float = 1e-4, attends: bool = True, **temperature: Any) -> None:
@@ -35,14 +35,14 @@ class Attends(TemperedModule):
 
     def shares(self, x: torch.Tensor) -> list[float]:
         """Return H / ln n of each layer by definition, in float64, at the temperatures in force."""
-        found = []
+        layer_shares = []
         with torch.no_grad():
             for layer, projection in enumerate(self.projections):
                 q, k = projection(x).double().chunk(2, dim=-1)
                 weights = (q @ k.mT / math.sqrt(WIDTH) / self.temperatures[layer]).softmax(-1)
-                found.append(float(-(weights * weights.log()).sum(-1).mean() / math.log(ITEMS)))
+                layer_shares.append(float(-(weights * weights.log()).sum(-1).mean() / math.log(ITEMS)))
                 x = self.attend(q.float()[:, None], k.float()[:, None], x[:, None], layer=layer)[:, 0]
-        return found
+        return layer_shares
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         (x,) = batch
@@ -65,9 +65,9 @@ def data() -> torch.Tensor:
 
 
 @pytest.fixture
-def module() -> Attends:
+def module() -> AttentionModule:
     torch.manual_seed(0)
-    return Attends()
+    return AttentionModule()
 
 
 def train(module: L.LightningModule, data: torch.Tensor, *callbacks: L.Callback, **options: Any) -> L.Trainer:
@@ -81,7 +81,7 @@ def train(module: L.LightningModule, data: torch.Tensor, *callbacks: L.Callback,
     return trainer
 
 
-def test_the_entropy_ends_where_the_curriculum_ends(module: Attends, data: torch.Tensor) -> None:
+def test_the_entropy_ends_where_the_curriculum_ends(module: AttentionModule, data: torch.Tensor) -> None:
     before = module.shares(data[:8])
     control = EntropyControl(
         curriculum(init=0.95, final=0.5, schedule="linear"), every=1, rate=0.3, decay=0.0
@@ -93,7 +93,7 @@ def test_the_entropy_ends_where_the_curriculum_ends(module: Attends, data: torch
     assert module.temperatures[0] != module.temperatures[1]
 
 
-def test_layers_move_apart_under_contrast(module: Attends, data: torch.Tensor) -> None:
+def test_layers_move_apart_under_contrast(module: AttentionModule, data: torch.Tensor) -> None:
     train(module, data, EntropyControl(contrast(level=0.7, spread=4.0), every=1, rate=0.3, decay=0.0))
     broad, sharp = module.shares(data)
     odds = (broad / (1 - broad)) / (sharp / (1 - sharp))
@@ -101,28 +101,28 @@ def test_layers_move_apart_under_contrast(module: Attends, data: torch.Tensor) -
 
 
 def test_validation_is_under_the_temperature_of_the_moment_and_a_checkpoint_keeps_it(
-    module: Attends, data: torch.Tensor, tmp_path: Path
+    module: AttentionModule, data: torch.Tensor, tmp_path: Path
 ) -> None:
     trainer = train(module, data, EntropyControl(every=1, rate=0.3))
     assert float(trainer.callback_metrics["temperature"]) == pytest.approx(module.temperatures[0])
     assert module.temperatures[0] != 1.0
     trainer.save_checkpoint(tmp_path / "end.ckpt")
-    again = Attends.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
-    assert again.temperatures == module.temperatures
-    assert torch.equal(again.inverse_temperature, module.inverse_temperature)
-    again.use(TemperatureParameters())
-    assert again.temperatures == (1.0, 1.0)
+    loaded_module = AttentionModule.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert loaded_module.temperatures == module.temperatures
+    assert torch.equal(loaded_module.inverse_temperature, module.inverse_temperature)
+    loaded_module.use(TemperatureParameters())
+    assert loaded_module.temperatures == (1.0, 1.0)
 
 
 def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
     data: torch.Tensor, tmp_path: Path
 ) -> None:
-    def fresh() -> tuple[Attends, EntropyControl]:
+    def fresh() -> tuple[AttentionModule, EntropyControl]:
         torch.manual_seed(0)
-        return Attends(), EntropyControl(every=3, rate=0.3)
+        return AttentionModule(), EntropyControl(every=3, rate=0.3)
 
-    whole, control = fresh()
-    train(whole, data, control, max_epochs=2)
+    reference_module, control = fresh()
+    train(reference_module, data, control, max_epochs=2)
     first, half = fresh()
 
     class Keeps(L.Callback):
@@ -131,11 +131,13 @@ def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
                 trainer.save_checkpoint(tmp_path / "half.ckpt")
 
     train(first, data, half, Keeps(), max_epochs=2)
-    second, rest = fresh()
-    train(second, data, rest, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
-    assert rest.temperatures == control.temperatures
-    for one, other in zip(whole.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
+    second, resumed_control = fresh()
+    train(second, data, resumed_control, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
+    assert resumed_control.temperatures == control.temperatures
+    for reference_param, resumed_param in zip(
+        reference_module.parameters(), second.parameters(), strict=True
+    ):
+        assert torch.equal(reference_param, resumed_param)
 
 
 def test_an_attached_module_is_controlled_too(data: torch.Tensor) -> None:
@@ -154,35 +156,37 @@ def test_an_attached_module_is_controlled_too(data: torch.Tensor) -> None:
 
     stock = Stock()
     attachment = attach(stock, {})
-    seen: list[float] = []
+    shares: list[float] = []
 
     def see(layer: int, q_BHQD: Any, k_BHKD: Any, **masking: Any) -> None:
         weights = (q_BHQD.double() @ k_BHKD.double().mT / math.sqrt(WIDTH // 2)).softmax(-1)
-        seen.append(float(-(weights * weights.log()).sum(-1).mean() / math.log(ITEMS)))
+        shares.append(float(-(weights * weights.log()).sum(-1).mean() / math.log(ITEMS)))
 
     target = curriculum(init=0.9, final=0.6, schedule="linear")
     control = EntropyControl(target, tempered=attachment, every=1, rate=0.3, decay=0.0)
     train(stock, data, control)
     with torch.no_grad(), attachment.observed(see):
         stock.train().training_step((data,), 0)
-    assert seen == pytest.approx([0.6], abs=0.05)
+    assert shares == pytest.approx([0.6], abs=0.05)
 
 
-def test_gradients_are_summed_over_batches_at_one_temperature(module: Attends, data: torch.Tensor) -> None:
-    seen: list[tuple[int, tuple[float, ...]]] = []
+def test_gradients_are_summed_over_batches_at_one_temperature(
+    module: AttentionModule, data: torch.Tensor
+) -> None:
+    records: list[tuple[int, tuple[float, ...]]] = []
 
     class Notes(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *rest: Any) -> None:
-            seen.append((trainer.global_step, pl_module.temperatures))
+        def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
+            records.append((trainer.global_step, pl_module.temperatures))
 
     control = EntropyControl(every=1, rate=0.3)
     train(module, data[:24], Notes(), control, accumulate_grad_batches=3)
     # before the control acts, at the end of each batch: three in a row are of one step
-    assert [len({temperatures for _, temperatures in seen[i : i + 3]}) for i in range(0, 12, 3)] == [1] * 4
-    assert len({temperatures for _, temperatures in seen}) == 4
+    assert [len({temperatures for _, temperatures in records[i : i + 3]}) for i in range(0, 12, 3)] == [1] * 4
+    assert len({temperatures for _, temperatures in records}) == 4
 
 
-def test_attention_that_is_not_seen_is_said(module: Attends, data: torch.Tensor) -> None:
+def test_attention_that_is_not_seen_is_said(module: AttentionModule, data: torch.Tensor) -> None:
     module.attends = False
     with pytest.raises(UsageError, match=r"attention of layers \[0, 1\] was not seen"):
         train(module, data, EntropyControl())
@@ -200,26 +204,28 @@ def test_an_unknown_target_or_a_number_out_of_range_is_refused_before_training()
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("module_args", "message"),
     [
         ({"temperature_init": 0.01}, "plan begins with the temperatures"),
         ({"normaliser": "sparsemax"}, 'the normaliser is "sparsemax"'),
     ],
 )
-def test_a_plan_that_cannot_be_controlled_is_refused(data: torch.Tensor, given: Any, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        train(Attends(**given), data, EntropyControl())
+def test_a_plan_that_cannot_be_controlled_is_refused(
+    data: torch.Tensor, module_args: Any, message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        train(AttentionModule(**module_args), data, EntropyControl())
 
 
 def test_where_there_is_nothing_to_choose_no_temperature_is_moved(
-    module: Attends, data: torch.Tensor
+    module: AttentionModule, data: torch.Tensor
 ) -> None:
     control = EntropyControl(every=1, rate=0.3)
     train(module, data[:40, :1], control)
     assert control.temperatures == (1.0, 1.0)
 
 
-def test_a_compiled_training_says_that_nothing_was_seen(module: Attends, data: torch.Tensor) -> None:
+def test_a_compiled_training_says_that_nothing_was_seen(module: AttentionModule, data: torch.Tensor) -> None:
     module.training_step = torch.compile(module.training_step, backend="eager")  # type: ignore[method-assign]
     with pytest.raises(UsageError, match="neither what is compiled"):
         train(module, data, EntropyControl())
@@ -231,15 +237,17 @@ def test_a_study_refuses_what_would_control_its_runs_at_temperature_one(
     control = {"class_path": "tempopt.training.entropy_control.EntropyControl"}
     with pytest.raises(SpecError, match="EntropyControl sets the temperature of every run"):
         Run(request_for(trainer={"callbacks": [control]}), listener())
-    own = Run(request_for(), listener())
-    callbacks = own.module.configure_callbacks
-    own.module.configure_callbacks = lambda: [*callbacks(), EntropyControl()]
+    run = Run(request_for(), listener())
+    callbacks = run.module.configure_callbacks
+    run.module.configure_callbacks = lambda: [*callbacks(), EntropyControl()]
     with pytest.raises(SpecError, match="configure_callbacks"):
-        own.execute()
+        run.execute()
 
 
-@pytest.mark.parametrize("given", [[1.0], [1.0, 0.0], [1.0, math.nan], [1.0, "2"]])
-def test_temperatures_that_cannot_be_are_refused_and_change_nothing(module: Attends, given: Any) -> None:
+@pytest.mark.parametrize("temperatures", [[1.0], [1.0, 0.0], [1.0, math.nan], [1.0, "2"]])
+def test_temperatures_that_cannot_be_are_refused_and_change_nothing(
+    module: AttentionModule, temperatures: Any
+) -> None:
     with pytest.raises(SpecError):
-        module.set_temperatures(given)
+        module.set_temperatures(temperatures)
     assert module.temperatures == (1.0, 1.0)

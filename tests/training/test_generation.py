@@ -50,7 +50,7 @@ class Writer(TemperedModule):
 
 
 def fit(module: Writer) -> L.Trainer:
-    given: Any = [torch.randn(4, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    batches: Any = [torch.randn(4, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -59,19 +59,19 @@ def fit(module: Writer) -> L.Trainer:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    loader = DataLoader(given, batch_size=None)
+    loader = DataLoader(batches, batch_size=None)
     trainer.fit(module, loader, loader)
     return trainer
 
 
 @pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_validation_reads_them_and_they_are_saved_with_the_module() -> None:
-    given = {"sampling_temperature": 0.5, "top_p": 0.9, "top_k_tokens": 3, "min_p": 0.1}
-    module = Writer(**given)
-    assert dict(module.hparams) | given == dict(module.hparams)
+    generation_params = {"sampling_temperature": 0.5, "top_p": 0.9, "top_k_tokens": 3, "min_p": 0.1}
+    module = Writer(**generation_params)
+    assert dict(module.hparams) | generation_params == dict(module.hparams)
     fit(module)
-    assert module.reads_generation and module.generation == GenerationParameters(**given)
-    refuse_unread_generation(module, list(given))
+    assert module.reads_generation and module.generation == GenerationParameters(**generation_params)
+    refuse_unread_generation(module, list(generation_params))
 
 
 @pytest.mark.filterwarnings("ignore:.*num_workers.*")

@@ -21,22 +21,22 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Stand in for a card of 80 GiB, and return what it was told."""
-    told: dict[str, Any] = {}
+    """Stand in for a card of 80 GiB, and return a record of the calls to it."""
+    record: dict[str, Any] = {}
     properties = type("Properties", (), {"name": "NVIDIA H200", "total_memory": 80 * 2**30})
     calls: dict[str, Any] = {
-        "set_per_process_memory_fraction": lambda share, device: told.update(share=share, device=device),
-        "reset_peak_memory_stats": lambda device: told.update(peak=0),
+        "set_per_process_memory_fraction": lambda share, device: record.update(share=share, device=device),
+        "reset_peak_memory_stats": lambda device: record.update(peak=0),
         "max_memory_allocated": lambda device: 3 * 2**30,
         "get_device_name": lambda device: "NVIDIA H200",
         "is_initialized": lambda: True,
         "current_device": lambda: 0,
         "get_device_properties": lambda device: properties,
-        "empty_cache": lambda: told.update(emptied=True),
+        "empty_cache": lambda: record.update(emptied=True),
     }
     for name, call in calls.items():
         monkeypatch.setattr(torch.cuda, name, call)
-    return told
+    return record
 
 
 def test_a_run_is_capped_and_the_next_one_without_a_cap_is_not(card: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ CUDA_ERRORS = [
 ]
 
 
-def failed(error: BaseException, request: RunRequest) -> Failed:
+def failure_of(error: BaseException, request: RunRequest) -> Failed:
     return _failed(request, error, ALONE)
 
 
@@ -110,23 +110,23 @@ def failed(error: BaseException, request: RunRequest) -> Failed:
 def test_a_cards_memory_that_ran_out_is_told_from_all_else(
     card: dict[str, Any], request_for: Any, error: RuntimeError
 ) -> None:
-    told = failed(error, request_for())
-    assert told.kind == "gpu_memory"
-    assert type(error).__name__ in told.message
+    failure = failure_of(error, request_for())
+    assert failure.kind == "gpu_memory"
+    assert type(error).__name__ in failure.message
 
 
 def test_it_is_said_on_which_card_under_which_cap_and_for_what(
     card: dict[str, Any], request_for: Any
 ) -> None:
-    told = failed(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for(memory_share=0.25))
-    assert told.message == (
+    failure = failure_of(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for(memory_share=0.25))
+    assert failure.message == (
         "The memory of NVIDIA H200 (80.0 GiB) did not suffice; the run was allowed 25% of it. "
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
         "79.20 GiB of which 3.00 GiB is free. 19.80 GiB allowed; Of the allocated memory 18.00 GiB is "
         "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. Make the batch or the "
         "model smaller, or let a trial have more of a GPU (resources.gpus)."
     )
-    assert "allowed all of it" in failed(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for()).message
+    assert "allowed all of it" in failure_of(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for()).message
 
 
 def test_memory_that_ran_out_under_a_compiler_is_found(request_for: Any) -> None:
@@ -134,7 +134,7 @@ def test_memory_that_ran_out_under_a_compiler_is_found(request_for: Any) -> None
     wrapped.inner_exception = torch.OutOfMemoryError(OUT_OF_MEMORY)  # type: ignore[attr-defined]
     raised = RuntimeError("while fitting")
     raised.__cause__ = wrapped
-    assert failed(raised, request_for()).kind == "gpu_memory"
+    assert failure_of(raised, request_for()).kind == "gpu_memory"
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def test_memory_that_ran_out_under_a_compiler_is_found(request_for: Any) -> None
     ],
 )
 def test_other_failures_are_not_a_cards_memory(request_for: Any, error: Exception, kind: str) -> None:
-    assert failed(error, request_for()).kind == kind
+    assert failure_of(error, request_for()).kind == kind
 
 
 def test_a_run_that_asks_for_more_main_memory_than_there_is_fails_as_lost(
     request_for: Any, listener: Any
 ) -> None:
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(RuntimeError) as excinfo:
         Run(request_for("Greedy"), listener()).execute()
-    assert failed(caught.value, request_for()).kind == "infrastructure"
+    assert failure_of(excinfo.value, request_for()).kind == "infrastructure"
 
 
-def pinned(run: Run) -> dict[str, Any]:
+def pin_memory_flags(run: Run) -> dict[str, Any]:
     return {name: getattr(run.owner, f"{name}_dataloader")().pin_memory for name in ("train", "val", "test")}
 
 
@@ -175,9 +175,9 @@ def test_batches_are_pinned_for_a_card_and_only_for_one(
 ) -> None:
     run = Run(request_for(), listener())
     run.datamodule.setup("fit")
-    assert pinned(run) == {"train": False, "val": False, "test": False}
+    assert pin_memory_flags(run) == {"train": False, "val": False, "test": False}
     monkeypatch.setattr(Run, "_device", CUDA)
-    assert pinned(run) == {"train": True, "val": True, "test": True}
+    assert pin_memory_flags(run) == {"train": True, "val": True, "test": True}
 
 
 def test_streams_are_not_pinned(request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:

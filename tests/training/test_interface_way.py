@@ -23,10 +23,10 @@ MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule"
 
 
 @pytest.fixture
-def hugging(request_for: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    def make(*, attach: Any = WAY, init: Any = None, trainer: Any = None, **more: Any) -> Any:
-        request = request_for(attach=attach, trainer={"max_steps": 12, **(trainer or {})}, **more)
-        model = {"class_path": "hugging_modules.Hugging", "init_args": init or {}}
+def make_hugging_request(request_for: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    def make(*, attach: Any = WAY, init: Any = None, trainer: Any = None, **options: Any) -> Any:
+        request = request_for(attach=attach, trainer={"max_steps": 12, **(trainer or {})}, **options)
+        model = {"class_path": "hugging_modules.HuggingFaceModule", "init_args": init or {}}
         return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
 
     yield make
@@ -34,11 +34,13 @@ def hugging(request_for: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def weights(run: Run) -> list[torch.Tensor]:
-    return [each.detach().clone() for each in run.module.parameters()]
+    return [param.detach().clone() for param in run.module.parameters()]
 
 
-def test_at_temperature_one_a_run_is_that_of_the_model_alone(hugging: Any, listener: Any) -> None:
-    attached, alone = (Run(hugging(), listener()) for _ in range(2))
+def test_at_temperature_one_a_run_is_that_of_the_model_alone(
+    make_hugging_request: Any, listener: Any
+) -> None:
+    attached, alone = (Run(make_hugging_request(), listener()) for _ in range(2))
     alone.tempered.detach()
     alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
     assert attached.tempered.way == "attention_interface"
@@ -56,57 +58,65 @@ def test_at_temperature_one_a_run_is_that_of_the_model_alone(hugging: Any, liste
         MOVING,
     ],
 )
-def test_what_query_rows_cannot_deliver_acts(hugging: Any, listener: Any, parameters: Any) -> None:
-    tempered, plain = (Run(hugging(parameters=each), listener()) for each in (parameters, {}))
+def test_what_query_rows_cannot_deliver_acts(
+    make_hugging_request: Any, listener: Any, parameters: Any
+) -> None:
+    tempered, plain = (
+        Run(make_hugging_request(parameters=run_params), listener()) for run_params in (parameters, {})
+    )
     assert tempered.execute().reports != plain.execute().reports
     with pytest.raises(SpecError, match=r"write attach: \{way: attention_interface\}"):
-        Run(hugging(parameters=parameters, attach={"layers": "auto"}), listener())
+        Run(make_hugging_request(parameters=parameters, attach={"layers": "auto"}), listener())
 
 
-def test_a_term_that_goes_to_zero_pulls_less_than_one_that_stays(hugging: Any, listener: Any) -> None:
-    runs = [Run(hugging(parameters=each), listener()) for each in ({}, MOVING, DRAWN)]
+def test_a_term_that_goes_to_zero_pulls_less_than_one_that_stays(
+    make_hugging_request: Any, listener: Any
+) -> None:
+    runs = [
+        Run(make_hugging_request(parameters=run_params), listener()) for run_params in ({}, MOVING, DRAWN)
+    ]
     for run in runs:
         run.execute()
     plain, moving, staying = map(weights, runs)
     away = [
-        sum(float((a - b).square().sum()) for a, b in zip(each, plain, strict=True))
-        for each in (moving, staying)
+        sum(float((a - b).square().sum()) for a, b in zip(run_weights, plain, strict=True))
+        for run_weights in (moving, staying)
     ]
     assert 0 < away[0] < away[1]
 
 
-def test_a_term_keeps_its_weight_when_gradients_are_summed(hugging: Any, listener: Any) -> None:
+def test_a_term_keeps_its_weight_when_gradients_are_summed(make_hugging_request: Any, listener: Any) -> None:
     # the same batch twice, at half the loss each: the same gradient, of the loss and of the term
-    once = Run(hugging(parameters=DRAWN), listener())
-    twice = Run(
-        hugging(
+    single_run = Run(make_hugging_request(parameters=DRAWN), listener())
+    summed_run = Run(
+        make_hugging_request(
             parameters=DRAWN,
             trainer={"accumulate_grad_batches": 2, "val_check_interval": 8},
         ),
         listener(),
     )
-    once.execute()
-    twice.execute()
-    for one, other in zip(weights(once), weights(twice), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    single_run.execute()
+    summed_run.execute()
+    for single_weight, summed_weight in zip(weights(single_run), weights(summed_run), strict=True):
+        torch.testing.assert_close(single_weight, summed_weight, rtol=1e-4, atol=1e-6)
 
 
-def test_the_attention_of_such_a_run_is_observed(hugging: Any, listener: Any) -> None:
-    curves = Run(hugging(observe=True), listener()).execute().curves
+def test_the_attention_of_such_a_run_is_observed(make_hugging_request: Any, listener: Any) -> None:
+    curves = Run(make_hugging_request(observe=True), listener()).execute().curves
     assert [*curves] == [f"entropy/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 
-def test_it_is_rehearsed_and_its_space_checked(hugging: Any, listener: Any) -> None:
-    request = hugging(space={"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1]})
+def test_it_is_rehearsed_and_its_space_checked(make_hugging_request: Any, listener: Any) -> None:
+    request = make_hugging_request(space={"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1]})
     assert rehearse(request, listener()).state == "complete"
     with pytest.raises(SpecError, match="output_temperature cannot be set from outside"):
         check_space(request.program, {"output_temperature": [0.5, 2.0], "temperature_init": [0.5, 2.0]})
 
 
 def test_modules_that_share_a_configuration_are_rehearsed(
-    hugging: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+    make_hugging_request: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = hugging()
+    request = make_hugging_request()
     import hugging_modules
 
     shared = hugging_modules.BertConfig(

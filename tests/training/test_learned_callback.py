@@ -69,10 +69,10 @@ def batches() -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, x.argmax(dim=1)), batch_size=16)
 
 
-def trained(
+def train(
     module: L.LightningModule, *callbacks: L.Callback, data: Any = None, **options: Any
 ) -> L.LightningModule:
-    given = {"max_epochs": 3, **options}
+    trainer_options = {"max_epochs": 3, **options}
     trainer = L.Trainer(
         accelerator="cpu",
         logger=False,
@@ -80,7 +80,7 @@ def trained(
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=list(callbacks),
-        **given,
+        **trainer_options,
     )
     trainer.fit(module, batches() if data is None else data)
     return module
@@ -97,11 +97,11 @@ def test_what_is_learned_is_what_a_parameter_of_the_module_would_learn(
     torch.manual_seed(0)
     plain = ByItself(0.5, optimizer)
     module = Losses(stored, transform, optimizer)
-    module.load_state_dict({name: each for name, each in plain.state_dict().items() if name != "log_tau"})
-    trained(plain, accumulate_grad_batches=accumulate)
+    module.load_state_dict({name: value for name, value in plain.state_dict().items() if name != "log_tau"})
+    train(plain, accumulate_grad_batches=accumulate)
     attachment = attach_value(module, "scale", {}, transform=transform)
     learned = LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO)
-    trained(module, learned, accumulate_grad_batches=accumulate)
+    train(module, learned, accumulate_grad_batches=accumulate)
     (tau,) = attachment.temperatures
     assert tau == pytest.approx(float(plain.tau().detach()), rel=1e-5)
     assert abs(math.log(tau / 0.5)) > 1e-3
@@ -119,7 +119,7 @@ def test_a_parameter_of_the_module_is_moved_by_nobody_else() -> None:
     del module.scale
     module.scale = nn.Parameter(torch.tensor(math.log(2.0)))  # type: ignore[assignment]
     attachment = attach_value(module, "scale", {}, transform="log_inverse")
-    trained(module, LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO))
+    train(module, LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO))
     # weight decay would have drawn it towards 0 as well
     assert float(module.scale.detach()) == pytest.approx(-math.log(attachment.temperatures[0]), rel=1e-5)
     attachment.detach()
@@ -134,9 +134,9 @@ def test_a_training_that_goes_on_learns_what_one_without_a_break_does(tmp_path: 
         attachment = attach_value(module, "scale", {})
         return module, LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO), attachment
 
-    module, callback, whole = make()
-    trained(module, callback, max_epochs=4)
-    half, before, _ = make()
+    module, callback, reference_attachment = make()
+    train(module, callback, max_epochs=4)
+    half, half_callback, _ = make()
     stop = tmp_path / "half.ckpt"
 
     class Save(L.Callback):
@@ -144,38 +144,38 @@ def test_a_training_that_goes_on_learns_what_one_without_a_break_does(tmp_path: 
             if trainer.current_epoch == 1:
                 trainer.save_checkpoint(stop)
 
-    trained(half, Save(), before, max_epochs=4)
-    later, after, resumed = make()
+    train(half, Save(), half_callback, max_epochs=4)
+    resumed_module, resumed_callback, resumed_attachment = make()
     options: dict[str, Any] = {"enable_checkpointing": False, "enable_model_summary": False}
     trainer = L.Trainer(
         max_epochs=4,
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
-        callbacks=[after],
+        callbacks=[resumed_callback],
         **options,
     )
-    trainer.fit(later, batches(), ckpt_path=stop, weights_only=True)
-    assert resumed.temperatures == whole.temperatures
-    assert torch.equal(later.layer.weight, module.layer.weight)
-    assert after.curves == callback.curves
+    trainer.fit(resumed_module, batches(), ckpt_path=stop, weights_only=True)
+    assert resumed_attachment.temperatures == reference_attachment.temperatures
+    assert torch.equal(resumed_module.layer.weight, module.layer.weight)
+    assert resumed_callback.curves == callback.curves
 
 
 def test_what_no_gradient_reaches_is_named() -> None:
-    class Rounded(Losses):
+    class RoundedLosses(Losses):
         def tau(self) -> float:
             return float(torch.as_tensor(self.scale).detach())
 
     torch.manual_seed(0)
-    module = Rounded(0.5, "identity", torch.optim.AdamW)
+    module = RoundedLosses(0.5, "identity", torch.optim.AdamW)
     attachment = attach_value(module, "scale", {})
     learned = LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO)
-    trained(module, learned)
+    train(module, learned)
     assert learned.without_gradient == ["contrast"]
     assert attachment.temperatures == pytest.approx((0.5,))
 
 
-class Attending(nn.Module):
+class AttentionStack(nn.Module):
     """Two layers of self-attention and their mean."""
 
     def __init__(self) -> None:
@@ -191,20 +191,20 @@ class Attending(nn.Module):
 
 def test_the_gradient_at_query_rows_is_that_of_finite_differences() -> None:
     torch.manual_seed(0)
-    model, x = Attending(), torch.randn(2, 5, 8, dtype=torch.float64)
+    model, x = AttentionStack(), torch.randn(2, 5, 8, dtype=torch.float64)
     attachment = attach(model, {}, example=None)
     attachment.learn()
     taus = (0.7, 1.8)
     attachment.set_temperatures(taus)
     assert attachment.log_gradients() is None
     (3 * model(x)).backward()
-    found = attachment.log_gradients()
-    assert found is not None and attachment.log_gradients() is None
+    gradients = attachment.log_gradients()
+    assert gradients is not None and attachment.log_gradients() is None
     eps = 1e-6
     for layer in range(2):
         values = []
         for sign in (1, -1):
-            moved = [tau * math.exp(sign * eps * (place == layer)) for place, tau in enumerate(taus)]
+            moved = [tau * math.exp(sign * eps * (index == layer)) for index, tau in enumerate(taus)]
             attachment.set_temperatures(moved)
             values.append(3 * float(model(x).detach()))
-        assert found[layer] == pytest.approx((values[0] - values[1]) / (2 * eps), rel=1e-5)
+        assert gradients[layer] == pytest.approx((values[0] - values[1]) / (2 * eps), rel=1e-5)

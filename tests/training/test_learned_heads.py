@@ -20,7 +20,7 @@ from tempopt.temperature import TemperatureParameters
 from tempopt.training.learned_callback import LearnedTemperatureCallback
 from tempopt.training.module import TemperedModule
 from tests.toy_study import toy_spec
-from tests.training.test_learned_callback import trained
+from tests.training.test_learned_callback import train
 
 LR, RATIO = 1e-2, 10.0
 HEADS = (2, 4)
@@ -36,20 +36,20 @@ class Heads(TemperedModule):
         self.qk = nn.ModuleList(nn.Linear(8, 16) for _ in HEADS)
         self.head = nn.Linear(8, 3)
 
-    def attended(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
+    def layer_output(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
         return self.attend(q_BHND, k_BHND, v_BHND, layer=layer)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         x = batch[0]
         for layer, heads in enumerate(HEADS):
             q, k = self.qk[layer](x).chunk(2, dim=-1)
-            q, k, v = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (q, k, x))
-            x = x + self.attended(layer, q, k, v).transpose(1, 2).flatten(2)
+            q, k, v = (tensor.unflatten(-1, (heads, -1)).transpose(1, 2) for tensor in (q, k, x))
+            x = x + self.layer_output(layer, q, k, v).transpose(1, 2).flatten(2)
         return F.cross_entropy(self.head(x.mean(1)), batch[1])
 
     def configure_optimizers(self) -> Any:
-        own = [each for name, each in self.named_parameters() if not name.startswith("log_tau")]
-        return self.optimizer([{"params": own, "weight_decay": 0.1}], lr=LR)  # type: ignore[call-arg]
+        params = [param for name, param in self.named_parameters() if not name.startswith("log_tau")]
+        return self.optimizer([{"params": params, "weight_decay": 0.1}], lr=LR)  # type: ignore[call-arg]
 
 
 class ByItself(Heads):
@@ -59,7 +59,7 @@ class ByItself(Heads):
         super().__init__(optimizer)
         self.log_tau = nn.ParameterList(torch.zeros(heads, dtype=torch.float64) for heads in HEADS)
 
-    def attended(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
+    def layer_output(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
         scale = (-self.log_tau[layer]).exp().float()[:, None, None]
         return F.scaled_dot_product_attention(q_BHND * scale, k_BHND, v_BHND)
 
@@ -82,19 +82,19 @@ def test_each_head_learns_what_a_parameter_of_the_module_would(
 ) -> None:
     torch.manual_seed(0)
     plain, module = ByItself(optimizer), Heads(optimizer)
-    weights = {name: each for name, each in plain.state_dict().items() if not name.startswith("log_tau")}
+    weights = {name: value for name, value in plain.state_dict().items() if not name.startswith("log_tau")}
     module.load_state_dict(weights)
-    trained(plain, data=texts())
+    train(plain, data=texts())
     learned = LearnedTemperatureCallback({}, lr_ratio=RATIO, per_head=module)
-    trained(module, learned, data=texts())
-    found = {name: curve[-1][1] for name, curve in learned.curves.items()}
+    train(module, learned, data=texts())
+    learned_taus = {name: curve[-1][1] for name, curve in learned.curves.items()}
     expected = {
-        f"learned/{layer}.{head}": math.exp(each)
-        for layer, own in enumerate(plain.log_tau)
-        for head, each in enumerate(own.tolist())
+        f"learned/{layer}.{head}": math.exp(log_tau)
+        for layer, log_taus in enumerate(plain.log_tau)
+        for head, log_tau in enumerate(log_taus.tolist())
     }
-    assert found == pytest.approx(expected, rel=1e-4)
-    assert len({round(math.log(tau), 3) for tau in found.values()}) == sum(HEADS)
+    assert learned_taus == pytest.approx(expected, rel=1e-4)
+    assert len({round(math.log(tau), 3) for tau in learned_taus.values()}) == sum(HEADS)
     assert all(curve[0] == [0, pytest.approx(1.0)] for curve in learned.curves.values())
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-5)
@@ -103,19 +103,19 @@ def test_each_head_learns_what_a_parameter_of_the_module_would(
 def test_a_plan_that_is_put_in_force_has_one_temperature_a_layer_again() -> None:
     module = Heads(torch.optim.SGD)
     q = torch.randn(1, 2, 5, 4)
-    before = module.attended(0, q, q, q)
+    before = module.layer_output(0, q, q, q)
     heads = module.learn_heads()
     assert heads.counts == [0, 0]
-    torch.testing.assert_close(module.attended(0, q, q, q), before, rtol=0, atol=0)
+    torch.testing.assert_close(module.layer_output(0, q, q, q), before, rtol=0, atol=0)
     assert heads.counts == [2, 0]
     heads.layers[0].set_temperatures([0.5, 2.0])
     by_hand = [
         F.scaled_dot_product_attention(q[:, head] / tau, q[:, head], q[:, head])
         for head, tau in enumerate((0.5, 2.0))
     ]
-    torch.testing.assert_close(module.attended(0, q, q, q), torch.stack(by_hand, dim=1))
+    torch.testing.assert_close(module.layer_output(0, q, q, q), torch.stack(by_hand, dim=1))
     module.use(TemperatureParameters())
-    torch.testing.assert_close(module.attended(0, q, q, q), before, rtol=0, atol=0)
+    torch.testing.assert_close(module.layer_output(0, q, q, q), before, rtol=0, atol=0)
 
 
 def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -> None:
@@ -132,36 +132,36 @@ def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -
     heads = attachment.learn_heads()
     loss()
     taus = [0.6, 0.8, 1.0, 1.2]
-    for own in heads.layers.values():
-        own.set_temperatures(taus)
+    for layer in heads.layers.values():
+        layer.set_temperatures(taus)
     loss().backward()
     eps = 1e-6
-    for own in heads.layers.values():
-        found = own.log_gradients()
-        assert found is not None and own.log_gradients() is None
-        for place in range(len(taus)):
+    for layer in heads.layers.values():
+        gradients = layer.log_gradients()
+        assert gradients is not None and layer.log_gradients() is None
+        for head in range(len(taus)):
             ends = []
             for sign in (1, -1):
                 moved = list(taus)
-                moved[place] *= math.exp(sign * eps)
-                own.set_temperatures(moved)
+                moved[head] *= math.exp(sign * eps)
+                layer.set_temperatures(moved)
                 ends.append(float(loss().detach()))
-            own.set_temperatures(taus)
-            assert found[place] == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-4, abs=1e-7)
+            layer.set_temperatures(taus)
+            assert gradients[head] == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-4, abs=1e-7)
 
 
 class Late(Heads):
     """Its second layer attends from the fifth batch on."""
 
-    def attended(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
+    def layer_output(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
         late = layer == 1 and self.global_step < 4
-        return torch.zeros_like(v_BHND) if late else super().attended(layer, q_BHND, k_BHND, v_BHND)
+        return torch.zeros_like(v_BHND) if late else super().layer_output(layer, q_BHND, k_BHND, v_BHND)
 
 
 def test_heads_of_a_layer_that_attends_late_learn_from_then_on() -> None:
     torch.manual_seed(0)
     learned = LearnedTemperatureCallback({}, lr_ratio=RATIO, per_head=(module := Late(torch.optim.AdamW)))
-    trained(module, learned, data=texts())
+    train(module, learned, data=texts())
     starts = {name: curve[0] for name, curve in learned.curves.items()}
     assert starts == {
         f"learned/{layer}.{head}": [4 * layer, pytest.approx(1.0)]
@@ -176,9 +176,9 @@ def test_heads_keep_their_temperatures_where_a_module_moves_and_their_number() -
     heads = HeadTemperatures((1.0, 2.0))
     q = torch.randn(1, 3, 4, 2)
     heads.factor(1, q)
-    own = heads.layers[1]
-    assert heads.counts == [0, 3] and own.names == ["1.0", "1.1", "1.2"]
-    own.set_temperatures([1.0, 2.0, 4.0])
+    layer = heads.layers[1]
+    assert heads.counts == [0, 3] and layer.names == ["1.0", "1.1", "1.2"]
+    layer.set_temperatures([1.0, 2.0, 4.0])
     assert heads.factor(1, q).flatten().tolist() == [2.0, 1.0, 0.5]
     assert heads.factor(1, q.double()).dtype == torch.float64
     with pytest.raises(AttachError, match=r"Layer 1 attends with 2 heads, after 3.*learned: true"):

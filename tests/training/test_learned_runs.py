@@ -19,12 +19,12 @@ from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
 from tempopt.workers.messages import Evaluation, RunRequest, Started
 from tempopt.workers.process import WorkerProcess
-from tests.training.test_compile import _compiler, graphs, traced
+from tests.training.test_compile import _compiler, graphs, trace_only
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
 
 # fixtures are found by their names
-__all__ = ["_compiler", "make", "pair", "traced"]
+__all__ = ["_compiler", "make", "pair", "trace_only"]
 
 RATIO = 10.0
 TICKETS = itertools.count(1)
@@ -34,36 +34,36 @@ LOGITS = {"logits.as_found": 0.5}
 
 WAYS: dict[str, dict[str, Any]] = {
     "number": {
-        "model": "Softened",
+        "model": "SoftenedPool",
         "values": {"logits": {**NAMED, "value": "kept"}},
         "parameters": LOGITS,
     },
     "parameter": {
-        "model": "Softened",
+        "model": "SoftenedPool",
         "init": {"parameter": True},
         "values": {"logits": {**NAMED, "value": "kept", "transform": "log_inverse"}},
         "parameters": {"logits.as_found": math.exp(-0.7)},
     },
     "tempered module": {
-        "model": "Both",
+        "model": "TemperedLogitsToy",
         "values": {"logits": {**NAMED, "value": None}},
         "parameters": {**ATTENTION, **LOGITS},
     },
     "query rows": {"model": "Stock", "attach": {"layers": "auto"}, "parameters": ATTENTION},
     "attention interface": {
-        "model": "Reading",
+        "model": "TextReader",
         "attach": {"layers": "auto", "way": "attention_interface"},
         "parameters": ATTENTION,
     },
     "heads of a tempered module": {
-        "model": "Both",
+        "model": "TemperedLogitsToy",
         "init": {"heads": 2},
         "values": {"logits": {**NAMED, "value": None}},
         "parameters": {**ATTENTION, **LOGITS},
         "of": "per_head",
     },
     "heads of the interface": {
-        "model": "Reading",
+        "model": "TextReader",
         "attach": {"layers": "auto", "way": "attention_interface"},
         "parameters": ATTENTION,
         "of": "per_head",
@@ -78,7 +78,7 @@ Learns = Callable[..., RunRequest]
 def learns(request_for: Any) -> Iterator[Learns]:
     """Return a maker of requests for runs that learn the temperatures attached in some way."""
 
-    def make_one(way: str, *, ratio: float = RATIO, **given: Any) -> RunRequest:
+    def make_one(way: str, *, ratio: float = RATIO, **options: Any) -> RunRequest:
         spec = WAYS[way]
         home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
         request: RunRequest = request_for(
@@ -86,7 +86,7 @@ def learns(request_for: Any) -> Iterator[Learns]:
             **{
                 "parameters": learning(spec["parameters"], ratio, learns=spec.get("of", True)),
                 "ticket": next(TICKETS),
-                **given,
+                **options,
             },
         )
         program = dataclasses.replace(
@@ -105,7 +105,7 @@ def learns(request_for: Any) -> Iterator[Learns]:
 def temperatures(run: Run) -> list[float]:
     """Return all temperatures in force."""
     assert run.learned is not None
-    return [tau for each in run.learned._parts.values() for tau in each.of.temperatures]
+    return [tau for part in run.learned._parts.values() for tau in part.of.temperatures]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -113,57 +113,68 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
     learns: Learns, listener: Any, tmp_path: Path, way: str
 ) -> None:
     of = WAYS[way].get("of", True)
-    tried = learns(way, task="rehearse", learns=of, parameters=WAYS[way]["parameters"])
-    assert rehearse(tried, listener()).not_learned is None
+    rehearsal_request = learns(way, task="rehearse", learns=of, parameters=WAYS[way]["parameters"])
+    assert rehearse(rehearsal_request, listener()).not_learned is None
 
-    def run(channel: Any, **given: Any) -> Run:
+    def run(channel: Any, **overrides: Any) -> Run:
         test = [Evaluation(name="test", on="test")]
-        return Run(learns(way, ticket=1, checkpoints=str(tmp_path), evaluations=test, **given), channel)
+        return Run(learns(way, ticket=1, checkpoints=str(tmp_path), evaluations=test, **overrides), channel)
 
-    whole, killed, again = run(listener()), listener(die_at=10), listener()
-    done = whole.execute()
+    reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
+    reference_result = reference_run.execute()
     with pytest.raises(SystemExit):
-        run(killed).execute()
-    resumed = run(again, attempt=2, resume=killed.saved)
-    last = resumed.execute()
-    assert [each.step for each in again.of(Started)] == [8]
-    assert (last.reports, last.measurements, last.curves) == (done.reports, done.measurements, done.curves)
-    assert temperatures(resumed) == temperatures(whole)
-    assert all(len({value for _, value in curve}) > STEPS / 2 for curve in done.curves.values())
-    theirs = whole.module.state_dict()
-    assert all(torch.equal(value, theirs[name]) for name, value in resumed.module.state_dict().items())
+        run(killed_channel).execute()
+    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
+    resumed_result = resumed_run.execute()
+    assert [message.step for message in resumed_channel.messages_of(Started)] == [8]
+    assert (resumed_result.reports, resumed_result.measurements, resumed_result.curves) == (
+        reference_result.reports,
+        reference_result.measurements,
+        reference_result.curves,
+    )
+    assert temperatures(resumed_run) == temperatures(reference_run)
+    assert all(len({value for _, value in curve}) > STEPS / 2 for curve in reference_result.curves.values())
+    reference_state = reference_run.module.state_dict()
+    assert all(
+        torch.equal(value, reference_state[name]) for name, value in resumed_run.module.state_dict().items()
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.usefixtures("_compiler", "traced")
+@pytest.mark.usefixtures("_compiler", "trace_only")
 def test_a_compiled_run_learns_what_one_that_is_not_does_and_is_compiled_once(
     learns: Learns, listener: Any, tmp_path: Path, way: str
 ) -> None:
-    plain = Run(learns(way), listener()).execute()
+    plain_result = Run(learns(way), listener()).execute()
 
-    def run(channel: Any, **given: Any) -> Run:
-        return Run(learns(way, compile="default", checkpoints=str(tmp_path), **given), channel)
+    def run(channel: Any, **overrides: Any) -> Run:
+        return Run(learns(way, compile="default", checkpoints=str(tmp_path), **overrides), channel)
 
-    whole = run(listener(), ticket=1)
-    done = whole.execute()
-    assert done.notes == []
-    for name, curve in done.curves.items():
-        assert [tau for _, tau in curve] == pytest.approx([tau for _, tau in plain.curves[name]], rel=1e-3)
+    reference_run = run(listener(), ticket=1)
+    reference_result = reference_run.execute()
+    assert reference_result.notes == []
+    for name, curve in reference_result.curves.items():
+        assert [tau for _, tau in curve] == pytest.approx(
+            [tau for _, tau in plain_result.curves[name]], rel=1e-3
+        )
     compiled = graphs()
     run(listener(), ratio=1.0).execute()
     assert graphs() == compiled > 0
-    killed = listener(die_at=10)
+    killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        run(killed, ticket=1).execute()
+        run(killed_channel, ticket=1).execute()
     # another worker has compiled nothing yet
     torch._dynamo.reset()
     counters.clear()
-    resumed = run(listener(), ticket=1, attempt=2, resume=killed.saved)
-    last = resumed.execute()
+    resumed_run = run(listener(), ticket=1, attempt=2, resume=killed_channel.saved)
+    resumed_result = resumed_run.execute()
     assert graphs() == compiled
-    assert (last.reports, last.curves) == (done.reports, done.curves)
-    assert temperatures(resumed) == temperatures(whole)
+    assert (resumed_result.reports, resumed_result.curves) == (
+        reference_result.reports,
+        reference_result.curves,
+    )
+    assert temperatures(resumed_run) == temperatures(reference_run)
 
 
 @pytest.mark.long
@@ -181,8 +192,8 @@ def test_machine_code_learns_what_the_steps_as_they_are_written_learn(learns: Le
 def test_two_ranks_learn_alike_what_one_device_learns_of_both_their_batches(
     pair: WorkerProcess, learns: Learns, listener: Any, tmp_path: Path, way: str
 ) -> None:
-    def asked(ranks: int, **given: Any) -> RunRequest:
-        return learns(way, **two_ranks_given(ranks, tmp_path), **given)
+    def make_request(ranks: int, **overrides: Any) -> RunRequest:
+        return learns(way, **two_ranks_given(ranks, tmp_path), **overrides)
 
-    lines = check_two_ranks(pair, asked, listener, tmp_path)
+    lines = check_two_ranks(pair, make_request, listener, tmp_path)
     assert len({tuple(line["logs"]) for line in lines}) == STEPS

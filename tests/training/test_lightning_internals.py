@@ -17,7 +17,7 @@ from tempopt.training import lightning_internals as internals
 TRAINING = Path(internals.__file__).parent
 
 
-class Looking(L.Callback):
+class BatchRecorder(L.Callback):
     """Asks everything that can be asked at the end of each batch."""
 
     def __init__(self) -> None:
@@ -69,20 +69,20 @@ def test_private_attributes_of_the_trainer_are_used_in_one_file() -> None:
 
 
 def test_batches_and_steps_are_counted_as_they_are_used(tmp_path: Path) -> None:
-    looking = Looking()
+    recorder = BatchRecorder()
     options = {"limit_train_batches": 5, "limit_val_batches": 1, "val_check_interval": 4, "max_epochs": 1}
-    trainer = trainer_of(tmp_path, looking, accumulate_grad_batches=2, log_every_n_steps=1, **options)
+    trainer = trainer_of(tmp_path, recorder, accumulate_grad_batches=2, log_every_n_steps=1, **options)
     trainer.fit(BoringModel())
     # a step follows every second batch and the last one of the epoch
-    assert [(step, kept) for step, kept, _, _ in looking.seen] == [
+    assert [(step, is_accumulating) for step, is_accumulating, _, _ in recorder.seen] == [
         (0, True),
         (1, False),
         (1, True),
         (2, False),
         (3, False),
     ]
-    assert [logged for *_, logged, _ in looking.seen] == [0, 0, 1, 1, 2]
-    assert looking.over == [
+    assert [logged for *_, logged, _ in recorder.seen] == [0, 0, 1, 1, 2]
+    assert recorder.over == [
         (1, False, False),
         (2, False, False),
         (3, False, False),
@@ -92,26 +92,26 @@ def test_batches_and_steps_are_counted_as_they_are_used(tmp_path: Path) -> None:
 
 
 def test_a_training_may_stop_when_its_minimum_is_reached(tmp_path: Path) -> None:
-    asked: list[bool] = []
+    answers: list[bool] = []
 
-    class Asking(L.Callback):
+    class StopRecorder(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-            asked.append(internals.may_stop_early(trainer))
+            answers.append(internals.may_stop_early(trainer))
 
     options = {"limit_train_batches": 4, "limit_val_batches": 0, "max_epochs": 2, "min_steps": 6}
-    trainer_of(tmp_path, Asking(), **options).fit(BoringModel())
-    assert asked[0] is False and asked[-1] is True
+    trainer_of(tmp_path, StopRecorder(), **options).fit(BoringModel())
+    assert answers[0] is False and answers[-1] is True
 
 
 def test_the_state_is_that_of_a_checkpoint(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, max_steps=2, limit_val_batches=0)
     trainer.fit(BoringModel())
     trainer.save_checkpoint(tmp_path / "whole.ckpt")
-    whole = torch.load(tmp_path / "whole.ckpt", weights_only=False)
+    checkpoint = torch.load(tmp_path / "whole.ckpt", weights_only=False)
     state = internals.state_of(trainer)
-    assert state.keys() == whole.keys()
+    assert state.keys() == checkpoint.keys()
     assert state["global_step"] == 2
-    for name, weights in whole["state_dict"].items():
+    for name, weights in checkpoint["state_dict"].items():
         assert torch.equal(state["state_dict"][name], weights)
 
 
@@ -151,10 +151,10 @@ def test_the_rank_is_the_one_that_lightning_reads() -> None:
 
 
 def test_hyperparameters_are_logged_unless_a_module_says_otherwise() -> None:
-    class Said(L.LightningModule):
+    class HyperparameterModule(L.LightningModule):
         def __init__(self, rate: float = 0.1, *, logged: bool = True) -> None:
             super().__init__()
             self.save_hyperparameters(logger=logged)
 
-    assert internals.logs_hyperparameters(Said())
-    assert not internals.logs_hyperparameters(Said(logged=False))
+    assert internals.logs_hyperparameters(HyperparameterModule())
+    assert not internals.logs_hyperparameters(HyperparameterModule(logged=False))

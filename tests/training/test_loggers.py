@@ -56,10 +56,10 @@ def mlflow_logger(folder: Path) -> dict[str, Any]:
 def request_for(request_for: Any) -> Callable[..., RunRequest]:
     """Requests for runs that are logged, at every eighth step."""
 
-    def make(*args: Any, logger: Any = None, trainer: Any = None, **given: Any) -> RunRequest:
+    def make(*args: Any, logger: Any = None, trainer: Any = None, **options: Any) -> RunRequest:
         logged = {"log_every_n_steps": 8, **({} if logger is None else {"logger": logger}), **(trainer or {})}
-        given = {"parameters": HOT, "label": LABEL, **given}
-        request: RunRequest = request_for(*args, trainer=logged, **given)
+        options = {"parameters": HOT, "label": LABEL, **options}
+        request: RunRequest = request_for(*args, trainer=logged, **options)
         return request
 
     return make
@@ -75,14 +75,14 @@ def curve(rows: list[dict[str, str]], name: str) -> list[tuple[int, float]]:
 
 
 def events(folder: Path) -> EventAccumulator:
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    found.Reload()
-    return found
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return accumulator
 
 
-def hyperparameters(found: EventAccumulator) -> dict[str, Any]:
+def hyperparameters(accumulator: EventAccumulator) -> dict[str, Any]:
     data = HParamsPluginData.FromString(
-        found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+        accumulator.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     )
     values = {}
     for name, value in data.session_start_info.hparams.items():
@@ -102,7 +102,7 @@ def wandb_records(file: Path) -> list[Record]:
 
 def records_in(data: bytes) -> Iterator[Record]:
     """Read what W&B has written: a log as LevelDB's, in blocks of 32 KiB, after a header of 7 bytes."""
-    position, whole = 7, b""
+    position, record_bytes = 7, b""
     while position + 7 <= len(data):
         if 32768 - position % 32768 < 7:
             position += 32768 - position % 32768
@@ -110,15 +110,15 @@ def records_in(data: bytes) -> Iterator[Record]:
         length, kind = int.from_bytes(data[position + 4 : position + 6], "little"), data[position + 6]
         if position + 7 + length > len(data):
             return
-        whole += data[position + 7 : position + 7 + length]
+        record_bytes += data[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):
-            yield Record.FromString(whole)
-            whole = b""
+            yield Record.FromString(record_bytes)
+            record_bytes = b""
 
 
-def named(items: Any) -> dict[str, str]:
-    return {".".join(each.nested_key) or each.key: each.value_json for each in items}
+def json_by_name(items: Any) -> dict[str, str]:
+    return {".".join(entry.nested_key) or entry.key: entry.value_json for entry in items}
 
 
 def test_a_run_is_bit_equal_with_and_without_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
@@ -129,8 +129,10 @@ def test_a_run_is_bit_equal_with_and_without_loggers(request_for: Any, listener:
     alone, logged = (run.execute() for run in runs)
     assert alone.reports == logged.reports
     assert (alone.curves, alone.measurements) == (logged.curves, logged.measurements)
-    for one, other in zip(runs[0].module.parameters(), runs[1].module.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for plain_param, logged_param in zip(
+        runs[0].module.parameters(), runs[1].module.parameters(), strict=True
+    ):
+        assert torch.equal(plain_param, logged_param)
 
 
 def test_csv_has_the_curves_and_tensorboard_the_same(request_for: Any, listener: Any, tmp_path: Path) -> None:
@@ -147,9 +149,9 @@ def test_csv_has_the_curves_and_tensorboard_the_same(request_for: Any, listener:
     assert len(temperatures) == 24, "as often as the attention is looked at, which here is at each step"
     assert curve(rows, "entropy/0/0") == [(int(s), v) for s, v in finished.curves["entropy/0/0"]]
     assert curve(rows, "measured/validate") == [(23, finished.measurements["validate"])]
-    found = events(tmp_path / "board" / "warm" / "search-0012")
+    accumulator = events(tmp_path / "board" / "warm" / "search-0012")
     for name in ("val_loss", "temperature/0", "entropy/0/0", "measured/validate"):
-        assert [(e.step, e.value) for e in found.Scalars(name)] == [
+        assert [(e.step, e.value) for e in accumulator.Scalars(name)] == [
             (step, pytest.approx(value)) for step, value in curve(rows, name)
         ]
 
@@ -160,7 +162,7 @@ def test_hyperparameters_are_the_five_and_the_tickets_whatever_the_module_knows_
 ) -> None:
     loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
     Run(request_for(module, attach=attach, logger=loggers), listener()).execute()
-    wanted = {
+    expected_params = {
         **HOT,
         "layer_pattern": "uniform",
         "entropy_lambda": 0.0,
@@ -171,15 +173,15 @@ def test_hyperparameters_are_the_five_and_the_tickets_whatever_the_module_knows_
     }
     of_csv = yaml.safe_load((tmp_path / "csv/warm/search-0012/hparams.yaml").read_text())
     of_board = hyperparameters(events(tmp_path / "board" / "warm" / "search-0012"))
-    for found in (of_csv, of_board):
-        assert {name: found[name] for name in wanted} == wanted
+    for logged_params in (of_csv, of_board):
+        assert {name: logged_params[name] for name in expected_params} == expected_params
 
 
 def test_evaluations_under_other_temperatures_are_not_in_the_curve_of_the_metric(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    other = Evaluation(name="test", on="test", temperature={"temperature_init": 9.0})
-    run = Run(request_for(logger=csv_logger(tmp_path), evaluations=[other]), listener())
+    test_evaluation = Evaluation(name="test", on="test", temperature={"temperature_init": 9.0})
+    run = Run(request_for(logger=csv_logger(tmp_path), evaluations=[test_evaluation]), listener())
     finished = run.execute()
     rows = rows_of(tmp_path / "warm" / "search-0012")
     assert len(curve(rows, "val_loss")) == len(finished.reports)
@@ -201,10 +203,10 @@ def test_a_run_that_ends_early_ends_in_good_order(
     loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
     request = request_for(logger=loggers, init=init, checkpoints=str(tmp_path / "kept"))
     finished = Run(request, listener(**how)).execute()
-    found = events(tmp_path / "board" / "warm" / "search-0012")
-    assert hyperparameters(found)["tempopt.outcome"] == outcome
-    assert [e.value for e in found.Scalars("hp_metric")] == [pytest.approx(finished.reports[-1][1])]
-    assert "measured/validate" not in found.Tags()["scalars"]
+    accumulator = events(tmp_path / "board" / "warm" / "search-0012")
+    assert hyperparameters(accumulator)["tempopt.outcome"] == outcome
+    assert [e.value for e in accumulator.Scalars("hp_metric")] == [pytest.approx(finished.reports[-1][1])]
+    assert "measured/validate" not in accumulator.Tags()["scalars"]
     saved = yaml.safe_load((tmp_path / "csv/warm/search-0012/hparams.yaml").read_text())
     assert saved["tempopt.outcome"] == outcome
 
@@ -221,48 +223,50 @@ def test_a_run_that_raises_is_said_to_have_failed(request_for: Any, listener: An
 def test_a_resumed_run_goes_on_in_its_own_curves_with_no_step_twice(
     request_for: Any, listener: Any, tmp_path: Path, every: float | None
 ) -> None:
-    def asked(folder: str, **more: Any) -> RunRequest:
+    def make_request(folder: str, **overrides: Any) -> RunRequest:
         loggers = [csv_logger(tmp_path / folder / "csv"), tensorboard(tmp_path / folder / "board")]
-        given = {"observe": True, "checkpoint_every": every, **more}
-        request: RunRequest = request_for(logger=loggers, checkpoints=str(tmp_path / folder), **given)
+        options = {"observe": True, "checkpoint_every": every, **overrides}
+        request: RunRequest = request_for(logger=loggers, checkpoints=str(tmp_path / folder), **options)
         return request
 
-    Run(asked("whole"), listener()).execute()
-    died = listener(die_at=10)
+    Run(make_request("whole"), listener()).execute()
+    killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(asked("torn"), died).execute()
-    assert 0 < died.saved[0].step
+        Run(make_request("torn"), killed_channel).execute()
+    assert 0 < killed_channel.saved[0].step
     # what was logged last came after the checkpoint
-    saved = died.saved[-2:] if every else died.saved
+    saved = killed_channel.saved[-2:] if every else killed_channel.saved
     # TensorBoard reads a run's files in the order of the seconds in which they were begun
     time.sleep(1.0)
-    Run(asked("torn", attempt=2, resume=saved), listener()).execute()
-    whole, torn = (rows_of(tmp_path / each / "csv/warm/search-0012") for each in ("whole", "torn"))
+    Run(make_request("torn", attempt=2, resume=saved), listener()).execute()
+    full_log, torn_log = (rows_of(tmp_path / name / "csv/warm/search-0012") for name in ("whole", "torn"))
     names = ("val_loss", "temperature/0", "entropy/0/0", "measured/validate")
     for name in names:
-        assert curve(torn, name) == curve(whole, name)
-    whole, torn = (events(tmp_path / each / "board/warm/search-0012") for each in ("whole", "torn"))
+        assert curve(torn_log, name) == curve(full_log, name)
+    full_log, torn_log = (events(tmp_path / name / "board/warm/search-0012") for name in ("whole", "torn"))
     for name in names:
-        assert [(e.step, e.value) for e in torn.Scalars(name)] == [
-            (e.step, e.value) for e in whole.Scalars(name)
+        assert [(e.step, e.value) for e in torn_log.Scalars(name)] == [
+            (e.step, e.value) for e in full_log.Scalars(name)
         ]
 
 
 def test_what_loggers_leave_in_a_checkpoint_breaks_no_resume(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    whole = Run(request_for(), listener())
-    expected = whole.execute()
-    died = listener(die_at=10)
+    reference_run = Run(request_for(), listener())
+    expected = reference_run.execute()
+    killed_channel = listener(die_at=10)
     logged = {"logger": csv_logger(tmp_path / "csv"), "checkpoints": str(tmp_path / "kept")}
     with pytest.raises(SystemExit):
-        Run(request_for(**logged), died).execute()
-    again = listener()
-    run = Run(request_for(**logged, attempt=2, resume=died.saved), again)
+        Run(request_for(**logged), killed_channel).execute()
+    resumed_channel = listener()
+    run = Run(request_for(**logged, attempt=2, resume=killed_channel.saved), resumed_channel)
     assert run.execute().reports == expected.reports
-    assert again.of(Started)[0].step == died.saved[0].step
-    for one, other in zip(whole.module.parameters(), run.module.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert resumed_channel.messages_of(Started)[0].step == killed_channel.saved[0].step
+    for reference_param, resumed_param in zip(
+        reference_run.module.parameters(), run.module.parameters(), strict=True
+    ):
+        assert torch.equal(reference_param, resumed_param)
 
 
 @OLD_SQL
@@ -270,30 +274,30 @@ def test_what_loggers_leave_in_a_checkpoint_breaks_no_resume(
 def test_mlflow_has_one_run_for_all_attempts(request_for: Any, listener: Any, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
-    given = {"logger": mlflow_logger(tmp_path), "checkpoints": str(tmp_path / "kept")}
+    options = {"logger": mlflow_logger(tmp_path), "checkpoints": str(tmp_path / "kept")}
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
 
-    def found() -> Any:
+    def find_run() -> Any:
         experiment = client.get_experiment_by_name("warm")
         (run,) = client.search_runs([experiment.experiment_id])
         return run
 
-    died = listener(die_at=10)
+    killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(request_for(**given), died).execute()
-    assert found().info.status == "FAILED"
-    stopped = listener(stop_at=17)
-    Run(request_for(**given, attempt=2, resume=died.saved), stopped).execute()
-    run = found()
+        Run(request_for(**options), killed_channel).execute()
+    assert find_run().info.status == "FAILED"
+    stopped_channel = listener(stop_at=17)
+    Run(request_for(**options, attempt=2, resume=killed_channel.saved), stopped_channel).execute()
+    run = find_run()
     assert (run.info.status, run.info.run_name) == ("FINISHED", "search-0012")
     assert run.data.tags["tempopt.outcome"] == "pruned"
     assert run.data.params["schedule"] == "exponential"
     assert run.data.params["lr"] == "0.02"
     values = client.get_metric_history(run.info.run_id, "val_loss")
     # what was logged after the checkpoint is there once more
-    assert sorted({each.step for each in values}) == [3, 7, 11, 15]
+    assert sorted({metric.step for metric in values}) == [3, 7, 11, 15]
     taus = client.get_metric_history(run.info.run_id, "temperature/0")
-    assert {each.step: each.value for each in taus}[0] == 4.0
+    assert {metric.step: metric.value for metric in taus}[0] == 4.0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb")
@@ -303,8 +307,8 @@ def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    other = Label(study="warm", begun="2026-01-01", run="search-0013", kind="search", arm="search")
-    for label, how in ((LABEL, {}), (other, {"stop_at": 9}), (LABEL, {})):
+    other_label = Label(study="warm", begun="2026-01-01", run="search-0013", kind="search", arm="search")
+    for label, how in ((LABEL, {}), (other_label, {"stop_at": 9}), (LABEL, {})):
         Run(request_for(logger=wandb_logger(tmp_path), label=label), listener(**how)).execute()
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
     runs, summaries, taus, codes = [], [], [], []
@@ -316,10 +320,10 @@ def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
                     runs.append(record.run)
                 case "summary":
                     summary |= {
-                        each.key or each.nested_key[0]: each.value_json for each in record.summary.update
+                        entry.key or entry.nested_key[0]: entry.value_json for entry in record.summary.update
                     }
                 case "history":
-                    row = named(record.history.item)
+                    row = json_by_name(record.history.item)
                     taus += [float(row["temperature/0"])] if "temperature/0" in row else []
                 case "exit":
                     codes.append(record.exit.exit_code)
@@ -373,12 +377,12 @@ def test_a_logger_that_is_down_is_left_out_and_the_run_goes_on(
     expected = Run(request_for(), listener()).execute()
     monkeypatch.setitem(sys.modules, "brittle", sys.modules[__name__])
     brittle = {"class_path": "brittle.Brittle", "init_args": {"after": after}}
-    heard = listener()
-    run = Run(request_for(logger=[brittle, csv_logger(tmp_path)]), heard)
+    channel = listener()
+    run = Run(request_for(logger=[brittle, csv_logger(tmp_path)]), channel)
     finished = run.execute()
     assert finished.reports == expected.reports
-    told = [*heard.of(Started)[0].notes, *finished.notes]
-    assert told == [
+    notes = [*channel.messages_of(Started)[0].notes, *finished.notes]
+    assert notes == [
         "trainer.logger.0: Brittle failed (ConnectionError: the server "
         "http://bob:***@host/mlflow is away). The run continues without it."
     ]
@@ -389,22 +393,22 @@ def test_without_a_label_nothing_is_logged_and_a_module_still_has_its_loggers(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     run = Run(request_for(logger=csv_logger(tmp_path / "csv"), label=None), listener())
-    seen = []
-    run.module.on_validation_end = lambda: seen.append(run.module.logger.experiment.add_image("a", None))
+    calls = []
+    run.module.on_validation_end = lambda: calls.append(run.module.logger.experiment.add_image("a", None))
     run.execute()
-    assert len(seen) == 6
+    assert len(calls) == 6
     assert not (tmp_path / "csv").exists()
 
 
 def test_only_the_first_rank_makes_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
-    (given, _) = loggers_given([csv_logger(tmp_path)])
+    (logger_specs, _) = loggers_given([csv_logger(tmp_path)])
     run = Run(request_for(), listener())
     for rank, count in ((0, 1), (1, 0)):
-        made = Trackers(
-            given, request_for(), tempered=run.tempered, observations_at=lambda step: {}, rank=rank
+        trackers = Trackers(
+            logger_specs, request_for(), tempered=run.tempered, observations_at=lambda step: {}, rank=rank
         )
-        assert len(made.callbacks) == count
-        assert len(made.options({})["logger"]) == 1
+        assert len(trackers.callbacks) == count
+        assert len(trackers.options({})["logger"]) == 1
 
 
 def test_a_rehearsal_makes_the_loggers_and_logs_nothing(
@@ -424,7 +428,7 @@ def test_a_rehearsal_makes_the_loggers_and_logs_nothing(
 
 
 @pytest.mark.parametrize(
-    ("logger", "said"),
+    ("logger", "message"),
     [
         (True, r"given true, .* Say which: logger: \{class_path"),
         (True, r"begun with it goes on by tempopt search SPEC with the logger changed"),
@@ -445,9 +449,9 @@ def test_a_rehearsal_makes_the_loggers_and_logs_nothing(
     ],
 )
 def test_what_is_wrong_with_a_logger_is_said_before_anything_is_trained(
-    request_for: Any, logger: Any, said: str
+    request_for: Any, logger: Any, message: str
 ) -> None:
-    with pytest.raises(SpecError, match=said) as error:
+    with pytest.raises(SpecError, match=message) as error:
         check_space(request_for(logger=logger).program, {})
     assert str(error.value).startswith("trainer.logger")
     with pytest.raises(SpecError, match=r"^trainer\.logger\.1"):
@@ -461,12 +465,12 @@ def test_no_logger_is_none(logger: Any) -> None:
 
 def test_a_name_that_is_given_is_kept_and_runs_of_two_studies_stay_apart() -> None:
     ours = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs", "name": "mine"}}
-    ((given,), _) = loggers_given(ours)
-    logger = given.make(LABEL)
+    ((logger_spec,), _) = loggers_given(ours)
+    logger = logger_spec.make(LABEL)
     assert (logger.name, logger.version) == ("mine", "warm-search-0012")
     wandb = {"class_path": "WandbLogger", "dict_kwargs": {"group": "g", "tags": ["t"]}}
-    ((given,), _) = loggers_given(wandb)
-    init = given.make(LABEL)._wandb_init
+    ((logger_spec,), _) = loggers_given(wandb)
+    init = logger_spec.make(LABEL)._wandb_init
     assert (init["group"], init["tags"], init["name"]) == ("g", ["t"], "search-0012")
 
 

@@ -21,7 +21,7 @@ GUARDED = [
 def test_a_guarded_metric_is_measured_with_the_evaluations_that_ask_for_it(
     request_for: Any, listener: Any
 ) -> None:
-    request = decode(encode(request_for("Traded", metric="score", evaluations=GUARDED)))
+    request = decode(encode(request_for("TradeoffToy", metric="score", evaluations=GUARDED)))
     finished = Run(request, listener()).execute()  # type: ignore[arg-type]
     assert finished.measurements.keys() == {
         *("validate", "test", "test_current"),
@@ -33,8 +33,10 @@ def test_a_guarded_metric_is_measured_with_the_evaluations_that_ask_for_it(
 
 
 def test_a_guard_on_what_is_never_logged_is_found_by_a_rehearsal(request_for: Any, listener: Any) -> None:
-    asked = [Evaluation(name="test", on="test", guards=["val_los"])]
-    request = request_for("Traded", metric="score", evaluations=asked, task="rehearse")
-    said = r'study.guards: Unknown metric "val_los". Did you mean "val_loss"\? Known: score, val_loss. Log it'
-    with pytest.raises(SpecError, match=said):
+    evaluations = [Evaluation(name="test", on="test", guards=["val_los"])]
+    request = request_for("TradeoffToy", metric="score", evaluations=evaluations, task="rehearse")
+    message = (
+        r'study.guards: Unknown metric "val_los". Did you mean "val_loss"\? Known: score, val_loss. Log it'
+    )
+    with pytest.raises(SpecError, match=message):
         rehearse(request, listener())

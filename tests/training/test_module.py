@@ -121,12 +121,12 @@ def test_a_reloaded_checkpoint_has_the_hyperparameters_and_the_temperature_it_wa
     fitting = trainer(max_steps=6, max_epochs=-1)
     fitting.fit(module, loader(), loader(4))
     fitting.save_checkpoint(tmp_path / "end.ckpt")
-    again = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
-    assert dict(again.hparams) == dict(module.hparams)
-    assert again.hparams["schedule"] == "linear"
+    loaded_module = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert dict(loaded_module.hparams) == dict(module.hparams)
+    assert loaded_module.hparams["schedule"] == "linear"
     x = torch.randn(2, 6, 8)
-    assert torch.equal(again.eval()(x), module.eval()(x))
-    assert again.seen["eval"] == [[0.5, 0.5]]
+    assert torch.equal(loaded_module.eval()(x), module.eval()(x))
+    assert loaded_module.seen["eval"] == [[0.5, 0.5]]
 
 
 def test_a_module_made_of_saved_hyperparameters_is_the_same_module() -> None:
@@ -156,13 +156,13 @@ def test_the_entropy_term_weighs_the_same_however_many_batches_are_accumulated()
     def gradient(accumulate: int) -> Tensor:
         torch.manual_seed(0)
         module = Small(entropy_lambda=1.0)
-        kept: list[Tensor] = []
-        module.on_before_optimizer_step = lambda optimizer: kept.append(  # type: ignore[method-assign]
+        grads: list[Tensor] = []
+        module.on_before_optimizer_step = lambda optimizer: grads.append(  # type: ignore[method-assign]
             module.q_proj[0].weight.grad.clone()
         )
         same = next(iter(loader()))[0].repeat(accumulate, 1, 1)
         trainer(accumulate_grad_batches=accumulate).fit(module, DataLoader(TensorDataset(same), 4), loader(4))
-        return kept[0]
+        return grads[0]
 
     torch.testing.assert_close(gradient(4), gradient(1))
 
@@ -268,14 +268,16 @@ def test_one_graph_serves_all_of_a_kind(kind: dict[str, Any], others: list[dict[
         lambda module, x: module.attend(x, x, x, layer=0), backend=counter, fullgraph=True
     )
     x = torch.randn(2, 1, 6, 8)
-    seen = []
-    for other in ({}, *others):
-        module = Small(**{**kind, **other}).eval()
-        seen.append(module.attend(x, x, x, layer=0))
-        torch.testing.assert_close(compiled(module, x), seen[-1])
+    outputs = []
+    for overrides in ({}, *others):
+        module = Small(**{**kind, **overrides}).eval()
+        outputs.append(module.attend(x, x, x, layer=0))
+        torch.testing.assert_close(compiled(module, x), outputs[-1])
         module.use(TemperatureParameters(**kind))
-        torch.testing.assert_close(compiled(module, x), seen[0])
-    assert not any(torch.equal(one, other) for one, other in itertools.combinations(seen, 2))
+        torch.testing.assert_close(compiled(module, x), outputs[0])
+    assert not any(
+        torch.equal(output, other_output) for output, other_output in itertools.combinations(outputs, 2)
+    )
     assert counter.frame_count == 1
 
 
@@ -301,9 +303,9 @@ def test_a_module_attends_and_trains_by_its_normaliser(normaliser: str, tmp_path
     )
     assert torch.equal(out, expected)
     fitting.save_checkpoint(tmp_path / "end.ckpt")
-    again = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
-    assert again.plan == module.plan
-    assert torch.equal(again.attend(q, k, v, layer=1, is_causal=True), out)
+    loaded_module = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert loaded_module.plan == module.plan
+    assert torch.equal(loaded_module.attend(q, k, v, layer=1, is_causal=True), out)
 
 
 def test_a_plan_by_another_normaliser_is_refused_where_there_is_an_entropy_term() -> None:
@@ -343,13 +345,13 @@ def test_neutral_parameters_attend_as_plain_attention_to_the_last_bit() -> None:
 class OneLayer(L.LightningModule):
     """One layer of attention, whose temperature a subclass brings."""
 
-    def attended(self, q: Tensor, k: Tensor) -> Tensor:
+    def layer_output(self, q: Tensor, k: Tensor) -> Tensor:
         raise NotImplementedError
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         q, k = self.q_proj(batch[0])[:, None], self.k_proj(batch[0])[:, None]
         self.types = {q.dtype, k.dtype}
-        return self.attended(q, k).float().pow(2).mean()
+        return self.layer_output(q, k).float().pow(2).mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -367,7 +369,7 @@ class HandWritten(OneLayer):
                 self.q_proj.weight.div_(tau)
                 self.q_proj.bias.div_(tau)
 
-    def attended(self, q: Tensor, k: Tensor) -> Tensor:
+    def layer_output(self, q: Tensor, k: Tensor) -> Tensor:
         # rounded once, as arithmetic in half precision rounds a product
         q = (q.float() * torch.tensor(1.0 / self.tau, dtype=torch.float32)).to(q.dtype)
         return nn.functional.scaled_dot_product_attention(q, k, k)
@@ -380,13 +382,13 @@ class AsTempered(TemperedModule, OneLayer):
         super().__init__(num_layers=1, **temperature)
         self.q_proj, self.k_proj = nn.Linear(8, 8), nn.Linear(8, 8)
 
-    def attended(self, q: Tensor, k: Tensor) -> Tensor:
+    def layer_output(self, q: Tensor, k: Tensor) -> Tensor:
         return self.attend(q, k, k, layer=0)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_half_precision_trains_what_a_model_with_that_temperature_in_it_trains(precision: str) -> None:
-    def trained(make: Any) -> Any:
+    def train(make: Any) -> Any:
         torch.manual_seed(0)
         module = make()
         loaded = loader().dataset.tensors[0].to(torch.bfloat16 if precision == "bf16-true" else torch.float32)
@@ -394,11 +396,11 @@ def test_half_precision_trains_what_a_model_with_that_temperature_in_it_trains(p
         assert module.types == {torch.bfloat16}
         return module
 
-    tempered = trained(lambda: AsTempered(temperature_init=3.0))
+    tempered = train(lambda: AsTempered(temperature_init=3.0))
     # 1/3 rounded to half precision would be another temperature
     assert tempered.inverse_temperature.dtype == torch.float32
     assert float(tempered.inverse_temperature) == pytest.approx(1 / 3, rel=1e-7)
-    written = trained(lambda: HandWritten(3.0, baked=False)).state_dict()
+    written = train(lambda: HandWritten(3.0, baked=False)).state_dict()
     assert all(torch.equal(value, written[name]) for name, value in tempered.state_dict().items())
 
 
@@ -419,15 +421,15 @@ def test_the_type_of_the_weights_does_not_round_what_attention_is_weighed_with(d
     exact = 1e-15 if dtype == torch.float64 else 1e-7
     assert float(module._entropy_weight) == pytest.approx(0.15, rel=exact)
     assert float(module._length_constant[0]) == pytest.approx(math.log(7.0), rel=exact)
-    kept = Small(normaliser="top_k", top_k=1001).to(dtype)
-    assert int(kept._limit) == 1001
+    limited_module = Small(normaliser="top_k", top_k=1001).to(dtype)
+    assert int(limited_module._limit) == 1001
 
 
 def test_every_temperature_parameter_but_that_of_the_loss_is_an_argument() -> None:
-    given = {
-        name: each.default
-        for name, each in inspect.signature(TemperedModule.__init__).parameters.items()
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(TemperedModule.__init__).parameters.items()
         if name not in ("self", "num_layers", "validate_at")
     }
-    assert given == {name: value for name, value in NEUTRAL.items() if name != "output_temperature"}
-    assert all(f" {name}:" in str(TemperedModule.__doc__) for name in given)
+    assert defaults == {name: value for name, value in NEUTRAL.items() if name != "output_temperature"}
+    assert all(f" {name}:" in str(TemperedModule.__doc__) for name in defaults)

@@ -14,7 +14,7 @@ import pytest
 
 from tempopt.workers.messages import Evaluation, Kept, RunRequest, Started
 from tempopt.workers.process import WorkerProcess
-from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished, make, pair, results
+from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished_message, make, pair, results
 
 # fixtures are found by their names
 __all__ = ["make", "pair"]
@@ -30,11 +30,11 @@ LINEAR = {"schedule": "linear", "temperature_final": 0.1}
 STEPS = 24
 
 
-def expected(steps: int, found: float = 0.5) -> list[float]:
-    return [found + (0.1 - found) * step / (steps - 1) for step in range(steps)]
+def expected_taus(steps: int, initial_tau: float = 0.5) -> list[float]:
+    return [initial_tau + (0.1 - initial_tau) * step / (steps - 1) for step in range(steps)]
 
 
-def recorded(folder: Path) -> list[dict[str, Any]]:
+def recorded_lines(folder: Path) -> list[dict[str, Any]]:
     """Return what both ranks have written down, which is the same, and forget it."""
     ranks = []
     for rank in range(2):
@@ -49,7 +49,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 def two(request_for: Any, tmp_path: Path) -> Any:
     """Return a maker of requests for two ranks whose loss has a temperature."""
 
-    def make(reads: str, transform: str, *, named: bool = True, **given: Any) -> RunRequest:
+    def make(reads: str, transform: str, *, named: bool = True, **options: Any) -> RunRequest:
         recorder = {"class_path": "contrast_modules.RankRecorder", "init_args": {"folder": str(tmp_path)}}
         request: RunRequest = request_for(
             metric="val_gap",
@@ -59,7 +59,7 @@ def two(request_for: Any, tmp_path: Path) -> Any:
             folder=str(tmp_path / "logs"),
             evaluations=[Evaluation(name="test", on="test")],
             compared=not named,
-            **given,
+            **options,
         )
         value = {"value": f"criterion.{reads}", "transform": transform, "as_found": None}
         model = {"class_path": "contrast_modules.AllUsed", "init_args": {"reads": reads}}
@@ -79,20 +79,22 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
     request = two(
         reads, transform, parameters=schedule, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept")
     )
-    assert finished(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
-    recorded(tmp_path)
-    heard = carry_out(pair, request)
-    assert finished(heard).state == "complete"
-    lines = recorded(tmp_path)
+    assert (
+        finished_message(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
+    )
+    recorded_lines(tmp_path)
+    messages = carry_out(pair, request)
+    assert finished_message(messages).state == "complete"
+    lines = recorded_lines(tmp_path)
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    assert [line["seen"][0] for line in lines] == pytest.approx(expected(STEPS), rel=1e-6)
+    assert [line["seen"][0] for line in lines] == pytest.approx(expected_taus(STEPS), rel=1e-6)
     assert {line["seen"][1] for line in lines} == {2.0}
-    middle = [m.saved for m in heard if isinstance(m, Kept) and 0 < m.saved.step < STEPS]
-    for each in middle[1:2]:
-        again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[each]))
-        assert [m.step for m in again if isinstance(m, Started)] == [each.step]
-        assert results(again) == results(heard)
-        assert recorded(tmp_path) == lines[each.step :]
+    middle = [m.saved for m in messages if isinstance(m, Kept) and 0 < m.saved.step < STEPS]
+    for checkpoint in middle[1:2]:
+        resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[checkpoint]))
+        assert [m.step for m in resumed_messages if isinstance(m, Started)] == [checkpoint.step]
+        assert results(resumed_messages) == results(messages)
+        assert recorded_lines(tmp_path) == lines[checkpoint.step :]
     assert len(middle) > 1
 
 
@@ -100,11 +102,11 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
 def test_as_found_two_ranks_train_to_the_same_bits_as_without_it(
     pair: WorkerProcess, two: Any, tmp_path: Path, reads: str, transform: str
 ) -> None:
-    plain = carry_out(pair, two(reads, transform, named=False))
-    expected = recorded(tmp_path)
-    found = carry_out(pair, two(reads, transform))
-    assert recorded(tmp_path) == expected
-    assert results(found) == results(plain)
+    plain_messages = carry_out(pair, two(reads, transform, named=False))
+    expected = recorded_lines(tmp_path)
+    named_messages = carry_out(pair, two(reads, transform))
+    assert recorded_lines(tmp_path) == expected
+    assert results(named_messages) == results(plain_messages)
 
 
 def by_lightning(folder: Path, reads: str, schedule: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -114,12 +116,12 @@ def by_lightning(folder: Path, reads: str, schedule: dict[str, Any] | None) -> l
     command = [sys.executable, str(HERE / "named_under_ddp.py"), str(folder), reads, json.dumps(schedule)]
     done = subprocess.run(command, env=alone | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    return recorded(folder)
+    return recorded_lines(folder)
 
 
 @pytest.mark.parametrize(
     "reads",
-    [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("temperature", "tau")), "logit_scale"],
+    [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("temperature", "tau")), "logit_scale"],
 )
 def test_a_callback_in_plain_lightning_moves_both_ranks_and_as_found_changes_no_bit(
     tmp_path: Path, reads: str
@@ -127,5 +129,5 @@ def test_a_callback_in_plain_lightning_moves_both_ranks_and_as_found_changes_no_
     plain, as_found = by_lightning(tmp_path, reads, None), by_lightning(tmp_path, reads, {})
     assert as_found == plain
     moved = by_lightning(tmp_path, reads, LINEAR)
-    assert [line["seen"][0] for line in moved] == pytest.approx(expected(12), rel=1e-6)
+    assert [line["seen"][0] for line in moved] == pytest.approx(expected_taus(12), rel=1e-6)
     assert moved[1]["state"] != plain[1]["state"]

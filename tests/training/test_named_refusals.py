@@ -27,13 +27,13 @@ NUMBERS = [
 
 
 @pytest.fixture
-def asked(request_for: Any) -> Any:
+def make_request(request_for: Any) -> Any:
     """Return a maker of requests for a module and the paths of its temperatures."""
 
-    def make(module: str, *paths: str, metric: str = "val_gap", **given: Any) -> RunRequest:
-        transform = given.pop("transform", "identity")
+    def make(module: str, *paths: str, metric: str = "val_gap", **options: Any) -> RunRequest:
+        transform = options.pop("transform", "identity")
         request: RunRequest = request_for(
-            metric=metric, evaluations=[Evaluation(name="test", on="test")], **given
+            metric=metric, evaluations=[Evaluation(name="test", on="test")], **options
         )
         program = dataclasses.replace(
             request.program,
@@ -48,14 +48,14 @@ def asked(request_for: Any) -> Any:
     return make
 
 
-def refused(request: RunRequest, channel: Any) -> str:
+def refusal_message(request: RunRequest, channel: Any) -> str:
     """Return what a dry run says that refuses a study."""
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as excinfo:
         rehearse(dataclasses.replace(request, task="rehearse"), channel)
-    return str(caught.value)
+    return str(excinfo.value)
 
 
-def attaching(request: RunRequest, layers: Any = "auto") -> RunRequest:
+def with_attach(request: RunRequest, layers: Any = "auto") -> RunRequest:
     """Return the request with attention that is attached to, in place of named temperatures."""
     attach = {"layers": layers, "way": "query_rows"}
     return dataclasses.replace(request, program=dataclasses.replace(request.program, attach=attach))
@@ -63,38 +63,42 @@ def attaching(request: RunRequest, layers: Any = "auto") -> RunRequest:
 
 @pytest.mark.parametrize("layers", ["auto", ["towers.*"]])
 def test_a_module_without_attention_is_told_how_its_other_temperatures_are_searched(
-    asked: Any, listener: Any, layers: Any
+    make_request: Any, listener: Any, layers: Any
 ) -> None:
-    message = refused(attaching(asked(CONTRAST), layers), listener())
+    message = refusal_message(with_attach(make_request(CONTRAST), layers), listener())
     assert "No attention was found in Contrast" in message or "in layers matches no module" in message
     assert message.endswith(
         " To search another temperature than attention's, give the path of its number: temperatures: "
         f"{{contrast: {{value: {OWN}}}}}. By their names, {', '.join(NUMBERS[1:])} may be temperatures, too."
     )
     # who searches one already needs no word on it
-    assert "To search another" not in refused(attaching(asked(CONTRAST, OWN), layers), listener())
-    plain = refused(attaching(asked("toy_modules.Pooled", metric="val_loss"), layers), listener())
+    assert "To search another" not in refusal_message(
+        with_attach(make_request(CONTRAST, OWN), layers), listener()
+    )
+    plain = refusal_message(
+        with_attach(make_request("toy_modules.PooledStock", metric="val_loss"), layers), listener()
+    )
     assert "temperatures:" not in plain
 
 
-def not_read(path: str, tau: str) -> str:
+def unread_message(path: str, tau: str) -> str:
     """Return what is said of a number that training does not read."""
     return (
         f"The training loss and its gradient are the same but for rounding at the temperature {tau}, at a "
         f'sixteenth of it and at sixteen times it: nothing reads "{path}" in training. It may have been '
         "copied when the module was made, be held between bounds, or be undone by a norm that follows. Other "
         "numbers of this model are "
-        f"{', '.join(each for each in NUMBERS if each != path)}."
+        f"{', '.join(other_path for other_path in NUMBERS if other_path != path)}."
     )
 
 
-def changed(module: str, path: str, due: str, there: str) -> str:
+def change_message(module: str, path: str, due: str, actual_value: str) -> str:
     """Return what is said of a number that the module writes itself."""
     return (
-        f'The code of {module} itself changes "{path}" in training: {due} was set, and {there} is there. '
-        "Then neither a schedule nor the temperature as found is what training reads. Take out what writes "
-        "it: a schedule of the model's own, as in training_step or on_train_batch_start, or a clamp that is "
-        "narrower than the schedule."
+        f'The code of {module} itself changes "{path}" in training: {due} was set, and {actual_value} is '
+        "there. Then neither a schedule nor the temperature as found is what training reads. Take out what "
+        "writes it: a schedule of the model's own, as in training_step or on_train_batch_start, or a clamp "
+        "that is narrower than the schedule."
     )
 
 
@@ -119,38 +123,39 @@ def changed(module: str, path: str, due: str, there: str) -> str:
             "\"criterion.label\" is 'no number', not one real number. Give a path to one, such as "
             f"{', '.join(NUMBERS)}.",
         ),
-        (CONTRAST, "criterion.tau", not_read("criterion.tau", "0.5")),
-        ("ReadOnce", "temperature", not_read("temperature", "0.5")),
+        (CONTRAST, "criterion.tau", unread_message("criterion.tau", "0.5")),
+        ("ReadOnce", "temperature", unread_message("temperature", "0.5")),
         (
-            "Evaluated",
+            "ValidationContrast",
             "calibration.temperature",
-            not_read("calibration.temperature", "2") + ' Validation reads it, for "val_gap" changes with it.',
+            unread_message("calibration.temperature", "2")
+            + ' Validation reads it, for "val_gap" changes with it.',
         ),
     ],
     ids=["misspelt", "no such part", "no number", "not read", "read once", "in validation alone"],
 )
 def test_a_path_that_is_no_temperature_of_the_training_is_refused(
-    asked: Any, listener: Any, module: str, path: str, message: str
+    make_request: Any, listener: Any, module: str, path: str, message: str
 ) -> None:
-    assert refused(asked(module, path), listener()) == f"temperatures.named.value: {message}"
+    assert refusal_message(make_request(module, path), listener()) == f"temperatures.named.value: {message}"
 
 
-def test_two_names_of_one_number_are_refused(asked: Any, listener: Any) -> None:
-    said = refused(asked("Twice", OWN, "same.temperature"), listener())
-    assert said == (
+def test_two_names_of_one_number_are_refused(make_request: Any, listener: Any) -> None:
+    message = refusal_message(make_request("Twice", OWN, "same.temperature"), listener())
+    assert message == (
         'temperatures.other.value: "same.temperature" is the number at "criterion.temperature", which is the '
         "temperature named already. Take one of them out."
     )
 
 
-def test_a_metric_that_contains_the_temperature_is_refused(asked: Any, listener: Any) -> None:
-    said = refused(asked(CONTRAST, OWN, metric="val_loss"), listener())
-    first, _, rest = said.partition(": the same weights have ")
+def test_a_metric_that_contains_the_temperature_is_refused(make_request: Any, listener: Any) -> None:
+    message = refusal_message(make_request(CONTRAST, OWN, metric="val_loss"), listener())
+    first, _, remainder = message.partition(": the same weights have ")
     assert first == 'study.metric: "val_loss" changes with the temperature named alone'
-    numbers, _, rest = rest.partition(". It cannot")
-    one, other = map(float, numbers.split(" and "))
-    assert one != other
-    assert rest == (
+    numbers, _, remainder = remainder.partition(". It cannot")
+    first_value, second_value = map(float, numbers.split(" and "))
+    assert first_value != second_value
+    assert remainder == (
         " compare trainings at different temperatures. Give a metric that does not read the temperature, as "
         "the accuracy or the rank of the match, or, if the temperature is part of what is deployed, write "
         "study: {metric_reads_temperature: true}."
@@ -158,9 +163,9 @@ def test_a_metric_that_contains_the_temperature_is_refused(asked: Any, listener:
 
 
 def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_temperature(
-    asked: Any, listener: Any
+    make_request: Any, listener: Any
 ) -> None:
-    request = asked("Rounding", OWN)
+    request = make_request("RoundingContrast", OWN)
     run = Run(request, listener())
     run.execute()
     validate = Evaluation(name="validate", on="validate")
@@ -172,35 +177,39 @@ def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_tempera
 
 @pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
 @pytest.mark.parametrize(
-    ("module", "path", "there"), [("InHook", OWN, "0.25"), ("InStep", "criterion.tau", "0.45")]
+    ("module", "path", "actual_value"), [("InHook", OWN, "0.25"), ("InStep", "criterion.tau", "0.45")]
 )
 def test_a_module_that_writes_the_number_in_each_step_is_refused_by_the_dry_run(
-    asked: Any, listener: Any, module: str, path: str, there: str, parameters: dict[str, Any]
+    make_request: Any, listener: Any, module: str, path: str, actual_value: str, parameters: dict[str, Any]
 ) -> None:
-    said = refused(asked(module, path, parameters=parameters), listener())
-    assert said == changed(module, path, "0.2" if parameters else "0.5", there)
+    message = refusal_message(make_request(module, path, parameters=parameters), listener())
+    assert message == change_message(module, path, "0.2" if parameters else "0.5", actual_value)
 
 
 @pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
 def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
-    asked: Any, listener: Any, parameters: dict[str, Any]
+    make_request: Any, listener: Any, parameters: dict[str, Any]
 ) -> None:
-    request = asked("ByEpoch", OWN, parameters=parameters, trainer={"max_steps": 24})
+    request = make_request("ByEpoch", OWN, parameters=parameters, trainer={"max_steps": 24})
     # two steps of one epoch do not show it
     assert rehearse(dataclasses.replace(request, task="rehearse"), listener()).state == "complete"
     run = Run(request, listener())
-    with pytest.raises(AttachError) as caught:
+    with pytest.raises(AttachError) as excinfo:
         run.execute()
     last = run.values.attachments["named"].temperatures[0]
-    assert str(caught.value) == changed("ByEpoch", OWN, f"{last:.6g}", "0.4")
+    assert str(excinfo.value) == change_message("ByEpoch", OWN, f"{last:.6g}", "0.4")
     assert run.trainer.current_epoch == 1
 
 
 @pytest.mark.parametrize("final", [0.2, 0.05])
-def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(asked: Any, listener: Any, final: float) -> None:
+def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(
+    make_request: Any, listener: Any, final: float
+) -> None:
     def run(parameters: dict[str, Any]) -> Run:
-        given = asked("Clamped", "criterion.logit_scale", transform="log_inverse", parameters=parameters)
-        return Run(given, listener())
+        request = make_request(
+            "ClampedContrast", "criterion.logit_scale", transform="log_inverse", parameters=parameters
+        )
+        return Run(request, listener())
 
     schedule = run(MOVING | {"named.temperature_final": final})
     if final == 0.2:
@@ -212,7 +221,7 @@ def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(asked: Any, listener:
     assert run({}).execute().state == "complete"
 
 
-def test_layers_that_are_none_are_named_with_those_there_are(asked: Any, listener: Any) -> None:
-    request = asked("contrast_modules.Stock", OWN, attach={"layers": ["tower.*"]})
-    said = refused(request, listener())
-    assert '"tower.*"' in said and "attention" in said
+def test_layers_that_are_none_are_named_with_those_there_are(make_request: Any, listener: Any) -> None:
+    request = make_request("contrast_modules.Stock", OWN, attach={"layers": ["tower.*"]})
+    message = refusal_message(request, listener())
+    assert '"tower.*"' in message and "attention" in message

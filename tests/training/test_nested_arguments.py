@@ -60,7 +60,7 @@ OPTIONS = {"alpha": 3.0, "beta": 4}
 
 
 @pytest.fixture(autouse=True)
-def nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def nested_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "nested_module.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
@@ -81,12 +81,14 @@ def program(**init_args: Any) -> Program:
 
 
 def test_a_run_trains_with_what_is_inside_of_arguments() -> None:
-    found = {"model.config.dropout": 0.3, "model.config.inner.rate": 0.7}
-    config: Any = build(program(), found).module.config
+    params = {"model.config.dropout": 0.3, "model.config.inner.rate": 0.7}
+    config: Any = build(program(), params).module.config
     assert (config.dropout, config.width, config.inner.rate) == (0.3, 64, 0.7)
-    given = program(config={"width": 16}, options=OPTIONS, part={"class_path": "nested_module.Part"})
+    configured_program = program(
+        config={"width": 16}, options=OPTIONS, part={"class_path": "nested_module.Part"}
+    )
     module: Any = build(
-        given, {"model.config.dropout": 0.3, "model.options.alpha": 9.0, "model.part.size": 5}
+        configured_program, {"model.config.dropout": 0.3, "model.options.alpha": 9.0, "model.part.size": 5}
     ).module
     assert (module.config.dropout, module.config.width) == (0.3, 16)
     assert module.options == {"alpha": 9.0, "beta": 4}
@@ -119,8 +121,10 @@ def test_a_mapping_that_only_the_class_knows_has_to_be_written() -> None:
 
 
 def test_init_writes_defaults_inside_of_arguments_as_a_mapping() -> None:
-    found = {each.name: each.default for each in inspect_module("nested_module.Model").arguments}
-    assert found["config"] == {"dropout": 0.1, "width": 64, "inner": {"rate": 0.5}}
+    defaults = {
+        argument.name: argument.default for argument in inspect_module("nested_module.Model").arguments
+    }
+    assert defaults["config"] == {"dropout": 0.1, "width": 64, "inner": {"rate": 0.5}}
 
 
 SEARCHED = {
@@ -182,11 +186,11 @@ def test_lightning_cli_trains_what_is_exported(
 
 
 def test_the_script_makes_what_was_found(result: Any) -> None:
-    made: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     lines = to_python(result).splitlines()
     assert "".join(lines).count("Arguments('model', Model,") == 1
-    exec("\n".join(line for line in lines if line.startswith(("from ", "import ", "model = "))), made)
-    assert_found(made["model"])
+    exec("\n".join(line for line in lines if line.startswith(("from ", "import ", "model = "))), namespace)
+    assert_found(namespace["model"])
 
 
 @pytest.mark.parametrize(
@@ -205,9 +209,9 @@ def test_a_name_that_is_written_otherwise_is_told_how(name: str, message: str, m
 
 def test_one_argument_under_two_names_is_refused(make_spec: Any) -> None:
     model = {"class_path": "nested_module.Model", "init_args": {"options": OPTIONS}}
-    both = {name: [1, 2] for name in ("options.beta", "model.options.beta")}
+    space = {name: [1, 2] for name in ("options.beta", "model.options.beta")}
     with pytest.raises(SpecError, match='"options.beta" and "model.options.beta" are the same'):
-        make_spec({"model": model, "search": {"temperature_init": [1.0, 2.0], **both}})
+        make_spec({"model": model, "search": {"temperature_init": [1.0, 2.0], **space}})
 
 
 def test_set_and_compare_name_them_alike(result: Any) -> None:

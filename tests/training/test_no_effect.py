@@ -20,18 +20,20 @@ RATIOS = [0.25, 4.0]
 ON_STOCK = {"module": "Stock", "attach": {"layers": "auto"}}
 
 
-def dry_run(request_for: Any, listener: Any, space: dict[str, list[Any]], **more: Any) -> str:
-    module = more.pop("module", "Toy")
+def dry_run(request_for: Any, listener: Any, space: dict[str, list[Any]], **options: Any) -> str:
+    module = options.pop("module", "Toy")
     sampled = {name: values[-1] for name, values in space.items()}
-    request = request_for(module, task="rehearse", evaluations=TEST, space=space, parameters=sampled, **more)
+    request = request_for(
+        module, task="rehearse", evaluations=TEST, space=space, parameters=sampled, **options
+    )
     state: str = rehearse(request, listener()).state
     return state
 
 
 def test_a_pattern_over_one_layer_is_refused(request_for: Any, listener: Any) -> None:
     space = {"layer_pattern": ["uniform", "linear"], "layer_ratio": RATIOS}
-    said = r'layer_pattern: "linear" changes nothing.*one tempered layer, "layer 0".*and layer_ratio out'
-    with pytest.raises(SpecError, match=said):
+    message = r'layer_pattern: "linear" changes nothing.*one tempered layer, "layer 0".*and layer_ratio out'
+    with pytest.raises(SpecError, match=message):
         dry_run(request_for, listener, space)
 
 
@@ -45,8 +47,10 @@ def test_a_ratio_under_a_pattern_that_is_set_is_refused(request_for: Any, listen
 
 def test_on_two_layers_u_is_flat_and_others_are_the_same(request_for: Any, listener: Any) -> None:
     space = {"layer_pattern": ["uniform", "linear", "u", "exp"], "layer_ratio": RATIOS}
-    said = r'(?s)"u" changes nothing.*has 2 tempered layers.*Take "u" out\..*"linear" and "exp" are the same'
-    with pytest.raises(SpecError, match=said):
+    message = (
+        r'(?s)"u" changes nothing.*has 2 tempered layers.*Take "u" out\..*"linear" and "exp" are the same'
+    )
+    with pytest.raises(SpecError, match=message):
         dry_run(request_for, listener, space, **ON_STOCK)
     space["layer_pattern"] = ["uniform", "linear", "inverse_layer"]
     assert dry_run(request_for, listener, space, **ON_STOCK) == "complete"
@@ -70,11 +74,11 @@ WITH = {
 }
 
 
-@pytest.mark.parametrize(("space", "init", "said"), WITHOUT.values(), ids=WITHOUT)
+@pytest.mark.parametrize(("space", "init", "message"), WITHOUT.values(), ids=WITHOUT)
 def test_what_the_number_of_keys_leaves_without_effect_is_refused(
-    space: dict[str, list[Any]], init: dict[str, Any], said: str, request_for: Any, listener: Any
+    space: dict[str, list[Any]], init: dict[str, Any], message: str, request_for: Any, listener: Any
 ) -> None:
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         dry_run(request_for, listener, space, init=init)
 
 
@@ -93,8 +97,8 @@ def outputs(name: str, way: Any, plan: dict[str, Any]) -> Tensor:
 
     module = FamilyModule(name).eval()
     with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, way=way, example=None):
-        found: Tensor = module.outputs().double()
-    return found
+        model_outputs: Tensor = module.outputs().double()
+    return model_outputs
 
 
 ROWS, INTERFACE = "query_rows", "attention_interface"
@@ -114,9 +118,9 @@ REAL = [
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "way", "plan", "said"), REAL)
+@pytest.mark.parametrize(("name", "way", "plan", "message"), REAL)
 def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
-    name: str, way: str, plan: dict[str, Any], said: str | None, request_for: Any, listener: Any
+    name: str, way: str, plan: dict[str, Any], message: str | None, request_for: Any, listener: Any
 ) -> None:
     pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
     request = request_for(task="rehearse")
@@ -127,14 +131,14 @@ def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
         trainer={"max_steps": 2, "accelerator": "cpu"},
         attach={"layers": "auto", "way": way},
     )
-    space = {each: [NEUTRAL[each], v] if isinstance(v, str) else [v] for each, v in plan.items()}
+    space = {key: [NEUTRAL[key], v] if isinstance(v, str) else [v] for key, v in plan.items()}
     request = replace(request, program=program, space=space, parameters=plan)
     moved = float((outputs(name, way, plan) - outputs(name, way, {})).abs().max())
-    if said is None:
+    if message is None:
         assert moved > 1e-3
         assert rehearse(request, listener()).state == "complete"
         return
     # other normalisers are computed otherwise, so up to rounding
     assert moved <= (1e-5 if "top_k" in plan else 0.0)
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         rehearse(request, listener())

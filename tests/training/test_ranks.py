@@ -38,7 +38,7 @@ pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
-# Whoever was told to stop a run of a warm trainer stops that one alone.
+# A request to stop a run of a warm trainer stops that run alone.
 TICKETS = itertools.count(1)
 # What an agent has in its environment that was started by Slurm, or by torchrun, as one of several.
 ELSEWHERE = {
@@ -62,22 +62,22 @@ ELSEWHERE = {
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], WorkerProcess]]:
     """Return a maker of workers of so many ranks, which are gone at the end."""
-    made: list[WorkerProcess] = []
+    workers: list[WorkerProcess] = []
 
     def trainer(ranks: int) -> WorkerProcess:
-        made.append(WorkerProcess(slot=len(made), place=Placement(ranks=ranks)))
-        return made[-1]
+        workers.append(WorkerProcess(slot=len(workers), place=Placement(ranks=ranks)))
+        return workers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{REPOSITORY}")
         patch.chdir(tmp_path_factory.mktemp("trainers"))
-        # what Lightning would go on from under Slurm, whoever left it
+        # a checkpoint from which Lightning would resume under Slurm
         Path("hpc_ckpt_1.ckpt").write_text("no checkpoint")
         for name, value in ELSEWHERE.items():
             patch.setenv(name, value)
         yield trainer
-        for each in made:
-            each.kill()
+        for worker in workers:
+            worker.kill()
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def alone(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
 
 
 @pytest.fixture
-def doomed(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
+def doomed_worker(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
     """Two ranks that a test may end."""
     return make(2)
 
@@ -102,16 +102,18 @@ def doomed(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
 def two(request_for: Any, tmp_path: Path) -> Callable[..., RunRequest]:
     """Return a maker of requests for two ranks that write down what they have."""
 
-    def make(*module: str, ranks: int = 2, trainer: dict[str, Any] | None = None, **given: Any) -> RunRequest:
+    def make(
+        *module: str, ranks: int = 2, trainer: dict[str, Any] | None = None, **options: Any
+    ) -> RunRequest:
         recorder = {"class_path": "toy_modules.Recorder", "init_args": {"folder": str(tmp_path)}}
-        given = {
+        options = {
             "ticket": next(TICKETS),
             "data": {"batch_size": 3},
             "folder": str(tmp_path / "logs"),
-            **given,
+            **options,
         }
         request = request_for(
-            *module, trainer={"devices": ranks, "callbacks": [recorder], **(trainer or {})}, **given
+            *module, trainer={"devices": ranks, "callbacks": [recorder], **(trainer or {})}, **options
         )
         assert isinstance(request, RunRequest)
         return request
@@ -120,12 +122,12 @@ def two(request_for: Any, tmp_path: Path) -> Callable[..., RunRequest]:
 
 
 def until(trainer: WorkerProcess, *kinds: type[Any]) -> list[Message]:
-    heard: list[Message] = []
-    while not heard or not isinstance(heard[-1], kinds):
+    messages: list[Message] = []
+    while not messages or not isinstance(messages[-1], kinds):
         message = trainer.receive()
         assert message is not None, trainer.obituary()
-        heard.append(message)
-    return heard
+        messages.append(message)
+    return messages
 
 
 def carry_out(trainer: WorkerProcess, request: RunRequest) -> list[Message]:
@@ -133,17 +135,17 @@ def carry_out(trainer: WorkerProcess, request: RunRequest) -> list[Message]:
     return until(trainer, Finished, Failed)
 
 
-def finished(heard: list[Message]) -> Finished:
-    assert isinstance(heard[-1], Finished), heard[-1]
-    return heard[-1]
+def finished_message(messages: list[Message]) -> Finished:
+    assert isinstance(messages[-1], Finished), messages[-1]
+    return messages[-1]
 
 
-def results(heard: list[Message]) -> tuple[Any, ...]:
-    end = finished(heard)
+def results(messages: list[Message]) -> tuple[Any, ...]:
+    end = finished_message(messages)
     return end.state, end.reports, end.measurements, end.metrics
 
 
-def recorded(folder: Path, ranks: int = 2) -> list[list[dict[str, Any]]]:
+def recorded_lines(folder: Path, ranks: int = 2) -> list[list[dict[str, Any]]]:
     """Return what each rank has written down so far, and forget it."""
     lines = []
     for rank in range(ranks):
@@ -164,11 +166,11 @@ def same(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process has, and theirs."""
-    found = []
+    pids = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
-            found += [child, *children(child)]
-    return found
+            pids += [child, *children(child)]
+    return pids
 
 
 def meeting(trainer: WorkerProcess) -> Path:
@@ -183,15 +185,15 @@ def ranks_of(trainer: WorkerProcess) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Return those that still run; what nobody has waited for yet does not."""
-    found = []
+    """Return those that still run; a process that was not waited for yet does not."""
+    alive_pids = []
     for pid in pids:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                found.append(pid)
+                alive_pids.append(pid)
         except (FileNotFoundError, ProcessLookupError):
             pass
-    return found
+    return alive_pids
 
 
 def assert_gone(pids: list[int]) -> None:
@@ -205,16 +207,16 @@ def assert_gone(pids: list[int]) -> None:
 def test_two_ranks_have_the_same_weights_and_temperature_at_every_step(
     pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
-    (*heard, end) = carry_out(pair, two(parameters=HOT))
-    first, second = recorded(tmp_path)
+    (*messages, end) = carry_out(pair, two(parameters=HOT))
+    first, second = recorded_lines(tmp_path)
     assert same(first) == same(second)
     assert [line["step"] for line in steps(first)] == list(range(1, 25))
     expected = [4.0 * 0.25 ** (step / 23) for step in range(24)]
     assert [line["temperature"] for line in steps(first)] == pytest.approx(expected, rel=1e-12)
     assert len({line["weights"] for line in steps(first)}) == 24
     # one voice, as a single device's
-    assert [m.step for m in heard if isinstance(m, Report)] == [4, 8, 12, 16, 20, 24]
-    assert [m.step for m in heard if isinstance(m, Started)] == [0]
+    assert [m.step for m in messages if isinstance(m, Report)] == [4, 8, 12, 16, 20, 24]
+    assert [m.step for m in messages if isinstance(m, Started)] == [0]
     assert isinstance(end, Finished)
     assert end.state == "complete"
 
@@ -225,11 +227,11 @@ def test_two_ranks_train_on_what_one_device_with_twice_the_batch_would_have_draw
     # without noise, an item is known by its content
     plain = {"parameters": {"data.noise": 0.0}}
     carry_out(pair, two(**plain))
-    ranks = recorded(tmp_path)
+    ranks = recorded_lines(tmp_path)
     carry_out(alone, two(ranks=1, data={"batch_size": 6}, **plain))
-    (one,) = recorded(tmp_path, 1)
+    (device_lines,) = recorded_lines(tmp_path, 1)
     together = [sorted(a["items"] + b["items"]) for a, b in zip(*map(steps, ranks), strict=True)]
-    assert together == [line["items"] for line in steps(one)]
+    assert together == [line["items"] for line in steps(device_lines)]
     assert all(a["items"] != b["items"] for a, b in zip(*map(steps, ranks), strict=True))
 
 
@@ -239,12 +241,12 @@ def test_a_warm_group_trains_what_a_cold_one_does_and_four_ranks_agree(
     four = make(4)
     request = two(ranks=4, parameters=HOT, data={"batch_size": 2}, trainer={"max_steps": 12})
     cold = results(carry_out(four, request))
-    lines = recorded(tmp_path, 4)
-    assert all(same(each) == same(lines[0]) for each in lines)
+    lines = recorded_lines(tmp_path, 4)
+    assert all(same(rank_lines) == same(lines[0]) for rank_lines in lines)
     carry_out(four, dataclasses.replace(request, seed=6))
-    recorded(tmp_path, 4)
+    recorded_lines(tmp_path, 4)
     assert results(carry_out(four, request)) == cold
-    assert recorded(tmp_path, 4) == lines
+    assert recorded_lines(tmp_path, 4) == lines
     pids = ranks_of(four)
     assert len(pids) == 4
     four.kill()
@@ -256,10 +258,12 @@ def test_a_stock_transformer_is_attached_to_exactly_on_every_rank(
 ) -> None:
     parameters = {name: value for name, value in HOT.items() if name != "entropy_lambda"}
     request = two("Stock", attach={"layers": "auto"}, parameters=parameters)
-    assert finished(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
-    recorded(tmp_path)
-    assert finished(carry_out(pair, request)).state == "complete"
-    first, second = recorded(tmp_path)
+    assert (
+        finished_message(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
+    )
+    recorded_lines(tmp_path)
+    assert finished_message(carry_out(pair, request)).state == "complete"
+    first, second = recorded_lines(tmp_path)
     assert same(first) == same(second)
     assert all(line["exact"] for line in steps(first) + steps(second))
     expected = [4.0 * 0.25 ** (step / 23) for step in range(24)]
@@ -271,30 +275,30 @@ def test_a_stop_ends_all_ranks_at_the_same_step(pair: WorkerProcess, two: Any, t
     pair.send(request)
     until(pair, Report)
     pair.send(Stop(ticket=request.ticket, attempt=1))
-    end = finished(until(pair, Finished))
-    first, second = recorded(tmp_path)
+    end = finished_message(until(pair, Finished))
+    first, second = recorded_lines(tmp_path)
     assert end.state == "stopped"
     assert first[-1]["step"] == second[-1]["step"] == end.step
     assert same(first) == same(second)
 
 
 def test_evaluations_at_the_end_are_broken_off_on_all_ranks(pair: WorkerProcess, two: Any) -> None:
-    asked = [
+    evaluations = [
         Evaluation(name=str(n), on="test", temperature={"temperature_init": 1.0 + n}) for n in range(400)
     ]
-    request = two(trainer={"max_steps": 4}, evaluations=asked)
+    request = two(trainer={"max_steps": 4}, evaluations=evaluations)
     pair.send(request)
     until(pair, Report)
     pair.send(Stop(ticket=request.ticket, attempt=1))
-    assert finished(until(pair, Finished)).state == "stopped"
-    assert finished(carry_out(pair, two(trainer={"max_steps": 4}))).state == "complete"
+    assert finished_message(until(pair, Finished)).state == "stopped"
+    assert finished_message(carry_out(pair, two(trainer={"max_steps": 4}))).state == "complete"
 
 
 def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
     pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
-    end = finished(carry_out(pair, two("Apart", init={"diverge_at": 9})))
-    first, second = recorded(tmp_path)
+    end = finished_message(carry_out(pair, two("RankDependentToy", init={"diverge_at": 9})))
+    first, second = recorded_lines(tmp_path)
     assert (end.state, end.step) == ("diverged", 10)
     assert first[-1]["step"] == second[-1]["step"] == 10
 
@@ -304,38 +308,38 @@ def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
     [
         ("Toy", "ToyData", {}),
         ("Toy", "ToyData", {"accumulate_grad_batches": 3, "max_steps": 8}),
-        ("Accumulating", "ToyData", {"max_steps": 7}),
-        ("Scheduled", "StreamData", {}),
+        ("AccumulatingToy", "ToyData", {"max_steps": 7}),
+        ("ScheduledToy", "StreamData", {}),
     ],
     ids=["plain", "accumulating", "accumulating by itself", "a stream"],
 )
 def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
     pair: WorkerProcess, two: Any, tmp_path: Path, module: str, data: str, trainer: dict[str, Any]
 ) -> None:
-    given = two(module, parameters=HOT, data={}, trainer=trainer, checkpoint_every=0.001)
-    given = dataclasses.replace(
-        given,
+    base_request = two(module, parameters=HOT, data={}, trainer=trainer, checkpoint_every=0.001)
+    base_request = dataclasses.replace(
+        base_request,
         program=dataclasses.replace(
-            given.program, data={"class_path": f"toy_modules.{data}", "init_args": {}}
+            base_request.program, data={"class_path": f"toy_modules.{data}", "init_args": {}}
         ),
     )
-    whole = carry_out(pair, given)
-    undisturbed = recorded(tmp_path)
+    reference_messages = carry_out(pair, base_request)
+    undisturbed = recorded_lines(tmp_path)
     assert same(undisturbed[0]) == same(undisturbed[1])
-    request = dataclasses.replace(given, ticket=next(TICKETS), checkpoints=str(tmp_path / "kept"))
-    heard = carry_out(pair, request)
-    assert results(heard) == results(whole)
-    recorded(tmp_path)
-    saved = [message.saved for message in heard if isinstance(message, Kept)]
+    request = dataclasses.replace(base_request, ticket=next(TICKETS), checkpoints=str(tmp_path / "kept"))
+    messages = carry_out(pair, request)
+    assert results(messages) == results(reference_messages)
+    recorded_lines(tmp_path)
+    saved = [message.saved for message in messages if isinstance(message, Kept)]
     assert len(saved) >= 4
-    for each in saved[:4]:
-        again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[each]))
-        assert results(again) == results(whole)
-        assert [m.step for m in again if isinstance(m, Started)] == [each.step]
-        for lines, expected in zip(recorded(tmp_path), undisturbed, strict=True):
+    for checkpoint in saved[:4]:
+        resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[checkpoint]))
+        assert results(resumed_messages) == results(reference_messages)
+        assert [m.step for m in resumed_messages if isinstance(m, Started)] == [checkpoint.step]
+        for lines, expected in zip(recorded_lines(tmp_path), undisturbed, strict=True):
             assert steps(lines)[-1] == steps(expected)[-1]
-    # the ranks of a stream are left to whoever wrote it
-    notes = [note for m in heard if isinstance(m, Started) for note in m.notes]
+    # the author of a stream divides it among its ranks
+    notes = [note for m in messages if isinstance(m, Started) for note in m.notes]
     assert [note for note in notes if "not divided" in note] == notes[: data == "StreamData"]
 
 
@@ -343,25 +347,27 @@ def test_ranks_that_are_told_to_leave_keep_one_checkpoint_and_go_on_exactly(
     pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     request = two(parameters=HOT, trainer={"max_steps": 60}, checkpoint_every=3600.0)
-    whole = carry_out(pair, request)
-    recorded(tmp_path)
+    reference_messages = carry_out(pair, request)
+    recorded_lines(tmp_path)
     request = dataclasses.replace(request, ticket=next(TICKETS), checkpoints=str(tmp_path / "kept"))
     pair.send(request)
     until(pair, Report)
     pair.send(Stop(ticket=request.ticket, attempt=1, keep=True))
-    heard = until(pair, Finished)
-    (kept,) = (message for message in heard if isinstance(message, Kept))
-    first, second = recorded(tmp_path)
-    assert finished(heard).state == "stopped"
-    assert first[-1]["step"] == second[-1]["step"] == finished(heard).step == kept.saved.step
-    again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[kept.saved]))
-    assert results(again) == results(whole)
+    messages = until(pair, Finished)
+    (kept_message,) = (message for message in messages if isinstance(message, Kept))
+    first, second = recorded_lines(tmp_path)
+    assert finished_message(messages).state == "stopped"
+    assert (
+        first[-1]["step"] == second[-1]["step"] == finished_message(messages).step == kept_message.saved.step
+    )
+    resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[kept_message.saved]))
+    assert results(resumed_messages) == results(reference_messages)
 
 
 def test_ranks_validate_with_the_same_running_means(pair: WorkerProcess, two: Any, tmp_path: Path) -> None:
     accumulating = {"accumulate_grad_batches": 3, "val_check_interval": 5, "max_steps": 8}
-    carry_out(pair, two("Apart", init={"normed": True}, trainer=accumulating))
-    first, second = recorded(tmp_path)
+    carry_out(pair, two("RankDependentToy", init={"normed": True}, trainer=accumulating))
+    first, second = recorded_lines(tmp_path)
     assert [line["value"] for line in first if "value" in line]
     assert same(first) == same(second)
 
@@ -370,58 +376,58 @@ def test_what_ranks_measure_does_not_depend_on_how_many_validate(
     pair: WorkerProcess, alone: WorkerProcess, two: Any
 ) -> None:
     # at step 1 of a learning rate of nothing, the weights are those of the beginning
-    given = {"init": {"lr": 0.0}, "trainer": {"max_steps": 1, "val_check_interval": 1}}
-    asked = [Evaluation(name="test", on="test")]
-    on_two = results(carry_out(pair, two(**given, evaluations=asked)))
-    given["trainer"] = {**given["trainer"], "devices": 1}
-    assert results(carry_out(alone, two(**given, ranks=1, evaluations=asked))) == on_two
+    options = {"init": {"lr": 0.0}, "trainer": {"max_steps": 1, "val_check_interval": 1}}
+    evaluations = [Evaluation(name="test", on="test")]
+    on_two = results(carry_out(pair, two(**options, evaluations=evaluations)))
+    options["trainer"] = {**options["trainer"], "devices": 1}
+    assert results(carry_out(alone, two(**options, ranks=1, evaluations=evaluations))) == on_two
 
 
-def test_a_wrong_spec_is_said_once(make: Any, doomed: WorkerProcess, two: Any) -> None:
-    (*_, failed) = carry_out(doomed, two("Toi"))
+def test_a_wrong_spec_is_said_once(make: Any, doomed_worker: WorkerProcess, two: Any) -> None:
+    (*_, failed) = carry_out(doomed_worker, two("Toi"))
     assert isinstance(failed, Failed)
     assert failed.kind == "usage"
-    assert doomed.ready is False
-    assert doomed.receive() is None
-    assert doomed.obituary() == "the worker was ended, since one of its ranks had failed"
+    assert doomed_worker.ready is False
+    assert doomed_worker.receive() is None
+    assert doomed_worker.obituary() == "the worker was ended, since one of its ranks had failed"
 
 
 def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
-    doomed: WorkerProcess, two: Any, tmp_path: Path
+    doomed_worker: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
-    until(doomed, Ready)
-    assert doomed.ready
-    pids = ranks_of(doomed)
+    until(doomed_worker, Ready)
+    assert doomed_worker.ready
+    pids = ranks_of(doomed_worker)
     assert len(pids) == 2
-    store = meeting(doomed)
+    store = meeting(doomed_worker)
     assert store.exists()
-    (*_, failed) = carry_out(doomed, two("Apart", init={"raise_at": 5}))
+    (*_, failed) = carry_out(doomed_worker, two("RankDependentToy", init={"raise_at": 5}))
     assert isinstance(failed, Failed)
     assert (failed.kind, failed.message) == ("error", "RuntimeError: the toy breaks (in rank 1 of 2)")
     assert "the toy breaks" in failed.traceback
     assert "the toy breaks" in (tmp_path / "logs" / "log.txt").read_text()
-    assert not doomed.ready
-    assert doomed.receive() is None
-    doomed.obituary()
+    assert not doomed_worker.ready
+    assert doomed_worker.receive() is None
+    doomed_worker.obituary()
     assert_gone(pids)
     assert not store.parent.exists()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_takes_the_others_and_their_workers_with_it(
-    doomed: WorkerProcess, two: Any, tmp_path: Path, rank: int
+    doomed_worker: WorkerProcess, two: Any, tmp_path: Path, rank: int
 ) -> None:
     request = two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 100_000})
-    doomed.send(request)
-    until(doomed, Report)
-    pids = ranks_of(doomed)
-    everybody = [pid for each in pids for pid in (each, *children(each))]
+    doomed_worker.send(request)
+    until(doomed_worker, Report)
+    pids = ranks_of(doomed_worker)
+    everybody = [pid for rank_pid in pids for pid in (rank_pid, *children(rank_pid))]
     assert len(everybody) >= 4
-    store = meeting(doomed)
+    store = meeting(doomed_worker)
     os.kill(pids[rank], signal.SIGKILL)
-    while (message := doomed.receive()) is not None:
+    while (message := doomed_worker.receive()) is not None:
         assert not isinstance(message, Finished | Failed)
-    assert doomed.obituary() == f"rank {rank} of the worker's 2 was killed by SIGKILL"
+    assert doomed_worker.obituary() == f"rank {rank} of the worker's 2 was killed by SIGKILL"
     assert_gone(everybody)
     assert not store.parent.exists()
 
@@ -462,16 +468,16 @@ def test_a_signal_to_all_processes_is_left_to_the_agent(
     pair.send(two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 60}))
     until(pair, Report)
     pids = ranks_of(pair)
-    everybody = [pid for each in pids for pid in (each, *children(each))]
+    everybody = [pid for rank_pid in pids for pid in (rank_pid, *children(rank_pid))]
     assert len(everybody) >= 4
     for pid in everybody:
         os.kill(pid, number)
-    end = finished(until(pair, Finished, Failed))
+    end = finished_message(until(pair, Finished, Failed))
     assert (end.state, end.step) == ("complete", 60)
 
 
 def test_progress_comes_from_one_rank_alone(pair: WorkerProcess, two: Any) -> None:
-    heard = carry_out(pair, two())
-    said = [message.step for message in heard if isinstance(message, Progress)]
-    assert said == sorted(said)
-    assert sum(isinstance(message, Started) for message in heard) == 1
+    messages = carry_out(pair, two())
+    progress_steps = [message.step for message in messages if isinstance(message, Progress)]
+    assert progress_steps == sorted(progress_steps)
+    assert sum(isinstance(message, Started) for message in messages) == 1

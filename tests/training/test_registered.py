@@ -21,7 +21,7 @@ from tempopt.workers.messages import RunRequest, Stage
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
 FOUND = {"value": None, "transform": "identity", "as_found": None}
-Named = Callable[..., RunRequest]
+RequestMaker = Callable[..., RunRequest]
 
 
 class Plain(TemperedModule):
@@ -29,18 +29,18 @@ class Plain(TemperedModule):
 
     def __init__(self, **registered: float) -> None:
         super().__init__(num_layers=0)
-        for name, found in registered.items():
-            self.register_temperature(name, found)
+        for name, tau in registered.items():
+            self.register_temperature(name, tau)
 
 
 @pytest.fixture
-def named(request_for: Any) -> Named:
+def make_request(request_for: Any) -> RequestMaker:
     """Return a maker of requests for a module that registers the temperature ``contrast``."""
 
     def make(
-        *names: str, module: str = "Registered", init: dict[str, Any] | None = None, **given: Any
+        *names: str, module: str = "Registered", init: dict[str, Any] | None = None, **options: Any
     ) -> RunRequest:
-        request: RunRequest = request_for(**{"metric": "val_gap", **given})
+        request: RunRequest = request_for(**{"metric": "val_gap", **options})
         program = dataclasses.replace(
             request.program,
             model={"class_path": f"contrast_modules.{module}", "init_args": init or {}},
@@ -55,15 +55,15 @@ def linear(count: int = STEPS) -> list[float]:
     return [0.5 - 0.4 * step / (STEPS - 1) for step in range(count)]
 
 
-def seen(run: Run) -> list[float]:
+def step_taus(run: Run) -> list[float]:
     module: Any = run.module
-    return [each for (each,) in module.seen]
+    return [tau for (tau,) in module.seen]
 
 
-def assert_same(one: Run, other: Run) -> None:
-    theirs = other.module.state_dict()
-    assert one.module.state_dict().keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[name]) for name, value in one.module.state_dict().items())
+def assert_same(run: Run, other_run: Run) -> None:
+    other_state = other_run.module.state_dict()
+    assert run.module.state_dict().keys() == other_state.keys()
+    assert all(torch.equal(value, other_state[name]) for name, value in run.module.state_dict().items())
 
 
 def test_it_is_read_by_its_name_and_has_the_temperature_as_found() -> None:
@@ -95,16 +95,16 @@ def test_a_name_is_registered_once() -> None:
 
 
 def test_a_name_that_was_not_registered_is_refused_where_it_is_read() -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as excinfo:
         Plain(contrast=0.5).temperature("contrst")
-    assert str(caught.value) == (
+    assert str(excinfo.value) == (
         'Unknown temperature of Plain "contrst". Did you mean "contrast"? Known: contrast. Declare it in '
         '__init__: self.register_temperature("contrst", 0.5).'
     )
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "there"),
+    ("module", "name", "reason"),
     [
         ("Registered", "gate", "Registered registers contrast only."),
         ("Attending", "contrast", "Attending registers no temperature."),
@@ -112,12 +112,14 @@ def test_a_name_that_was_not_registered_is_refused_where_it_is_read() -> None:
     ],
 )
 def test_a_name_that_was_not_registered_is_refused_where_it_is_searched(
-    named: Named, listener: Any, module: str, name: str, there: str
+    make_request: RequestMaker, listener: Any, module: str, name: str, reason: str
 ) -> None:
-    with pytest.raises(AttachError) as caught:
-        Run(named(name, module=module), listener())
-    message = str(caught.value)
-    assert message.startswith(f"temperatures.{name}.value: no value is given, and {there} Give the path of a")
+    with pytest.raises(AttachError) as excinfo:
+        Run(make_request(name, module=module), listener())
+    message = str(excinfo.value)
+    assert message.startswith(
+        f"temperatures.{name}.value: no value is given, and {reason} Give the path of a"
+    )
     assert f'self.register_temperature("{name}", 0.5)' in message and message.count("temperatures.") == 1
 
 
@@ -140,76 +142,90 @@ def test_another_type_of_the_weights_is_no_other_temperature(
 
 
 def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
-    named: Named, listener: Any, tmp_path: Path
+    make_request: RequestMaker, listener: Any, tmp_path: Path
 ) -> None:
-    run = Run(named(parameters=LINEAR), listener())
+    run = Run(make_request(parameters=LINEAR), listener())
     assert run.execute().state == "complete"
-    assert seen(run) == pytest.approx(linear(), rel=1e-6)
+    assert step_taus(run) == pytest.approx(linear(), rel=1e-6)
     module: Any = run.module
-    assert {round(each, 7) for (each,) in module.validated} == {0.1}
+    assert {round(tau, 7) for (tau,) in module.validated} == {0.1}
     assert list(run.tempered.layers) == [] and run.values.places == ["contrast_temperature"]
     saved = tmp_path / "trained.ckpt"
     run.trainer.save_checkpoint(saved)
-    again: Any = type(run.module).load_from_checkpoint(saved, weights_only=True)
-    assert float(again.temperature("contrast")) == pytest.approx(0.1)
+    loaded_module: Any = type(run.module).load_from_checkpoint(saved, weights_only=True)
+    assert float(loaded_module.temperature("contrast")) == pytest.approx(0.1)
 
 
-def test_as_found_a_run_is_bit_for_bit_that_of_the_module_alone(named: Named, listener: Any) -> None:
-    plain = named(compared=True)
-    plain = dataclasses.replace(plain, program=dataclasses.replace(plain.program, values={}))
-    alone, found = Run(plain, listener()), Run(named(parameters={"contrast.as_found": 0.5}), listener())
-    assert found.execute().reports == alone.execute().reports
-    assert_same(found, alone)
-    assert set(seen(found)) == {0.5}
+def test_as_found_a_run_is_bit_for_bit_that_of_the_module_alone(
+    make_request: RequestMaker, listener: Any
+) -> None:
+    plain_request = make_request(compared=True)
+    plain_request = dataclasses.replace(
+        plain_request, program=dataclasses.replace(plain_request.program, values={})
+    )
+    plain_run, named_run = (
+        Run(plain_request, listener()),
+        Run(make_request(parameters={"contrast.as_found": 0.5}), listener()),
+    )
+    assert named_run.execute().reports == plain_run.execute().reports
+    assert_same(named_run, plain_run)
+    assert set(step_taus(named_run)) == {0.5}
 
 
 @pytest.mark.parametrize("parameters", [LINEAR, learning({"contrast.as_found": 0.5}, 10.0)])
 def test_an_interrupted_run_trains_to_the_same_bits(
-    named: Named, listener: Any, tmp_path: Path, parameters: dict[str, Any]
+    make_request: RequestMaker, listener: Any, tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
-    def run(channel: Any, **given: Any) -> Run:
-        return Run(named(parameters=parameters, checkpoints=str(tmp_path), **given), channel)
+    def run(channel: Any, **overrides: Any) -> Run:
+        return Run(make_request(parameters=parameters, checkpoints=str(tmp_path), **overrides), channel)
 
-    whole, killed, again = run(listener()), listener(die_at=10), listener()
-    finished = whole.execute()
+    reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
+    reference_result = reference_run.execute()
     with pytest.raises(SystemExit):
-        run(killed).execute()
-    resumed = run(again, attempt=2, resume=killed.saved)
-    last = resumed.execute()
-    assert seen(resumed) == seen(whole)[8:]
-    assert (last.reports, last.curves) == (finished.reports, finished.curves)
-    assert_same(resumed, whole)
+        run(killed_channel).execute()
+    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
+    resumed_result = resumed_run.execute()
+    assert step_taus(resumed_run) == step_taus(reference_run)[8:]
+    assert (resumed_result.reports, resumed_result.curves) == (
+        reference_result.reports,
+        reference_result.curves,
+    )
+    assert_same(resumed_run, reference_run)
 
 
-def test_it_is_learned_as_a_parameter_would_be(named: Named, listener: Any) -> None:
-    rehearsed = rehearse(named(task="rehearse", learns=True), listener())
+def test_it_is_learned_as_a_parameter_would_be(make_request: RequestMaker, listener: Any) -> None:
+    rehearsed = rehearse(make_request(task="rehearse", learns=True), listener())
     assert rehearsed.not_learned is None and rehearsed.found == {"contrast": 0.5}
-    run = Run(named(parameters=learning({"contrast.as_found": 0.5}, 10.0)), listener())
+    run = Run(make_request(parameters=learning({"contrast.as_found": 0.5}, 10.0)), listener())
     finished = run.execute()
     (curve,) = finished.curves.values()
     assert curve[0][1] == pytest.approx(0.5) and abs(curve[-1][1] - 0.5) > 0.01
     # beginning with the second step each is trained at what the one before has learned
-    assert len(set(seen(run))) == STEPS
+    assert len(set(step_taus(run))) == STEPS
     assert run.values.attachments["contrast"].temperatures == pytest.approx((curve[-1][1],))
 
 
-def test_a_dry_run_proves_that_training_reads_it(named: Named, listener: Any) -> None:
+def test_a_dry_run_proves_that_training_reads_it(make_request: RequestMaker, listener: Any) -> None:
     channel = listener()
-    rehearse(named(task="rehearse"), channel)
-    assert "tested the temperatures at contrast_temperature" in [each.what for each in channel.of(Stage)]
+    rehearse(make_request(task="rehearse"), channel)
+    assert "tested the temperatures at contrast_temperature" in [
+        stage.what for stage in channel.messages_of(Stage)
+    ]
     with pytest.raises(AttachError, match=r'temperatures\.contrast.*nothing reads "contrast_temperature"'):
-        rehearse(named(task="rehearse", init={"reads": False}), listener())
+        rehearse(make_request(task="rehearse", init={"reads": False}), listener())
 
 
-def test_attention_that_a_module_does_not_have_is_not_searched(named: Named, listener: Any) -> None:
+def test_attention_that_a_module_does_not_have_is_not_searched(
+    make_request: RequestMaker, listener: Any
+) -> None:
     space = {"contrast.temperature_init": [0.02, 1.0], "temperature_init": [0.25, 4.0]}
-    with pytest.raises(SpecError) as caught:
-        rehearse(named(task="rehearse", space=space), listener())
-    assert str(caught.value).startswith(
+    with pytest.raises(SpecError) as excinfo:
+        rehearse(make_request(task="rehearse", space=space), listener())
+    assert str(excinfo.value).startswith(
         "search.temperature_init: Registered says num_layers=0, so it has no attention whose temperature "
         "this would be. Take temperature_init out"
     )
-    assert str(caught.value).endswith(
+    assert str(excinfo.value).endswith(
         "To search the temperature that it registers: temperatures: {contrast: {}}."
     )
 
@@ -233,6 +249,6 @@ def test_a_callback_in_plain_lightning_moves_it(request_for: Any) -> None:
     )
     module = Registered()
     trainer.fit(module, ToyData())
-    assert [each for (each,) in module.seen] == pytest.approx(linear(), rel=1e-6)
-    held: Tensor = module.temperature("contrast")
-    assert float(held) == pytest.approx(0.1)
+    assert [tau for (tau,) in module.seen] == pytest.approx(linear(), rel=1e-6)
+    temperature: Tensor = module.temperature("contrast")
+    assert float(temperature) == pytest.approx(0.1)

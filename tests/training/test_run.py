@@ -19,26 +19,26 @@ from tempopt.workers.messages import Evaluation, Kept, Program, Progress, Report
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
 
 
-def same_weights(one: Run, other: Run) -> bool:
-    theirs = other.module.state_dict()
-    return all(torch.equal(value, theirs[name]) for name, value in one.module.state_dict().items())
+def same_weights(run: Run, other_run: Run) -> bool:
+    other_state = other_run.module.state_dict()
+    return all(torch.equal(value, other_state[name]) for name, value in run.module.state_dict().items())
 
 
 def test_what_a_run_reports_depends_on_its_seed_and_on_nothing_that_ran_before(
     request_for: Any, listener: Any
 ) -> None:
-    first = Run(request_for(), listener()).execute()
-    other = Run(request_for(seed=6), listener()).execute()
-    again = Run(request_for(), listener()).execute()
-    assert again.reports == first.reports
-    assert other.reports != first.reports
+    first_result = Run(request_for(), listener()).execute()
+    other_result = Run(request_for(seed=6), listener()).execute()
+    repeated_result = Run(request_for(), listener()).execute()
+    assert repeated_result.reports == first_result.reports
+    assert other_result.reports != first_result.reports
 
 
 def test_a_model_checkpoint_of_each_run_has_a_folder_of_its_own(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    given = {"dirpath": f"{tmp_path}/mine/", "save_last": True}
-    keep = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": given}
+    checkpoint_args = {"dirpath": f"{tmp_path}/mine/", "save_last": True}
+    keep = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": checkpoint_args}
     for seed, run in ((5, "search-0001"), (6, "search-0002")):
         request = request_for(trainer={"callbacks": [keep]}, seed=seed, folder=str(tmp_path / run))
         trained = Run(request, listener())
@@ -58,25 +58,33 @@ def test_worker_processes_do_not_change_what_is_trained(request_for: Any, listen
 def test_a_module_with_callbacks_and_hyperparameters_of_its_own_is_tempered_and_resumes(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    def run(channel: Any, **given: Any) -> Run:
-        return Run(request_for("OwnCallbacks", parameters=HOT, checkpoints=str(tmp_path), **given), channel)
+    def run(channel: Any, **overrides: Any) -> Run:
+        return Run(
+            request_for("OwnCallbacks", parameters=HOT, checkpoints=str(tmp_path), **overrides), channel
+        )
 
-    whole = run(listener())
-    finished = whole.execute()
-    assert [step for step, _ in finished.reports] == [4, 8]
-    assert whole.tempered.progress == pytest.approx(7 / 23)
-    killed, again = listener(die_at=6), listener()
+    reference_run = run(listener())
+    reference_result = reference_run.execute()
+    assert [step for step, _ in reference_result.reports] == [4, 8]
+    assert reference_run.tempered.progress == pytest.approx(7 / 23)
+    killed_channel, resumed_channel = listener(die_at=6), listener()
     with pytest.raises(SystemExit):
-        run(killed).execute()
-    assert run(again, attempt=2, resume=killed.saved).execute().reports == finished.reports
-    assert again.of(Started)[0].step == 4
+        run(killed_channel).execute()
+    assert (
+        run(resumed_channel, attempt=2, resume=killed_channel.saved).execute().reports
+        == reference_result.reports
+    )
+    assert resumed_channel.messages_of(Started)[0].step == 4
 
 
 def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(
     request_for: Any, listener: Any
 ) -> None:
-    asked = [Evaluation(name="final", on="validate"), Evaluation(name="current", on="validate", at="current")]
-    run = Run(request_for("OwnCallbacks", parameters=HOT, evaluations=asked), listener())
+    evaluations = [
+        Evaluation(name="final", on="validate"),
+        Evaluation(name="current", on="validate", at="current"),
+    ]
+    run = Run(request_for("OwnCallbacks", parameters=HOT, evaluations=evaluations), listener())
     finished = run.execute()
     assert finished.measurements["final"] == finished.measurements["validate"] == finished.reports[-1][1]
     assert finished.measurements["current"] != finished.measurements["final"]
@@ -99,9 +107,9 @@ def test_a_frozen_model_is_evaluated_whatever_the_study_validates_at(
 ) -> None:
     path = tmp_path / "weights.pt"
     torch.save(Run(request_for(), listener()).module.state_dict(), path)
-    asked = [Evaluation(name="validate_current", on="validate", at="current")]
-    given = {"weights": str(path), "parameters": {"temperature_init": 3.0}, "evaluations": asked}
-    finished = Run(request_for(validate_at="current", **given), listener()).execute()
+    evaluations = [Evaluation(name="validate_current", on="validate", at="current")]
+    options = {"weights": str(path), "parameters": {"temperature_init": 3.0}, "evaluations": evaluations}
+    finished = Run(request_for(validate_at="current", **options), listener()).execute()
     assert finished.measurements["validate_current"] == finished.measurements["validate"]
 
 
@@ -112,23 +120,23 @@ def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
     finished = Run(request_for(), channel).execute()
     assert finished.state == "stopped"
     assert 8 <= finished.step <= 10
-    assert [report.step for report in channel.of(Report)] == [4, 8]
+    assert [report.step for report in channel.messages_of(Report)] == [4, 8]
     assert finished.measurements == {}
 
 
 def test_a_stop_is_obeyed_though_the_trainer_is_to_train_longer(request_for: Any, listener: Any) -> None:
-    for least in ({"min_steps": 20}, {"min_epochs": 2}):
-        finished = Run(request_for(trainer=least), listener(stop_at=8)).execute()
+    for minimum in ({"min_steps": 20}, {"min_epochs": 2}):
+        finished = Run(request_for(trainer=minimum), listener(stop_at=8)).execute()
         assert (finished.state, finished.step) == ("stopped", 8)
 
 
 def test_a_stop_breaks_the_evaluations_at_the_end_off(request_for: Any, listener: Any) -> None:
-    asked = [Evaluation(name=str(number), on="test") for number in range(3)]
+    evaluations = [Evaluation(name=str(number), on="test") for number in range(3)]
     undisturbed = listener()
-    Run(request_for(evaluations=asked), undisturbed).execute()
+    Run(request_for(evaluations=evaluations), undisturbed).execute()
     channel = listener(stop_after=len(undisturbed.heard))
     finished = Run(
-        request_for(evaluations=[*asked, Evaluation(name="more", on="test", at="current")]), channel
+        request_for(evaluations=[*evaluations, Evaluation(name="more", on="test", at="current")]), channel
     )
     assert finished.execute().state == "stopped"
 
@@ -139,8 +147,8 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
     channel = listener()
     finished = Run(request_for(init={"diverge_at": 9}), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 10)
-    assert all(math.isfinite(report.value) for report in channel.of(Report))
-    assert [report.step for report in channel.of(Report)] == [4, 8]
+    assert all(math.isfinite(report.value) for report in channel.messages_of(Report))
+    assert [report.step for report in channel.messages_of(Report)] == [4, 8]
 
 
 def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
@@ -150,7 +158,7 @@ def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
     channel = listener()
     finished = Run(request_for(), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 4)
-    assert channel.of(Report) == []
+    assert channel.messages_of(Report) == []
 
 
 def test_a_metric_that_was_never_logged_is_named_with_those_that_were(
@@ -177,14 +185,14 @@ def test_every_batch_of_training_validation_and_evaluation_is_progress(
 ) -> None:
     channel = listener()
     Run(request_for(evaluations=[Evaluation(name="test", on="test")]), channel).execute()
-    (started,) = channel.of(Started)
+    (started,) = channel.messages_of(Started)
     assert (started.step, started.total_steps, started.device) == (0, 24, "cpu")
-    said = [type(message).__name__ for message in channel.heard]
+    message_types = [type(message).__name__ for message in channel.heard]
     # built, and taken up at the beginning; then four batches and one of validation, over and over
-    assert said[:3] == ["Progress", "Started", "Progress"]
+    assert message_types[:3] == ["Progress", "Started", "Progress"]
     trained = ["Progress"] * 5 + ["Report"]
-    assert said[2:] == trained * 6 + ["Progress"]
-    steps = [message.step for message in channel.of(Progress)]
+    assert message_types[2:] == trained * 6 + ["Progress"]
+    steps = [message.step for message in channel.messages_of(Progress)]
     assert sorted(set(steps)) == list(range(25))
     assert steps == sorted(steps)
 
@@ -195,7 +203,7 @@ def test_progress_is_said_no_more_often_than_an_agent_needs(
     monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 3600.0)
     channel = listener()
     Run(request_for(), channel).execute()
-    assert [message.step for message in channel.of(Progress)] == [0]
+    assert [message.step for message in channel.messages_of(Progress)] == [0]
 
 
 def test_the_last_validation_serves_as_the_measurement_of_the_end(request_for: Any, listener: Any) -> None:
@@ -211,17 +219,17 @@ def test_the_last_validation_serves_as_the_measurement_of_the_end(request_for: A
 def test_an_evaluation_under_another_plan_is_that_of_a_module_made_with_it(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    other = {"temperature_init": 0.25}
-    asked = [
+    cold_plan = {"temperature_init": 0.25}
+    evaluations = [
         Evaluation(name="test", on="test"),
-        Evaluation(name="test:cold", on="test", temperature=other),
-        Evaluation(name="validate:cold", on="validate", temperature=other),
+        Evaluation(name="test:cold", on="test", temperature=cold_plan),
+        Evaluation(name="validate:cold", on="validate", temperature=cold_plan),
     ]
-    run = Run(request_for(evaluations=asked), listener())
+    run = Run(request_for(evaluations=evaluations), listener())
     finished = run.execute()
     path = tmp_path / "weights.pt"
     torch.save(run.module.state_dict(), path)
-    frozen = Run(request_for(weights=str(path), parameters=other), listener()).execute()
+    frozen = Run(request_for(weights=str(path), parameters=cold_plan), listener()).execute()
     assert finished.measurements["validate:cold"] == frozen.measurements["validate"]
     assert finished.measurements["test:cold"] != finished.measurements["test"]
     assert finished.measurements["validate"] != finished.measurements["validate:cold"]
@@ -233,9 +241,9 @@ def test_test_data_are_those_that_no_training_saw(request_for: Any, listener: An
     train, validation, test = (set(part.indices) for part in run.datamodule.parts)
     assert not train & test
     assert not validation & test
-    other = Run(request_for(seed=99, evaluations=[Evaluation(name="test", on="test")]), listener())
-    other.execute()
-    assert set(other.datamodule.parts[2].indices) == test
+    other_run = Run(request_for(seed=99, evaluations=[Evaluation(name="test", on="test")]), listener())
+    other_run.execute()
+    assert set(other_run.datamodule.parts[2].indices) == test
 
 
 def test_missing_test_data_are_refused_with_the_way_out(request_for: Any, listener: Any) -> None:
@@ -267,21 +275,23 @@ def test_a_checkpoint_that_is_code_is_not_loaded(request_for: Any, listener: Any
 def test_validation_runs_under_the_temperature_that_the_study_asks_for(
     request_for: Any, listener: Any, validate_at: str
 ) -> None:
-    seen: dict[str, list[float]] = {"train": [], "validate": []}
+    temperatures: dict[str, list[float]] = {"train": [], "validate": []}
     run = Run(request_for(parameters=HOT, validate_at=validate_at), listener())
     loss = run.module.loss
 
-    def watched(batch: Any) -> Any:
+    def recording_loss(batch: Any) -> Any:
         stage = "train" if run.module.training else "validate"
-        seen[stage].append(1 / float(run.module.inverse_temperature[0]))
+        temperatures[stage].append(1 / float(run.module.inverse_temperature[0]))
         return loss(batch)
 
-    run.module.loss = watched
+    run.module.loss = recording_loss
     run.execute()
     expected = [4.0 * 0.25 ** (step / 23) for step in range(24)]
-    assert seen["train"] == pytest.approx(expected, rel=1e-6)
+    assert temperatures["train"] == pytest.approx(expected, rel=1e-6)
     during = [expected[step - 1] for step in range(4, 25, 4)]
-    assert seen["validate"] == pytest.approx(during if validate_at == "current" else [1.0] * 6, rel=1e-6)
+    assert temperatures["validate"] == pytest.approx(
+        during if validate_at == "current" else [1.0] * 6, rel=1e-6
+    )
 
 
 def test_attaching_at_temperature_one_trains_what_the_module_alone_would(
@@ -312,8 +322,8 @@ def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
         resume=[Saved(step=8, url="/runs/step-8-1.ckpt", digest="00ff", size=12)],
         checkpoint_every=0.1 + 0.2,
     )
-    kept = Kept(ticket=1, attempt=1, saved=request.resume[0])
-    assert decode(encode(kept)) == kept
+    kept_message = Kept(ticket=1, attempt=1, saved=request.resume[0])
+    assert decode(encode(kept_message)) == kept_message
     assert isinstance(request.program, Program)
     assert decode(encode(request)) == request
     assert isinstance(decode(encode(request)), RunRequest)

@@ -15,7 +15,7 @@ HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "linear"}
 EPOCHS = {"max_steps": -1, "max_epochs": 2, "check_val_every_n_epoch": 1, "val_check_interval": 5}
 
 
-class Reached(L.Callback):
+class ProgressRecorder(L.Callback):
     """Keeps the progress that the temperature of each batch is that of."""
 
     def __init__(self) -> None:
@@ -25,25 +25,25 @@ class Reached(L.Callback):
         self.progress.append(pl_module.progress)
 
 
-def trained(request: Any, listener: Any) -> tuple[Any, Any, list[float]]:
-    channel, reached = listener(), Reached()
+def train_run(request: Any, listener: Any) -> tuple[Any, Any, list[float]]:
+    channel, recorder = listener(), ProgressRecorder()
     run = Run(request, channel)
-    run.trainer.callbacks.append(reached)
-    return run.execute(), channel.of(Started)[0], reached.progress
+    run.trainer.callbacks.append(recorder)
+    return run.execute(), channel.messages_of(Started)[0], recorder.progress
 
 
 def test_a_training_by_epochs_counts_batches_whatever_steps_its_module_takes(
     request_for: Any, listener: Any
 ) -> None:
     for module in ("Manual", "Adversarial"):
-        finished, started, progress = trained(request_for(module, trainer=EPOCHS, parameters=HOT), listener)
+        finished, started, progress = train_run(request_for(module, trainer=EPOCHS, parameters=HOT), listener)
         assert (started.total_steps, finished.step) == (20, 20)
         assert [step for step, _ in finished.reports] == [5, 10, 15, 20]
         assert progress == [batch / 19 for batch in range(20)]
 
 
 def test_a_training_by_steps_counts_those_of_all_optimizers(request_for: Any, listener: Any) -> None:
-    finished, started, progress = trained(request_for("Adversarial", parameters=HOT), listener)
+    finished, started, progress = train_run(request_for("Adversarial", parameters=HOT), listener)
     # three steps in two batches
     assert (started.total_steps, finished.step) == (24, 24)
     assert [step for step, _ in finished.reports] == [6, 12, 18, 24]
@@ -51,8 +51,8 @@ def test_a_training_by_steps_counts_those_of_all_optimizers(request_for: Any, li
 
 
 def test_a_training_that_two_counts_may_end_is_refused(request_for: Any, listener: Any) -> None:
-    both = {"max_steps": 24, "max_epochs": 2}
+    limits = {"max_steps": 24, "max_epochs": 2}
     with pytest.raises(SpecError, match=r"max_steps=24 and max_epochs=2.*all optimizers.*one of the two"):
-        Run(request_for("Adversarial", trainer=both, parameters=HOT), listener()).execute()
+        Run(request_for("Adversarial", trainer=limits, parameters=HOT), listener()).execute()
     # where each batch takes a step, the two are counted alike
-    assert Run(request_for(trainer=both), listener()).execute().step == 20
+    assert Run(request_for(trainer=limits), listener()).execute().step == 20

@@ -28,12 +28,12 @@ def test_a_whole_training_validates_as_often_as_is_said(
     request_for: Any, listener: Any, trainer: dict[str, Any]
 ) -> None:
     request = request_for(trainer=trainer)
-    whole = Run(request, listener()).execute()
+    run_result = Run(request, listener()).execute()
     times = measure(request).times
     assert times is not None
-    assert times.steps == whole.step
-    assert times.validations == len(whole.reports)
-    assert times.ends_validated == (whole.step in [step for step, _ in whole.reports])
+    assert times.steps == run_result.step
+    assert times.validations == len(run_result.reports)
+    assert times.ends_validated == (run_result.step in [step for step, _ in run_result.reports])
 
 
 @pytest.mark.parametrize("trainer", [{}, TRAINERS[4]], ids=["steps", "epochs"])
@@ -42,10 +42,10 @@ def test_a_module_that_steps_by_itself_validates_as_often_as_is_said(
     request_for: Any, listener: Any, module: str, trainer: dict[str, Any]
 ) -> None:
     request = request_for(module, trainer=trainer)
-    whole = Run(request, listener()).execute()
+    run_result = Run(request, listener()).execute()
     times = measure(request).times
     assert times is not None
-    assert (times.steps, times.validations) == (whole.step, len(whole.reports))
+    assert (times.steps, times.validations) == (run_result.step, len(run_result.reports))
 
 
 def test_every_part_that_a_run_has_takes_time(request_for: Any) -> None:
@@ -58,13 +58,13 @@ def test_every_part_that_a_run_has_takes_time(request_for: Any) -> None:
 
 
 def test_steps_are_timed_without_what_lies_between_them(request_for: Any) -> None:
-    def ticking() -> Iterator[float]:
+    def tick_clock() -> Iterator[float]:
         now = 0.0
         while True:
             now += 1.0
             yield now
 
-    ticks = ticking()
+    ticks = tick_clock()
     times = measure(
         request_for(trainer={"max_steps": 24, "val_check_interval": 2}), clock=lambda: next(ticks)
     )

@@ -37,32 +37,32 @@ def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the
     logger = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": silent_server}}
     trainer = {"logger": logger, "log_every_n_steps": 8}
     expected = Run(request_for(), listener()).execute()
-    told = []
+    run_notes = []
     for _ in range(2):
-        heard = listener()
-        finished = Run(request_for(trainer=trainer, label=LABEL), heard).execute()
+        channel = listener()
+        finished = Run(request_for(trainer=trainer, label=LABEL), channel).execute()
         assert finished.reports == expected.reports
-        told.append([*heard.of(Started)[0].notes, *finished.notes])
-    ((first,), (second,)) = told
+        run_notes.append([*channel.messages_of(Started)[0].notes, *finished.notes])
+    ((first,), (second,)) = run_notes
     assert first.startswith("trainer.logger: MLFlowLogger failed (") and "Max retries exceeded" in first
     assert second == (
         "trainer.logger: MLFlowLogger kept an earlier run waiting, and is asked again after 10 minutes. "
         "The run continues without it."
     )
     trackers._away.update(dict.fromkeys(trackers._away, 0.0))
-    again = Run(request_for(trainer=trainer, label=LABEL), listener()).execute()
-    assert not any("an earlier run" in note for note in again.notes), "after a while it is asked again"
+    later_result = Run(request_for(trainer=trainer, label=LABEL), listener()).execute()
+    assert not any("an earlier run" in note for note in later_result.notes), "after a while it is asked again"
 
 
 def test_the_patience_with_a_server_is_short_unless_somebody_wants_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ((given,), _) = loggers_given({"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path)}})
+    ((logger_spec,), _) = loggers_given({"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path)}})
     # set first, so that both are as they were when the test is over
     for name in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "WANDB_FINISH_TIMEOUT"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
-    given.make(LABEL)
+    logger_spec.make(LABEL)
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "5"

@@ -34,7 +34,7 @@ BATCHES = [[0.0, 1.0, 3.0], [5.0, 2.0, 7.0], [4.0]]
 BY_BATCH = [(sum(batch) / len(batch), float(len(batch))) for batch in BATCHES]
 
 
-class Telling(L.LightningModule):
+class ScoreLogger(L.LightningModule):
     """Logs the mean of its items in some way, and may return them."""
 
     def __init__(self, how: str) -> None:
@@ -68,7 +68,7 @@ class Telling(L.LightningModule):
         return None
 
 
-def told(how: str, metric: str = "score", loaders: int = 1) -> Any:
+def unit_curves(how: str, metric: str = "score", loaders: int = 1) -> Any:
     units = UnitsCallback(metric)
     trainer = L.Trainer(
         callbacks=[units],
@@ -79,10 +79,10 @@ def told(how: str, metric: str = "score", loaders: int = 1) -> Any:
         enable_model_summary=False,
     )
     data = DataLoader(TensorDataset(torch.tensor(VALUES)), batch_size=3)
-    other = DataLoader(TensorDataset(torch.tensor(VALUES) + 1), batch_size=3)
-    module = Telling(how)
+    shifted_data = DataLoader(TensorDataset(torch.tensor(VALUES) + 1), batch_size=3)
+    module = ScoreLogger(how)
     with units.listening(module):
-        trainer.validate(module, [data, other][:loaders] if loaders > 1 else data, verbose=False)
+        trainer.validate(module, [data, shifted_data][:loaders] if loaders > 1 else data, verbose=False)
     assert "log" not in module.__dict__
     units.take("validate", float(trainer.callback_metrics[metric]))
     return units.curves
@@ -90,43 +90,43 @@ def told(how: str, metric: str = "score", loaders: int = 1) -> Any:
 
 def pairs(curves: Any, kind: str) -> list[tuple[float, float]]:
     values = curves[f"validate/{kind}"]
-    sizes = dict(curves.get("validate/sizes", [[place, 1.0] for place, _ in values]))
-    assert [place for place, _ in values] == list(range(len(values)))
-    return [(value, sizes[place]) for place, value in values]
+    sizes = dict(curves.get("validate/sizes", [[index, 1.0] for index, _ in values]))
+    assert [index for index, _ in values] == list(range(len(values)))
+    return [(value, sizes[index]) for index, value in values]
 
 
 @pytest.mark.parametrize("how", ["plain", "metric called", "dict", "other items"])
 def test_batches_are_told_with_their_sizes_where_no_items_are(how: str) -> None:
-    assert np.array(pairs(told(how), "batches")) == pytest.approx(np.array(BY_BATCH))
+    assert np.array(pairs(unit_curves(how), "batches")) == pytest.approx(np.array(BY_BATCH))
 
 
 @pytest.mark.parametrize("how", ["items", "metric updated"])
 def test_items_that_a_validation_step_returns_under_the_metrics_name_are_told(how: str) -> None:
-    curves = told(how)
+    curves = unit_curves(how)
     assert list(curves) == ["validate/items"]
     assert pairs(curves, "items") == [(value, 1.0) for value in VALUES]
 
 
 @pytest.mark.parametrize("how", ["summed", "f1"])
 def test_what_is_no_mean_of_batches_is_told_by_none(how: str) -> None:
-    assert told(how) == {}
+    assert unit_curves(how) == {}
 
 
 @pytest.mark.parametrize(("how", "kind"), [("plain", "batches"), ("items", "items")])
 def test_of_several_dataloaders_the_one_that_the_metric_names_is_told(how: str, kind: str) -> None:
-    curves = told(how, "score/dataloader_idx_1", loaders=2)
+    curves = unit_curves(how, "score/dataloader_idx_1", loaders=2)
     expected = BY_BATCH if kind == "batches" else [(value, 1.0) for value in VALUES]
     assert np.array(pairs(curves, kind)) == pytest.approx(np.array(expected) + np.array([1, 0]))
 
 
 def test_neighbours_are_taken_together_where_there_are_many_units() -> None:
     units = UnitsCallback("score")
-    units._items = [float(place % 7) for place in range(3 * MOST - 1)]
+    units._items = [float(index % 7) for index in range(3 * MOST - 1)]
     mean = sum(units._items) / len(units._items)
     units.take("test", mean)
     values, sizes = (dict(units.curves[name]) for name in ("test/items", "test/sizes"))
     assert len(values) == MOST and set(sizes.values()) == {2.0, 3.0}
-    assert sum(values[place] * sizes[place] for place in values) / sum(sizes.values()) == pytest.approx(mean)
+    assert sum(values[index] * sizes[index] for index in values) / sum(sizes.values()) == pytest.approx(mean)
 
 
 # ---- runs
@@ -138,8 +138,8 @@ def test_a_run_of_a_trained_model_evaluates_both_data_and_tells_of_their_units(
     trained = Run(request_for(evaluations=[Evaluation(name="test", on="test")]), listener())
     expected = trained.execute().measurements
     torch.save(trained.module.state_dict(), tmp_path / "weights.pt")
-    asked = [Evaluation(name="validate", on="validate"), Evaluation(name="test", on="test")]
-    request = request_for(weights=str(tmp_path / "weights.pt"), evaluations=asked)
+    evaluations = [Evaluation(name="validate", on="validate"), Evaluation(name="test", on="test")]
+    request = request_for(weights=str(tmp_path / "weights.pt"), evaluations=evaluations)
     finished = Run(request, listener()).execute()
     assert finished.measurements == pytest.approx(expected)
     for on in ("validate", "test"):
@@ -186,10 +186,10 @@ def test_state_dicts_of_torch_and_safetensors_load_with_what_they_tie(tmp_path: 
     torch.save({"state_dict": model.state_dict(), "epoch": 3}, tmp_path / "pair.ckpt")
     for name in ("pair.pt", "pair.safetensors", "pair.bin", "pair.ckpt"):
         for load in (load_as_trained, load_checkpoint):
-            other = Pair()
-            load(other, tmp_path / name)
-            assert torch.equal(other.second.weight, model.second.weight)
-            assert torch.equal(other.second.bias, model.second.bias)
+            loaded_model = Pair()
+            load(loaded_model, tmp_path / name)
+            assert torch.equal(loaded_model.second.weight, model.second.weight)
+            assert torch.equal(loaded_model.second.bias, model.second.bias)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_weights_of_another_model_are_refused_with_what_differs(
 
 def test_many_differences_are_counted(tmp_path: Path) -> None:
     torch.save({f"layer.{number}": torch.ones(1) for number in range(40)}, tmp_path / "other.pt")
-    with pytest.raises(UsageError, match=r"layer.4, and 35 more") as caught:
+    with pytest.raises(UsageError, match=r"layer.4, and 35 more") as excinfo:
         load_as_trained(Pair(), tmp_path / "other.pt")
-    assert len(str(caught.value)) < 2000
+    assert len(str(excinfo.value)) < 2000
 
 
 def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None
 class Writer(L.LightningModule):
     """A small GPT-2, whose input and output share their weights, on random tokens."""
 
-    def __init__(self, width: int = 8, head: bool = False, other: bool = False) -> None:
+    def __init__(self, width: int = 8, head: bool = False, has_second: bool = False) -> None:
         super().__init__()
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -249,11 +249,11 @@ class Writer(L.LightningModule):
         self.model: Any = GPT2LMHeadModel(GPT2Config(**sizes))
         # a random model attends to all alike, which no temperature changes
         with torch.no_grad():
-            for name, each in self.model.named_parameters():
-                each.mul_(8.0 if "c_attn" in name or "wte" in name or "wpe" in name else 1.0)
+            for name, param in self.model.named_parameters():
+                param.mul_(8.0 if "c_attn" in name or "wte" in name or "wpe" in name else 1.0)
         if head:
             self.head = nn.Linear(2, 2)
-        if other:
+        if has_second:
             self.second: Any = GPT2LMHeadModel(GPT2Config(**sizes))
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
@@ -285,12 +285,12 @@ def writer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Writer:
 
 def test_a_folder_of_save_pretrained_goes_into_the_model_within(writer: Writer) -> None:
     for load in (load_as_trained, load_checkpoint):
-        other = Writer()
-        assert loss(other) != loss(writer)
-        load(other, "folder")
-        assert loss(other) == loss(writer)
+        loaded_writer = Writer()
+        assert loss(loaded_writer) != loss(writer)
+        load(loaded_writer, "folder")
+        assert loss(loaded_writer) == loss(writer)
         # tied weights stay tied
-        assert other.model.lm_head.weight is other.model.transformer.wte.weight
+        assert loaded_writer.model.lm_head.weight is loaded_writer.model.transformer.wte.weight
 
 
 def test_a_folder_of_another_model_is_refused_in_words(writer: Writer) -> None:
@@ -301,7 +301,7 @@ def test_a_folder_of_another_model_is_refused_in_words(writer: Writer) -> None:
     with pytest.raises(UsageError, match="Pair has no model of transformers to load it into"):
         load_as_trained(Pair(), "folder")
     with pytest.raises(UsageError, match=r"several models of transformers \(model, second\)"):
-        load_as_trained(Writer(other=True), "folder")
+        load_as_trained(Writer(has_second=True), "folder")
     (Path("folder") / "model.safetensors").unlink()
     with pytest.raises(UsageError, match="folder cannot be loaded as GPT2LMHeadModel"):
         load_as_trained(Writer(), "folder")

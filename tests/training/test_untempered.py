@@ -18,13 +18,13 @@ TEST = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="
 
 def test_a_module_without_attention_is_trained_as_it_is(request_for: Any, listener: Any) -> None:
     channel = listener()
-    request = request_for("Pooled", compared=True, parameters={"widths": [4, 6]}, evaluations=TEST)
+    request = request_for("PooledStock", compared=True, parameters={"widths": [4, 6]}, evaluations=TEST)
     finished = Run(request, channel).execute()
     assert finished.state == "complete" and finished.step == 24
-    assert channel.of(Started)[0].layers == []
+    assert channel.messages_of(Started)[0].layers == []
     # with no plan that moves, its end and the moment are the same
     assert finished.measurements["test"] == finished.measurements["test_current"]
-    assert rehearse(request_for("Pooled", compared=True, task="rehearse", evaluations=TEST), listener())
+    assert rehearse(request_for("PooledStock", compared=True, task="rehearse", evaluations=TEST), listener())
 
 
 def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
@@ -37,7 +37,7 @@ def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
             request_for("Stock", compared=True, attach=attach, evaluations=TEST), channel
         ).execute()
         values.append(finished.measurements["test"])
-        assert len(channel.of(Started)[0].layers) == (0 if attach is None else 2)
+        assert len(channel.messages_of(Started)[0].layers) == (0 if attach is None else 2)
     # at temperature 1 attaching changes nothing
     assert values[0] == values[1]
     with pytest.raises(SpecError, match="temperature_init is a temperature parameter.*Add attach:"):
@@ -46,18 +46,18 @@ def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
 
 def test_a_search_needs_a_temperature_as_ever(request_for: Any, listener: Any) -> None:
     with pytest.raises(AttachError):
-        Run(request_for("Pooled"), listener())
+        Run(request_for("PooledStock"), listener())
     space = {"lr": [0.1, 0.2]}
     with pytest.raises(SpecError, match="nothing would set its temperature"):
-        check(request_for("Pooled", task="check", space=space))
-    assert check(request_for("Pooled", compared=True, task="check", space=space)).state == "complete"
+        check(request_for("PooledStock", task="check", space=space))
+    assert check(request_for("PooledStock", compared=True, task="check", space=space)).state == "complete"
 
 
 def test_every_value_that_does_not_fit_has_a_line(request_for: Any) -> None:
     space = {"lr": [0.1, "fast", "slow"], "widths": [[4], "wide"], "nonsense": [1]}
-    with pytest.raises(SpecError) as caught:
-        check(request_for("Pooled", compared=True, task="check", space=space))
-    lines = str(caught.value).splitlines()
+    with pytest.raises(SpecError) as excinfo:
+        check(request_for("PooledStock", compared=True, task="check", space=space))
+    lines = str(excinfo.value).splitlines()
     assert [line.split(":")[0] for line in lines] == [
         *("compare.lr", "compare.lr", "compare.widths", "compare.nonsense"),
     ]
@@ -70,14 +70,14 @@ def test_sets_of_a_module_without_attention_are_compared(
     logger = {"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path / "logged")}}
     spec = {
         "study": {"name": "plain", "metric": "val_loss", "direction": "minimize", "seeds": {"confirm": 2}},
-        "model": {"class_path": "toy_modules.Pooled"},
+        "model": {"class_path": "toy_modules.PooledStock"},
         "data": {"class_path": "toy_modules.ToyData"},
         "trainer": {"max_steps": 8, "accelerator": "cpu", "logger": logger},
     }
     sets = {"narrow": {"widths": [2]}, "wide": {"widths": [16, 16]}, "slow": {"lr": 1e-5}}
     result = compare(spec, sets, storage=URL, workers=1, name="plain")
     assert result.state == "done" and result.comparison is not None
-    assert [each.name for each in result.comparison.variants] == ["wide", "slow"]
+    assert [variant.name for variant in result.comparison.variants] == ["wide", "slow"]
     assert result.comparison.reference_params == {"widths": [2]}
     assert load_study(URL, "plain").comparison == result.comparison
     assert set(result.runs_frame()["arm"]) == set(sets)

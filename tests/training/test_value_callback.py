@@ -49,21 +49,21 @@ class Contrast(L.LightningModule):
         criterion = self.criterion
         scale = criterion.logit_scale.detach().exp()
         self.seen.append((criterion.temperature, criterion.tau.item(), 1 / scale.item()))
-        one, other = batch
-        return self.criterion(self.one(one), self.other(other))
+        anchors, positives = batch
+        return self.criterion(self.one(anchors), self.other(positives))
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.validated.append(self.criterion.temperature)
-        one, other = batch
-        self.log("val_loss", self.criterion(self.one(one), self.other(other)))
+        anchors, positives = batch
+        self.log("val_loss", self.criterion(self.one(anchors), self.other(positives)))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
     def _loader(self, seed: int) -> Any:
-        made = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         pairs = torch.utils.data.TensorDataset(
-            torch.randn(24, 6, generator=made), torch.randn(24, 6, generator=made)
+            torch.randn(24, 6, generator=generator), torch.randn(24, 6, generator=generator)
         )
         return torch.utils.data.DataLoader(pairs, batch_size=8)
 
@@ -74,7 +74,7 @@ class Contrast(L.LightningModule):
         return self._loader(2)
 
 
-def trainer(*callbacks: L.Callback, **more: Any) -> L.Trainer:
+def trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:
     quiet: dict[str, Any] = {
         "enable_progress_bar": False,
         "enable_model_summary": False,
@@ -84,29 +84,29 @@ def trainer(*callbacks: L.Callback, **more: Any) -> L.Trainer:
         "enable_checkpointing": False,
         "gradient_clip_val": 0.5,
     }
-    return L.Trainer(callbacks=list(callbacks), **{**quiet, "max_steps": STEPS, **more})
+    return L.Trainer(callbacks=list(callbacks), **{**quiet, "max_steps": STEPS, **options})
 
 
-def fitted(*callbacks: L.Callback, ckpt_path: Any = None, **more: Any) -> tuple[Contrast, L.Trainer]:
+def fit(*callbacks: L.Callback, ckpt_path: Any = None, **options: Any) -> tuple[Contrast, L.Trainer]:
     torch.manual_seed(0)
-    model, made = Contrast(), trainer(*callbacks, **more)
-    made.fit(model, ckpt_path=ckpt_path, **({} if ckpt_path is None else {"weights_only": True}))
-    return model, made
+    model, pl_trainer = Contrast(), trainer(*callbacks, **options)
+    pl_trainer.fit(model, ckpt_path=ckpt_path, **({} if ckpt_path is None else {"weights_only": True}))
+    return model, pl_trainer
 
 
-def assert_equal(one: Contrast, other: Contrast) -> None:
-    for (name, a), (_, b) in zip(one.state_dict().items(), other.state_dict().items(), strict=True):
+def assert_equal(model: Contrast, other_model: Contrast) -> None:
+    for (name, a), (_, b) in zip(model.state_dict().items(), other_model.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
 
 
-class Seeding(L.Callback):
+class SeedStep(L.Callback):
     """Makes the random numbers of a step depend on the step alone, as a resumed training needs."""
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         torch.manual_seed(trainer.global_step)
 
 
-def expected() -> list[float]:
+def expected_taus() -> list[float]:
     return [0.5 + (0.1 - 0.5) * progress(step, STEPS) for step in range(STEPS)]
 
 
@@ -119,19 +119,19 @@ def expected() -> list[float]:
     ],
 )
 def test_each_batch_is_trained_at_the_temperature_of_its_step(path: str, transform: Any, column: int) -> None:
-    model, _ = fitted(ValueCallback(path, LINEAR, transform))
-    assert [each[column] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+    model, _ = fit(ValueCallback(path, LINEAR, transform))
+    assert [taus[column] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
 
 
 def test_validation_is_at_the_last_temperature_or_at_the_current_one() -> None:
-    model, _ = fitted(ValueCallback("criterion.temperature", LINEAR), val_check_interval=1)
+    model, _ = fit(ValueCallback("criterion.temperature", LINEAR), val_check_interval=1)
     assert set(model.validated) == {0.1}
-    assert [each[0] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+    assert [taus[0] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
     assert model.criterion.temperature == 0.1
-    model, _ = fitted(
+    model, _ = fit(
         ValueCallback("criterion.temperature", LINEAR, validate_at="current"), val_check_interval=1
     )
-    assert model.validated[::3] == pytest.approx(expected(), rel=1e-6)
+    assert model.validated[::3] == pytest.approx(expected_taus(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_validation_is_at_the_last_temperature_or_at_the_current_one() -> None:
 def test_at_the_temperature_as_found_training_is_bit_for_bit_that_without_it(
     path: str, transform: Any
 ) -> None:
-    plain, _ = fitted()
-    attached, _ = fitted(ValueCallback(path, {}, transform))
+    plain, _ = fit()
+    attached, _ = fit(ValueCallback(path, {}, transform))
     assert_equal(plain, attached)
     # and a learned one was learned
     assert attached.criterion.logit_scale.item() != torch.tensor(math.log(2)).item()
 
 
 def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -> None:
-    class Setting(L.Callback):
+    class SetScale(L.Callback):
         def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
             pl_module.criterion.logit_scale.requires_grad_(False)
 
@@ -158,30 +158,30 @@ def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -
             tau = 0.5 + (0.1 - 0.5) * trainer.global_step / (STEPS - 1)
             pl_module.criterion.logit_scale.fill_(-math.log(tau))
 
-    by_hand, _ = fitted(Setting())
-    model, _ = fitted(ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"))
+    by_hand, _ = fit(SetScale())
+    model, _ = fit(ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"))
     torch.testing.assert_close(model.one.state_dict(), by_hand.one.state_dict(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_path: Path) -> None:
     def callbacks() -> list[L.Callback]:
         return [
-            Seeding(),
+            SeedStep(),
             ValueCallback("criterion.temperature", LINEAR),
             ValueCallback("criterion.tau", {"schedule": "cosine", "temperature_final": 2.0}),
             ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"),
         ]
 
-    class Saving(L.Callback):
+    class SaveCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 6:
                 trainer.save_checkpoint(tmp_path / "mid.ckpt")
 
-    whole, _ = fitted(*callbacks(), Saving())
-    resumed, _ = fitted(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
-    assert len(resumed.seen) == 6
-    assert resumed.seen == whole.seen[6:]
-    assert_equal(whole, resumed)
+    reference_model, _ = fit(*callbacks(), SaveCheckpoint())
+    resumed_model, _ = fit(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
+    assert len(resumed_model.seen) == 6
+    assert resumed_model.seen == reference_model.seen[6:]
+    assert_equal(reference_model, resumed_model)
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
@@ -193,14 +193,14 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
     ]
     path = tmp_path / "trained.ckpt"
 
-    class Saving(L.Callback):
+    class SaveCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 4:
                 trainer.save_checkpoint(path, weights_only=weights_only)
 
-    model, _ = fitted(*callbacks, Saving())
+    model, _ = fit(*callbacks, SaveCheckpoint())
     # what is saved does not reach back into the training
-    assert [each[2] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+    assert [taus[2] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
     plain = Contrast.load_from_checkpoint(path, weights_only=True)
     assert plain.criterion.tau.item() == pytest.approx(0.2)
     assert plain.criterion.logit_scale.item() == pytest.approx(math.log(1 / 0.1))
@@ -223,7 +223,7 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
 def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_of_no_training(
     path: str, parameters: dict[str, Any], transform: Any, tmp_path: Path
 ) -> None:
-    class Saving(L.Callback):
+    class SaveCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 6:
                 trainer.save_checkpoint(tmp_path / "mid.ckpt")
@@ -231,18 +231,18 @@ def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_o
     def callback() -> ValueCallback:
         return ValueCallback(path, parameters, transform, at_inference=0.7)
 
-    plain, _ = fitted(Seeding(), ValueCallback(path, parameters, transform))
-    whole, made = fitted(Seeding(), callback(), Saving())
-    assert whole.seen == plain.seen
-    resumed, _ = fitted(Seeding(), callback(), ckpt_path=tmp_path / "mid.ckpt")
-    assert resumed.seen == whole.seen[6:]
-    assert_equal(whole, resumed)
-    made.validate(whole, verbose=False)
-    loaded = Contrast()
-    load_checkpoint(loaded, tmp_path / "mid.ckpt")
-    for model in (whole, resumed, loaded):
-        held = torch.as_tensor(getattr(model.criterion, path.removeprefix("criterion."))).detach()
-        assert float(held) == pytest.approx(math.log(1 / 0.7) if transform == "log_inverse" else 0.7)
+    plain_model, _ = fit(SeedStep(), ValueCallback(path, parameters, transform))
+    reference_model, pl_trainer = fit(SeedStep(), callback(), SaveCheckpoint())
+    assert reference_model.seen == plain_model.seen
+    resumed_model, _ = fit(SeedStep(), callback(), ckpt_path=tmp_path / "mid.ckpt")
+    assert resumed_model.seen == reference_model.seen[6:]
+    assert_equal(reference_model, resumed_model)
+    pl_trainer.validate(reference_model, verbose=False)
+    loaded_model = Contrast()
+    load_checkpoint(loaded_model, tmp_path / "mid.ckpt")
+    for model in (reference_model, resumed_model, loaded_model):
+        value = torch.as_tensor(getattr(model.criterion, path.removeprefix("criterion."))).detach()
+        assert float(value) == pytest.approx(math.log(1 / 0.7) if transform == "log_inverse" else 0.7)
 
 
 def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
 
 def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what_was_found() -> None:
     callback = ValueCallback("criterion.temperature", LINEAR)
-    model, made = fitted(callback)
+    model, pl_trainer = fit(callback)
     model.validated.clear()
-    made.validate(model, verbose=False)
+    pl_trainer.validate(model, verbose=False)
     assert set(model.validated) == {0.1}
     assert callback.attachment is not None
     callback.attachment.detach()
@@ -269,7 +269,7 @@ def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what
 
 def test_a_module_without_the_number_is_refused_before_it_trains() -> None:
     with pytest.raises(AttachError, match=r'Unknown name "temprature" in "criterion"'):
-        fitted(ValueCallback("criterion.temprature", LINEAR))
+        fit(ValueCallback("criterion.temprature", LINEAR))
 
 
 @pytest.mark.parametrize("path", ["criterion.temperature", "criterion.tau"])
@@ -283,10 +283,10 @@ def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
     criterion, counter = nn.ModuleDict({"criterion": Criterion()}), CompileCounter()
     compiled = torch.compile(criterion["criterion"], backend=counter)
     attachment = attach_value(criterion, path, LINEAR)
-    one, other = torch.randn(4, 3), torch.randn(4, 3)
+    anchors, positives = torch.randn(4, 3), torch.randn(4, 3)
     for step in range(STEPS):
         attachment.set_progress(progress(step, STEPS))
-        assert torch.equal(compiled(one, other), criterion["criterion"](one, other))
+        assert torch.equal(compiled(anchors, positives), criterion["criterion"](anchors, positives))
     assert counter.frame_count == (2 if path == "criterion.temperature" else 1)
 
 
@@ -297,7 +297,7 @@ def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
 def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
     path: str, transform: Any, validate_at: str
 ) -> None:
-    class Seeing(L.Callback):
+    class RecordTemperatures(L.Callback):
         def __init__(self) -> None:
             self.seen: list[float] = []
 
@@ -306,16 +306,16 @@ def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
             tau, scale = float(criterion.tau), math.exp(-float(criterion.logit_scale.detach()))
             self.seen.append(tau if path == "criterion.tau" else scale)
 
-    seeing, averaging = Seeing(), EMAWeightAveraging(decay=0.9)
+    recorder, averaging = RecordTemperatures(), EMAWeightAveraging(decay=0.9)
     callback = ValueCallback(path, LINEAR, transform, validate_at=validate_at)
-    model, made = fitted(averaging, callback, seeing, val_check_interval=1)
-    due = expected() if validate_at == "current" else [0.1] * STEPS
-    assert seeing.seen[::3] == pytest.approx(due, rel=1e-6)
+    model, pl_trainer = fit(averaging, callback, recorder, val_check_interval=1)
+    due = expected_taus() if validate_at == "current" else [0.1] * STEPS
+    assert recorder.seen[::3] == pytest.approx(due, rel=1e-6)
     column = 1 if path == "criterion.tau" else 2
-    assert [each[column] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
-    seeing.seen.clear()
-    made.validate(model, verbose=False)
-    assert seeing.seen == pytest.approx([0.1] * 3, rel=1e-6)
+    assert [taus[column] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
+    recorder.seen.clear()
+    pl_trainer.validate(model, verbose=False)
+    assert recorder.seen == pytest.approx([0.1] * 3, rel=1e-6)
 
 
 def test_a_temperature_that_differs_in_float32_alone_is_the_one_as_found() -> None:

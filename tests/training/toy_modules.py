@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from tempopt import TemperedModule
 
 
-class Augmented(Dataset[tuple[Tensor, int]]):
+class AugmentedDataset(Dataset[tuple[Tensor, int]]):
     """Items with noise from each of the three generators."""
 
     def __init__(self, size: int = 100, noise: float = 1.0) -> None:
@@ -49,7 +49,7 @@ class ToyData(L.LightningDataModule):
         self.noise = noise
 
     def setup(self, stage: str) -> None:
-        self.parts = torch.utils.data.random_split(Augmented(noise=self.noise), [60, 20, 20])
+        self.parts = torch.utils.data.random_split(AugmentedDataset(noise=self.noise), [60, 20, 20])
 
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(
@@ -68,7 +68,7 @@ class ToyData(L.LightningDataModule):
 
 
 class Toy(TemperedModule):
-    """One attention layer with dropout; diverges at a step, or raises, if it is told to."""
+    """One attention layer with dropout; may diverge or raise at a step."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Toy(TemperedModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-class Traded(Toy):
+class TradeoffToy(Toy):
     """Logs a score that a low temperature raises, and a loss that it raises too."""
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -123,7 +123,7 @@ class Traded(Toy):
         self.log("val_loss", loss * (1.0 + sharp))
 
 
-class Watching(Toy):
+class BestLossToy(Toy):
     """Keeps the best loss that it was validated with, and learns at a rate that follows from it."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -153,7 +153,7 @@ class LearnsEnd(Toy):
         return super().loss(batch) * self.learned
 
 
-class Scheduled(Toy):
+class ScheduledToy(Toy):
     """Learns at a rate that goes by epochs, or by a metric at each epoch or step; averages its weights."""
 
     def __init__(self, rate: str = "epoch", **kwargs: Any) -> None:
@@ -206,11 +206,11 @@ class Adversarial(Toy):
         self.critic = nn.Linear(8, 1)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        own, critic = self.optimizers()
+        module_optimizer, critic_optimizer = self.optimizers()
         keys = self.k_proj(batch[0]).mean(1)
-        self.step(critic, self.critic(torch.randn_like(keys) - keys.detach()).sigmoid().mean())
+        self.step(critic_optimizer, self.critic(torch.randn_like(keys) - keys.detach()).sigmoid().mean())
         if batch_idx % 2:
-            self.step(own, self.loss(batch) + 0.1 * self.critic(keys).sigmoid().mean())
+            self.step(module_optimizer, self.loss(batch) + 0.1 * self.critic(keys).sigmoid().mean())
             for scheduler in self.lr_schedulers():
                 scheduler.step()
 
@@ -222,13 +222,18 @@ class Adversarial(Toy):
         self.untoggle_optimizer(optimizer)
 
     def configure_optimizers(self) -> Any:
-        critic = [each for name, each in self.named_parameters() if name.startswith("critic")]
-        own = [each for name, each in self.named_parameters() if not name.startswith("critic")]
-        optimizers = [torch.optim.AdamW(own, lr=self.lr), torch.optim.SGD(critic, lr=0.1, momentum=0.9)]
-        return optimizers, [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
+        critic_params = [param for name, param in self.named_parameters() if name.startswith("critic")]
+        module_params = [param for name, param in self.named_parameters() if not name.startswith("critic")]
+        optimizers = [
+            torch.optim.AdamW(module_params, lr=self.lr),
+            torch.optim.SGD(critic_params, lr=0.1, momentum=0.9),
+        ]
+        return optimizers, [
+            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in optimizers
+        ]
 
 
-class Accumulating(Toy):
+class AccumulatingToy(Toy):
     """Steps by itself at every third batch; until then each rank has gradients of its own."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -245,7 +250,7 @@ class Accumulating(Toy):
             self.manual_backward(self.loss(batch))
 
 
-class Apart(Toy):
+class RankDependentToy(Toy):
     """Behaves in another way on one rank; has running means, which differ between ranks."""
 
     def __init__(self, rank: int = 1, normed: bool = False, **kwargs: Any) -> None:
@@ -296,7 +301,7 @@ class Recorder(L.Callback):
             self.write(trainer, value=float(trainer.callback_metrics["val_loss"]))
 
 
-class Struck(L.Callback):
+class KillRank(L.Callback):
     """Kills one rank at a step, or has it raise, once.
 
     Args:
@@ -322,7 +327,7 @@ class Struck(L.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Positioned:
+class PositionedBatches:
     """Batches without a length, from a loader that knows its position; ranks have batches of their own."""
 
     def __init__(self, items: Any) -> None:
@@ -354,11 +359,13 @@ class StreamData(ToyData):
 
     def train_dataloader(self) -> Any:
         return (
-            Positioned(self.parts[0]) if self.positioned else DataLoader(Unsized(self.parts[0]), batch_size=6)
+            PositionedBatches(self.parts[0])
+            if self.positioned
+            else DataLoader(UnsizedDataset(self.parts[0]), batch_size=6)
         )
 
 
-class Unsized(IterableDataset[Any]):
+class UnsizedDataset(IterableDataset[Any]):
     """The items of a dataset, one after another."""
 
     def __init__(self, items: Any) -> None:
@@ -393,18 +400,20 @@ class Stock(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
-class Pooled(Stock):
+class PooledStock(Stock):
     """No attention at all, so that there is nothing to have a temperature."""
 
     def __init__(self, lr: float = 0.01, widths: list[int] | None = None) -> None:
         super().__init__(lr)
         sizes = [8, *(widths or [])]
-        layers = [nn.Linear(one, other) for one, other in itertools.pairwise(sizes)]
+        layers = [
+            nn.Linear(in_features, out_features) for in_features, out_features in itertools.pairwise(sizes)
+        ]
         self.encoder = nn.Sequential(*layers)
         self.head = nn.Linear(sizes[-1], 3)
 
 
-class Normed(Stock):
+class NormedStock(Stock):
     """Attention that normalises its queries after projecting them, so that scaled rows change nothing."""
 
     def __init__(self, lr: float = 0.01) -> None:
@@ -424,7 +433,7 @@ class SplitsAtOnce(ToyData):
     def __init__(self, workers: int = 0, root: Path | None = None) -> None:
         super().__init__(workers)
         self.save_hyperparameters()
-        self.parts = torch.utils.data.random_split(Augmented(), [60, 20, 20])
+        self.parts = torch.utils.data.random_split(AugmentedDataset(), [60, 20, 20])
 
     def setup(self, stage: str) -> None:
         pass
@@ -440,7 +449,7 @@ class OwnCallbacks(Toy):
         return [EarlyStopping("val_loss", patience=1, min_delta=10.0)]
 
 
-class Undropped(Toy):
+class NoDropoutToy(Toy):
     """Draws no random numbers of its own: how a compiler draws them is its own affair."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -448,15 +457,15 @@ class Undropped(Toy):
         self.dropout = nn.Dropout(0.0)
 
 
-class Dropping(Toy):
-    """Drops as many units as it is told."""
+class DropoutToy(Toy):
+    """Drops units at a rate that is an argument."""
 
     def __init__(self, dropout: float = 0.1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dropout = nn.Dropout(dropout)
 
 
-class Counting(Toy):
+class CountingToy(Toy):
     """Counts its steps in a number of its own."""
 
     def __init__(self, **kwargs: Any) -> None:

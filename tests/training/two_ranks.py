@@ -12,7 +12,7 @@ import pytest
 from tempopt.training.run import Run
 from tempopt.workers.messages import Kept, RunRequest, Started
 from tempopt.workers.process import WorkerProcess
-from tests.training.test_ranks import carry_out, finished, recorded, results
+from tests.training.test_ranks import carry_out, finished_message, recorded_lines, results
 
 STEPS = 24
 
@@ -28,28 +28,33 @@ def two_ranks_given(ranks: int, folder: Path) -> dict[str, Any]:
 
 
 def check_two_ranks(
-    pair: WorkerProcess, asked: Callable[..., RunRequest], listener: Any, folder: Path
+    pair: WorkerProcess, make_request: Callable[..., RunRequest], listener: Any, folder: Path
 ) -> list[dict[str, Any]]:
     """Compare two ranks with each other, with a resumed run and with one device; return one's steps."""
-    kept = {"checkpoint_every": 0.001, "checkpoints": str(folder / "kept"), "ticket": 1}
-    heard = carry_out(pair, asked(2, **kept))
-    assert finished(heard).state == "complete"
-    first, second = recorded(folder, 2)
+    checkpoint_options = {"checkpoint_every": 0.001, "checkpoints": str(folder / "kept"), "ticket": 1}
+    messages = carry_out(pair, make_request(2, **checkpoint_options))
+    assert finished_message(messages).state == "complete"
+    first, second = recorded_lines(folder, 2)
     assert _without_items(first) == _without_items(second)
-    assert all(one["items"] != other["items"] for one, other in zip(first, second, strict=True))
+    assert all(
+        first_line["items"] != second_line["items"]
+        for first_line, second_line in zip(first, second, strict=True)
+    )
 
-    middle = next(m.saved for m in heard if isinstance(m, Kept) and 4 < m.saved.step < STEPS - 4)
-    again = carry_out(pair, dataclasses.replace(asked(2, **kept), attempt=2, resume=[middle]))
-    assert [m.step for m in again if isinstance(m, Started)] == [middle.step]
-    assert results(again) == results(heard)
-    for lines in recorded(folder, 2):
+    middle = next(m.saved for m in messages if isinstance(m, Kept) and 4 < m.saved.step < STEPS - 4)
+    resumed_messages = carry_out(
+        pair, dataclasses.replace(make_request(2, **checkpoint_options), attempt=2, resume=[middle])
+    )
+    assert [m.step for m in resumed_messages if isinstance(m, Started)] == [middle.step]
+    assert results(resumed_messages) == results(messages)
+    for lines in recorded_lines(folder, 2):
         assert _without_items(lines) == _without_items(first)[middle.step :]
 
-    Run(asked(1), listener()).execute()
-    (alone,) = recorded(folder, 1)
-    for one, other, both in zip(first, second, alone, strict=True):
-        assert sorted(one["items"] + other["items"]) == both["items"]
-        assert one["logs"] == pytest.approx(both["logs"], rel=1e-3, abs=1e-4)
+    Run(make_request(1), listener()).execute()
+    (alone,) = recorded_lines(folder, 1)
+    for first_line, second_line, joint_line in zip(first, second, alone, strict=True):
+        assert sorted(first_line["items"] + second_line["items"]) == joint_line["items"]
+        assert first_line["logs"] == pytest.approx(joint_line["logs"], rel=1e-3, abs=1e-4)
     return first
 
 

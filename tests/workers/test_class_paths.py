@@ -23,7 +23,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    before = dict(sys.modules)
+    modules_before = dict(sys.modules)
 
     def writer(name: str, text: str) -> None:
         path = tmp_path / name
@@ -32,16 +32,16 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         importlib.invalidate_caches()
 
     yield writer
-    for name in set(sys.modules) - set(before):
+    for name in set(sys.modules) - set(modules_before):
         if name.split(".")[0] in ("theirs", "package", "lightning_modules", "none"):
             del sys.modules[name]
-    sys.modules.update(before)
+    sys.modules.update(modules_before)
 
 
 def _message(class_path: str) -> str:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError) as error:
         load_class(class_path, base=Exception, where="model.class_path")
-    return str(caught.value)
+    return str(error.value)
 
 
 def test_a_module_in_the_current_folder_is_found(write: Write) -> None:
@@ -68,7 +68,7 @@ def test_a_file_in_the_folder_hides_no_module_of_the_standard_library(
 
 
 @pytest.mark.parametrize(
-    ("files", "class_path", "said"),
+    ("files", "class_path", "message"),
     [
         (["theirs.py"], "thiers.Mine", 'model.class_path: Unknown module "thiers". Did you mean "theirs"?'),
         ([], "theirs.Mine", 'There is no module "theirs".'),
@@ -84,17 +84,17 @@ def test_a_file_in_the_folder_hides_no_module_of_the_standard_library(
     ],
 )
 def test_what_is_not_there_is_answered_with_what_is(
-    write: Write, files: list[str], class_path: str, said: str
+    write: Write, files: list[str], class_path: str, message: str
 ) -> None:
     for file in files:
         write(file, "class Mine(Exception): ...\nclass Other: ...\ndef make(): ...")
-    assert said in _message(class_path)
+    assert message in _message(class_path)
 
 
 def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(write: Write) -> None:
     write("theirs.py", "class Mine(Exception): ...\nclass More(Exception): ...")
     write("none.py", "")
-    for given, said in (
+    for class_path, message in (
         (
             "theirs",
             '"theirs" is a module, not a class. Name the class as well: theirs.Mine. It also has More.',
@@ -104,14 +104,14 @@ def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(write:
         ("os.path", "a module, not a class. It has no Exception."),
         ("thiers", 'Unknown module "thiers". Did you mean "theirs"?'),
     ):
-        with pytest.raises(SpecError) as caught:
-            refuse_module(module_name(given), base=Exception, where="init")
-        assert said in str(caught.value)
+        with pytest.raises(SpecError) as error:
+            refuse_module(module_name(class_path), base=Exception, where="init")
+        assert message in str(error.value)
     refuse_module("theirs.Mine", base=Exception, where="init")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
         ("import torhc", "theirs.py:1: ModuleNotFoundError: No module named 'torhc'"),
         ("\n\nraise ValueError('own')", "theirs.py:3: ValueError: own"),
@@ -123,11 +123,11 @@ def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(write:
         ),
     ],
 )
-def test_their_own_error_is_shown_and_not_hidden(write: Write, text: str, said: str) -> None:
+def test_their_own_error_is_shown_and_not_hidden(write: Write, text: str, fragment: str) -> None:
     write("theirs.py", text)
     message = _message("theirs.Mine")
     assert '"theirs" was found, but importing it failed at' in message
-    assert said in message
+    assert fragment in message
 
 
 def test_a_folder_that_hides_the_bundled_modules_is_named(

@@ -73,10 +73,10 @@ def nvml(cards: list[Any] | None) -> SimpleNamespace:
             raise NotSupportedError
         return [int(isinstance(card, list)), 0]
 
-    def instance(card: list[str], place: int) -> str:
-        if card[place] == "":
+    def instance(card: list[str], index: int) -> str:
+        if card[index] == "":
             raise NotFoundError
-        return card[place]
+        return card[index]
 
     return SimpleNamespace(
         NVMLError=Error,
@@ -105,9 +105,9 @@ def test_cards_are_named_by_uuid_and_by_instance_where_they_are_divided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drive(monkeypatch, ["GPU-old", ["MIG-x", "", "MIG-y"], None, "GPU-new"])
-    found = this_machine()
-    assert found.cards == ("GPU-old", "MIG-x", "MIG-y", "GPU-new")
-    assert (found.dealt, found.has_gpus) == (False, True)
+    local_machine = this_machine()
+    assert local_machine.cards == ("GPU-old", "MIG-x", "MIG-y", "GPU-new")
+    assert (local_machine.dealt, local_machine.has_gpus) == (False, True)
 
 
 def test_a_divided_card_without_instances_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,12 +176,12 @@ def test_cores_are_those_that_a_quota_leaves(groups: Path, files: dict[str, str]
 
 def test_memory_is_what_a_control_group_leaves(groups: Path) -> None:
     write(groups, V2 | {"cgroup/jobs/one/memory.max": "max"})
-    whole = this_machine().memory
-    assert whole is not None and whole > 2**20
+    memory = this_machine().memory
+    assert memory is not None and memory > 2**20
     write(groups, {"cgroup/jobs/memory.max": "1048576"})
     assert this_machine().memory == 2**20
     # version 1 writes a number that is larger than any memory for none
     write(groups, V1 | {"cgroup/memory/jobs/one/memory.limit_in_bytes": "9223372036854771712"})
-    assert this_machine().memory == whole
+    assert this_machine().memory == memory
     write(groups, {"cgroup/memory/memory.limit_in_bytes": "2097152"})
     assert this_machine().memory == 2**21

@@ -14,7 +14,7 @@ from tempopt.workers.output import LossyFile, Output, is_disk_refusal
 
 
 @pytest.fixture
-def refused(tmp_path: Path) -> Iterator[int]:
+def read_only_descriptor(tmp_path: Path) -> Iterator[int]:
     """A descriptor that refuses what is written to it: it is open for reading."""
     (tmp_path / "refused").write_text("")
     descriptor = os.open(tmp_path / "refused", os.O_RDONLY)
@@ -29,24 +29,28 @@ def move(descriptor: int, path: Path) -> None:
     os.close(open_now)
 
 
-def test_what_a_disk_refuses_is_dropped_and_told_where_it_is_missing(refused: int, tmp_path: Path) -> None:
-    file = LossyFile(refused)
+def test_what_a_disk_refuses_is_dropped_and_told_where_it_is_missing(
+    read_only_descriptor: int, tmp_path: Path
+) -> None:
+    file = LossyFile(read_only_descriptor)
     assert file.why is None
     with io.TextIOWrapper(io.BufferedWriter(file), line_buffering=True) as stream:
         print("lost\nand τ lost", file=stream, flush=True)
         assert file.why == os.strerror(errno.EBADF)
-        move(refused, tmp_path / "log")
+        move(read_only_descriptor, tmp_path / "log")
         print("kept", file=stream, flush=True)
         print("kept too", file=stream, flush=True)
-    told = f"\n[17 bytes of output were lost here: {os.strerror(errno.EBADF)}]\n"
-    assert (tmp_path / "log").read_text() == f"{told}kept\nkept too\n"
+    notice = f"\n[17 bytes of output were lost here: {os.strerror(errno.EBADF)}]\n"
+    assert (tmp_path / "log").read_text() == f"{notice}kept\nkept too\n"
 
 
-def test_what_was_lost_of_one_run_is_not_told_in_the_log_of_the_next(refused: int, tmp_path: Path) -> None:
-    file = LossyFile(refused)
+def test_what_was_lost_of_one_run_is_not_told_in_the_log_of_the_next(
+    read_only_descriptor: int, tmp_path: Path
+) -> None:
+    file = LossyFile(read_only_descriptor)
     file.write(b"lost")
     file.forget()
-    move(refused, tmp_path / "log")
+    move(read_only_descriptor, tmp_path / "log")
     assert file.why is None
     file.write(b"kept")
     assert (file.why, (tmp_path / "log").read_text()) == ("", "kept")
@@ -59,8 +63,8 @@ def output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Output]:
     with monkeypatch.context() as patch:
         for name, stream in zip(("stdout", "stderr"), streams, strict=True):
             patch.setattr(f"sys.{name}", stream)
-        made = Output()
-    yield made
+        captured_streams = Output()
+    yield captured_streams
     for stream in streams:
         stream.close()
 
@@ -90,15 +94,15 @@ def test_a_log_that_cannot_be_made_ends_no_run(output: Output, tmp_path: Path) -
 
 
 def caused_by(error: Exception) -> Exception:
-    raised = RuntimeError("the cache failed")
-    raised.__cause__ = error
-    return raised
+    outer_error = RuntimeError("the cache failed")
+    outer_error.__cause__ = error
+    return outer_error
 
 
-def wrapped(error: Exception) -> Exception:
-    raised = RuntimeError("the compiler failed")
-    raised.inner_exception = error  # type: ignore[attr-defined]
-    return raised
+def wrap_error(error: Exception) -> Exception:
+    outer_error = RuntimeError("the compiler failed")
+    outer_error.inner_exception = error  # type: ignore[attr-defined]
+    return outer_error
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def wrapped(error: Exception) -> Exception:
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),
         (OSError("[Errno 2] No such file"), False),
-        (wrapped(PermissionError(errno.EACCES, "Permission denied")), True),
+        (wrap_error(PermissionError(errno.EACCES, "Permission denied")), True),
         (caused_by(ValueError("a bug")), False),
         (ValueError("[Errno 28] is in the text of something else"), False),
     ],

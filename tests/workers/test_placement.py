@@ -43,42 +43,44 @@ def test_whatever_there_is_room_for_can_be_dealt_and_overcommits_nothing(
     assert count * need.cpus <= machine.cores
     assert need.memory is None or machine.memory is None or count * need.memory <= machine.memory
     places = deal(need, min(count, 200), machine)
-    taken: Counter[str] = Counter()
-    for place in places:
-        cards = place.gpus or ()
+    counts: Counter[str] = Counter()
+    for placement in places:
+        cards = placement.gpus or ()
         assert len(cards) == len(set(cards)) == math.ceil(need.gpus)
         assert set(cards) <= set(machine.cards)
-        assert place.ranks == need.ranks and place.threads * need.ranks <= max(need.cpus, need.ranks)
+        assert placement.ranks == need.ranks and placement.threads * need.ranks <= max(need.cpus, need.ranks)
         for card in cards:
-            taken[card] += 1
-        assert place.share == (need.gpus if 0 < need.gpus < 1 else 1.0)
-        assert place.cards == pytest.approx(need.gpus)
-    for number in taken.values():
+            counts[card] += 1
+        assert placement.share == (need.gpus if 0 < need.gpus < 1 else 1.0)
+        assert placement.cards == pytest.approx(need.gpus)
+    for number in counts.values():
         assert number * min(1.0, need.gpus) <= 1 + 1e-6
 
 
 @given(need=NEEDS, machine=MACHINES)
 def test_there_is_room_for_all_that_fits(need: Need, machine: Machine) -> None:
-    more = room(need, machine) + 1
-    too_little = [more * need.cpus > machine.cores]
+    num_workers = room(need, machine) + 1
+    too_little = [num_workers * need.cpus > machine.cores]
     if 0 < need.gpus < 1:
         # no trial is on two cards
-        too_little.append(math.ceil(more / math.floor(1 / need.gpus + 1e-9)) > len(machine.cards))
+        too_little.append(math.ceil(num_workers / math.floor(1 / need.gpus + 1e-9)) > len(machine.cards))
     elif need.gpus:
-        too_little.append(more * need.gpus > len(machine.cards))
+        too_little.append(num_workers * need.gpus > len(machine.cards))
     assert any(too_little)
 
 
-@given(need=NEEDS, machine=MACHINES, most=st.integers(1, 20))
+@given(need=NEEDS, machine=MACHINES, max_workers=st.integers(1, 20))
 def test_auto_takes_all_the_room_up_to_what_may_be_in_flight_and_never_more(
-    need: Need, machine: Machine, most: int
+    need: Need, machine: Machine, max_workers: int
 ) -> None:
     fit = room(need, machine)
     if fit == 0:
         with pytest.raises(UsageError, match=r"resources"):
-            count_workers(need, machine, num_requested=None, max_workers=most)
+            count_workers(need, machine, num_requested=None, max_workers=max_workers)
     else:
-        assert count_workers(need, machine, num_requested=None, max_workers=most) == min(fit, most)
+        assert count_workers(need, machine, num_requested=None, max_workers=max_workers) == min(
+            fit, max_workers
+        )
 
 
 FOUR = Machine(cores=2, memory=16 * 10**9, cards=("GPU-a", "GPU-b", "3", "MIG-c"))
@@ -86,9 +88,9 @@ FOUR = Machine(cores=2, memory=16 * 10**9, cards=("GPU-a", "GPU-b", "3", "MIG-c"
 
 def test_shares_fill_one_card_after_another() -> None:
     places = deal(Need(gpus=0.25), 6, FOUR)
-    assert [place.gpus for place in places] == [("GPU-a",)] * 4 + [("GPU-b",)] * 2
-    assert {place.share for place in places} == {0.25}
-    assert {place.threads for place in places} == {1}
+    assert [placement.gpus for placement in places] == [("GPU-a",)] * 4 + [("GPU-b",)] * 2
+    assert {placement.share for placement in places} == {0.25}
+    assert {placement.threads for placement in places} == {1}
 
 
 def test_a_trial_of_several_cards_has_them_to_itself() -> None:
@@ -115,7 +117,7 @@ def test_more_than_there_are_cores_may_be_asked_for_by_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("need", "machine", "asked", "said"),
+    ("need", "machine", "num_requested", "message"),
     [
         (Need(gpus=0.5), FOUR, 9, r"9 workers .* GPUs: 0.5 .*, free GPUs: 4\..*at most 8 workers"),
         (
@@ -142,7 +144,7 @@ def test_more_than_there_are_cores_may_be_asked_for_by_number() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_there_is(
-    need: Need, machine: Machine, asked: int | None, said: str
+    need: Need, machine: Machine, num_requested: int | None, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
-        count_workers(need, machine, num_requested=asked, max_workers=9)
+    with pytest.raises(UsageError, match=message):
+        count_workers(need, machine, num_requested=num_requested, max_workers=9)

@@ -40,17 +40,17 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     """Return a function that starts a worker, forked or cold, with a number of threads."""
     monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{REPOSITORY}")
     monkeypatch.chdir(tmp_path)
-    started: list[WorkerProcess] = []
+    workers: list[WorkerProcess] = []
 
-    def start(how: str = "forked", threads: int = 1) -> WorkerProcess:
+    def start(start_method: str = "forked", threads: int = 1) -> WorkerProcess:
         with monkeypatch.context() as patch:
-            if how == "cold":
+            if start_method == "cold":
                 patch.setenv(COLD, "1")
-            started.append(WorkerProcess(slot=len(started), place=Placement(threads=threads)))
-        return started[-1]
+            workers.append(WorkerProcess(slot=len(workers), place=Placement(threads=threads)))
+        return workers[-1]
 
     yield start
-    for process in started:
+    for process in workers:
         process.kill()
 
 
@@ -66,17 +66,17 @@ either = pytest.mark.parametrize(
 
 def carry_out(worker: WorkerProcess, request: RunRequest) -> list[Message]:
     worker.send(request)
-    heard: list[Message] = []
-    while not heard or not isinstance(heard[-1], Finished | Failed):
+    messages: list[Message] = []
+    while not messages or not isinstance(messages[-1], Finished | Failed):
         message = worker.receive()
         assert message is not None, worker.obituary()
-        heard.append(message)
-    return heard
+        messages.append(message)
+    return messages
 
 
-def results(heard: list[Message]) -> tuple[Any, ...]:
-    (finished,) = (message for message in heard if isinstance(message, Finished))
-    return finished.reports, finished.measurements, finished.metrics
+def results(messages: list[Message]) -> tuple[Any, ...]:
+    (finish_message,) = (message for message in messages if isinstance(message, Finished))
+    return finish_message.reports, finish_message.measurements, finish_message.metrics
 
 
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -90,38 +90,40 @@ def test_forked_and_cold_workers_train_the_same_in_their_first_run_and_in_their_
         "        Path('threads').write_text(str(torch.get_num_threads()))\n"
         # large enough that PyTorch divides it among its threads
         "        noise = torch.randn(300, 300) @ torch.randn(300, 300)\n"
-        "        weights = sum(each.sum() for each in self.parameters())\n"
+        "        weights = sum(param.sum() for param in self.parameters())\n"
         "        return super().training_step(batch, index) + noise.mean() * weights\n"
     )
     request = request_for(parameters={"temperature_init": 2.0, "entropy_lambda": 0.1})
     wide = dataclasses.replace(request.program, model={"class_path": "wide.Wide", "init_args": {}})
     request = dataclasses.replace(request, program=wide)
-    other = request_for("Stock", attach={"layers": "auto"}, seed=9, parameters={"temperature_init": 3.0})
-    forked = start("forked", threads)
-    first = results(carry_out(forked, request))
-    carry_out(forked, other)
-    again = results(carry_out(forked, request))
+    other_request = request_for(
+        "Stock", attach={"layers": "auto"}, seed=9, parameters={"temperature_init": 3.0}
+    )
+    worker = start("forked", threads)
+    first = results(carry_out(worker, request))
+    carry_out(worker, other_request)
+    second_results = results(carry_out(worker, request))
     cold = results(carry_out(start("cold", threads), request))
-    assert first == again == cold
+    assert first == second_results == cold
     assert (tmp_path / "threads").read_text() == str(threads)
 
 
 def test_what_a_run_prints_and_the_traceback_of_its_end_are_in_its_log(
     worker: WorkerProcess, request_for: Any, tmp_path: Path
 ) -> None:
-    (*_, failed) = carry_out(worker, request_for(init={"raise_at": 3}, folder=str(tmp_path / "run")))
-    assert isinstance(failed, Failed)
-    assert (failed.kind, failed.message) == ("error", "RuntimeError: the toy breaks")
-    assert "the toy breaks" in failed.traceback
+    (*_, failure) = carry_out(worker, request_for(init={"raise_at": 3}, folder=str(tmp_path / "run")))
+    assert isinstance(failure, Failed)
+    assert (failure.kind, failure.message) == ("error", "RuntimeError: the toy breaks")
+    assert "the toy breaks" in failure.traceback
     assert "the toy breaks" in (tmp_path / "run" / "log.txt").read_text()
     results(carry_out(worker, request_for()))
 
 
 def test_a_wrong_spec_fails_as_usage_and_the_worker_lives_on(worker: WorkerProcess, request_for: Any) -> None:
-    (*_, failed) = carry_out(worker, request_for("Toi"))
-    assert isinstance(failed, Failed)
-    assert failed.kind == "usage"
-    assert "Toi" in failed.message
+    (*_, failure) = carry_out(worker, request_for("Toi"))
+    assert isinstance(failure, Failed)
+    assert failure.kind == "usage"
+    assert "Toi" in failure.message
     results(carry_out(worker, request_for()))
 
 
@@ -136,13 +138,13 @@ def test_a_stop_message_ends_the_run_it_names(worker: WorkerProcess, request_for
     assert message.state == "stopped"
 
 
-@pytest.mark.parametrize("how", ["forked", pytest.param("cold", marks=pytest.mark.long)])
+@pytest.mark.parametrize("start_method", ["forked", pytest.param("cold", marks=pytest.mark.long)])
 def test_a_worker_is_not_told_where_the_studies_are_and_who_the_agent_is(
     start: Callable[..., WorkerProcess],
     request_for: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    how: str,
+    start_method: str,
 ) -> None:
     for name in ("TEMPOPT_STORAGE", "TEMPOPT_STORAGE_FILE"):
         monkeypatch.setenv(name, "postgresql://me:secret@host/studies")
@@ -153,34 +155,34 @@ def test_a_worker_is_not_told_where_the_studies_are_and_who_the_agent_is(
         monkeypatch.setenv(name, "3")
     (tmp_path / "curious.py").write_text(
         "import json, os, sys\nfrom pathlib import Path\nfrom toy_modules import Toy\n\n"
-        "seen = dict(os.environ), sys.path[0], os.getpgrp() == os.getpid()\n"
-        "Path('seen.json').write_text(json.dumps(seen))\n"
+        "state = dict(os.environ), sys.path[0], os.getpgrp() == os.getpid()\n"
+        "Path('seen.json').write_text(json.dumps(state))\n"
         "class Curious(Toy): ...\n"
     )
-    worker = start(how)
+    worker = start(start_method)
     request = request_for()
     program = dataclasses.replace(request.program, model={"class_path": "curious.Curious", "init_args": {}})
     results(carry_out(worker, dataclasses.replace(request, program=program)))
-    told, first_path, leads_group = json.loads((tmp_path / "seen.json").read_text())
-    assert {"OMP_NUM_THREADS", "TEMPOPT_TRACEBACK"} <= set(told)
-    assert told["ANYTHING_ELSE"] == "said"
-    assert not [name for name in told if name.startswith("TEMPOPT_STORAGE")]
-    assert not set(told) & {"SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
-    assert not [value for value in told.values() if "secret" in value]
+    env_vars, first_path, leads_group = json.loads((tmp_path / "seen.json").read_text())
+    assert {"OMP_NUM_THREADS", "TEMPOPT_TRACEBACK"} <= set(env_vars)
+    assert env_vars["ANYTHING_ELSE"] == "said"
+    assert not [name for name in env_vars if name.startswith("TEMPOPT_STORAGE")]
+    assert not set(env_vars) & {"SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
+    assert not [value for value in env_vars.values() if "secret" in value]
     assert b"secret" not in Path(f"/proc/{worker.pid}/environ").read_bytes()
     assert (first_path, leads_group) == (str(tmp_path), True)
 
 
-@pytest.mark.parametrize("how", ["forked", pytest.param("cold", marks=pytest.mark.long)])
+@pytest.mark.parametrize("start_method", ["forked", pytest.param("cold", marks=pytest.mark.long)])
 def test_a_file_in_the_folder_hides_no_module_that_torch_needs(
-    start: Callable[..., WorkerProcess], request_for: Any, tmp_path: Path, how: str
+    start: Callable[..., WorkerProcess], request_for: Any, tmp_path: Path, start_method: str
 ) -> None:
     for name in ("random.py", "glob.py", "json.py"):
         (tmp_path / name).write_text("raise SystemExit('this is not the standard library')\n")
     (tmp_path / "own.py").write_text("from random import shuffle\nfrom toy_modules import Toy as Own\n")
     request = request_for()
     program = dataclasses.replace(request.program, model={"class_path": "own.Own", "init_args": {}})
-    results(carry_out(start(how), dataclasses.replace(request, program=program)))
+    results(carry_out(start(start_method), dataclasses.replace(request, program=program)))
 
 
 @either
@@ -208,8 +210,8 @@ def parent_of(worker: WorkerProcess) -> int:
 
 
 def children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in listed]
+    child_pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in child_pids]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -238,16 +240,16 @@ def test_a_run_that_is_told_to_leave_keeps_a_checkpoint_and_goes_on_in_another_w
     while not isinstance(worker.receive(), Report):
         pass
     worker.send(Stop(ticket=1, attempt=1, keep=True))
-    saved = []
+    checkpoints = []
     while not isinstance(message := worker.receive(), Finished):
         if isinstance(message, Kept):
-            saved.insert(0, message.saved)
+            checkpoints.insert(0, message.saved)
     assert message.state == "stopped"
-    assert saved[0].step == message.step
-    heard = carry_out(start(), dataclasses.replace(request, attempt=2, resume=saved))
-    assert [each.step for each in heard if isinstance(each, Started)] == [saved[0].step]
+    assert checkpoints[0].step == message.step
+    messages = carry_out(start(), dataclasses.replace(request, attempt=2, resume=checkpoints))
+    assert [message.step for message in messages if isinstance(message, Started)] == [checkpoints[0].step]
     undisturbed = dataclasses.replace(request, ticket=2, checkpoints=None)
-    assert results(heard) == results(carry_out(worker, undisturbed))
+    assert results(messages) == results(carry_out(worker, undisturbed))
 
 
 def test_a_worker_is_forked_from_a_process_that_has_everything_loaded(
@@ -255,7 +257,7 @@ def test_a_worker_is_forked_from_a_process_that_has_everything_loaded(
 ) -> None:
     first, second = start(), start()
     assert isinstance(first.receive(), Ready)
-    parents = {parent_of(each) for each in (first, second)}
+    parents = {parent_of(child) for child in (first, second)}
     assert len(parents) == 1
     assert parents != {os.getpid()}
     first.kill()
@@ -291,8 +293,8 @@ def test_a_worker_that_hangs_is_killed_when_its_agent_is_gone(
         "print(worker.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False).stdout
-    pid = int(said)
+    stdout = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False).stdout
+    pid = int(stdout)
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ URL = f"http://bob:{SECRET}@host:5000/mlflow"
 
 
 @pytest.mark.parametrize(
-    ("logger", "where"),
+    ("logger", "remedy"),
     [
         ({"class_path": "MLFlowLogger", "init_args": {"tracking_uri": URL}}, "init_args.tracking_uri"),
         ({"class_path": "WandbLogger", "dict_kwargs": {"settings": {"api_key": SECRET}}}, "settings.api_key"),
@@ -26,15 +26,15 @@ URL = f"http://bob:{SECRET}@host:5000/mlflow"
         (URL, ""),
     ],
 )
-def test_a_secret_in_a_logger_is_refused_with_where_it_belongs(logger: Any, where: str) -> None:
-    for given, path in ((logger, "trainer.logger"), ([logger], "trainer.logger.0")):
-        found, (fault,) = loggers_given(given)
-        assert not found
-        assert fault.startswith(path) and f"{where}: holds a password or a key" in fault
+def test_a_secret_in_a_logger_is_refused_with_where_it_belongs(logger: Any, remedy: str) -> None:
+    for loggers, path in ((logger, "trainer.logger"), ([logger], "trainer.logger.0")):
+        accepted_loggers, (fault,) = loggers_given(loggers)
+        assert not accepted_loggers
+        assert fault.startswith(path) and f"{remedy}: holds a password or a key" in fault
         assert "MLFLOW_TRACKING_URI" in fault and "WANDB_API_KEY" in fault
         assert SECRET not in fault
         with pytest.raises(SpecError, match="holds a password or a key"):
-            refuse_secrets(given)
+            refuse_secrets(loggers)
 
 
 @pytest.mark.parametrize(

@@ -73,15 +73,20 @@ def render_report(
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
+    answer = headline.answer(result)
     first_line, *other_lines = headline.decision_lines(result, option)
+    word, _, line = first_line.partition(": ")
+    if not (line and answer.startswith(word)):
+        line = first_line
     text: str = (
         _environment()
         .get_template("report.html.j2")
         .render(
             study=result,
-            answer=headline.answer(result),
+            answer=answer,
             gain=GAIN,
-            verdict=first_line,
+            # without the answer, which stands above it
+            verdict=line if line.startswith(result.metric) else headline.sentence(line),
             decision=other_lines,
             todo=headline.what_to_do(result, option),
             terms=headline.terms(result),

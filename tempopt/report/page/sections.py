@@ -21,6 +21,7 @@ from tempopt.records.run_code import run_codes
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
+from tempopt.results.decision import answer_of
 from tempopt.results.heads_text import head_runs, heads_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import (
@@ -155,18 +156,21 @@ def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
 def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers that people look for first: what it is, its value, and what belongs to it."""
     rows = []
-    if result.verdict is not None:
-        test = result.verdict.total.paired
+    verdict = result.standing or result.verdict
+    if verdict is not None:
+        test = answer_of(verdict).paired
         interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
         interval_text = f"{100 * test.confidence:.4g} % interval {interval}"
         rows.append((f"gain in {_short(result.metric)}", rounded(test.gain, test), interval_text))
         rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
-        rows.append(_ledger(result.verdict))
+        rows.append(_ledger(verdict))
     elif result.best is not None:
         rows.append(("best trial", number(result.best.value), "not the gain to expect"))
-    if result.baseline is not None:
-        spread = "" if result.baseline.sd is None else f"± {result.baseline.sd:.2g}"
-        rows.append((f"{baseline_label(result.spec)} in the search", number(result.baseline.mean), spread))
+    best_baseline = result.best_baseline
+    if (baseline := best_baseline or result.baseline) is not None:
+        spread = "" if baseline.sd is None else f"± {baseline.sd:.2g} over seeds"
+        name = f"{'best ' if best_baseline else ''}{baseline_label(result.spec)} in the search"
+        rows.append((name, number(baseline.mean), spread))
     if result.spec.compare is not None:
         return (*_of_variants(result), _training(result))
     num_over = sum(count for name, count in result.trials.items() if name != "running")

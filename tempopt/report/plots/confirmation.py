@@ -23,7 +23,6 @@ from tempopt.report.plots.style import (
     OTHER,
     WINNER,
     Table,
-    evenly,
     figure,
     number,
     plain,
@@ -146,7 +145,8 @@ class Differences:
         return (
             f"{text}tuned again; each stroke the winner minus its twin, its own other parameters at "
             f"{self.baseline}. Right of zero the winner is better, as {many} and on {better} of "
-            f"{len(self.twin)}. A gain has to hold against both."
+            f"{len(self.twin)}. A gain has to hold against both; the row of both has the "
+            "smaller gain, and an interval that covers the two."
         )
 
     def _of_bars(self) -> str:
@@ -208,15 +208,20 @@ class Differences:
         return Table(columns=columns, rows=dots + strokes + means)
 
 
-_SEED_ROWS = 12
-"""Rows of the plot for seeds; more of them lie closer together, and not each has its name."""
+_SEED_ROWS, _SEED_NAMES = 12, 18
+"""Rows of the plot for seeds, of which more lie closer together, and how many at most have their name."""
 _TWIN = "against its twin"
-AGAINST_CONSTANT = "against constants"
+AGAINST_CONSTANT, AGAINST_OWN_CONSTANT = "against the best constant", "against a constant of its own"
 DIFFERENCE = "winner over inference only"
 INFERENCE = "inference only"
 WITHOUT = "without "
 SIMPLEST = "over the simplest plan"
-_COLOURS = {AGAINST_CONSTANT: CONSTANT, INFERENCE: BASELINE, DIFFERENCE: WINNER}
+_COLOURS = {
+    AGAINST_CONSTANT: CONSTANT,
+    AGAINST_OWN_CONSTANT: CONSTANT,
+    INFERENCE: BASELINE,
+    DIFFERENCE: WINNER,
+}
 
 
 def against(verdict: Verdict, label: str) -> str:
@@ -285,8 +290,13 @@ def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, Answer]]:
         if verdict.over_baseline is not None:
             yield against_tuned(label), verdict.over_baseline
         yield against_twin(label), verdict.over_twin
-    if verdict.against_constant is not None and not verdict.at_one:
-        yield AGAINST_CONSTANT, verdict.against_constant
+    if not verdict.at_one:
+        # each by itself: of both together the gain is that of one, and the interval that of the other
+        constants = {
+            AGAINST_CONSTANT: verdict.over_constant,
+            AGAINST_OWN_CONSTANT: verdict.over_constant_twin,
+        }
+        yield from ((name, answer) for name, answer in constants.items() if answer is not None)
     inference = verdict.inference_only
     if inference is not None:
         yield INFERENCE, inference.answer
@@ -361,7 +371,7 @@ def plot_differences(data: Differences) -> go.Figure:
             _interval_bar(mean.name, mean.gain, ends, mean.p_value, row=first_row + row, colour=colour)
         )
     fig.add_hline(y=first_row - 0.5, line={"color": FAINT, "width": 1})
-    named_seeds = [data.seeds[index] for index in evenly(len(data.seeds), _SEED_ROWS)]
+    named_seeds = data.seeds[:: math.ceil(len(data.seeds) / _SEED_NAMES)]
     fig.update_yaxes(
         # named one by one: plotly would leave out every second name where there is little room
         tickvals=[*(places[seed] for seed in named_seeds), *(first_row + row for row in range(len(means)))],

@@ -34,7 +34,7 @@ from tempopt.report.plots.style import (
     plain,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import Shown, all_shown, winners_levels
+from tempopt.report.plots.temperatures import Shown, all_shown, measured_levels
 from tempopt.results.learned_text import place_of
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import baseline_label, baseline_name, plan_text
@@ -329,7 +329,9 @@ def _learned(
                 name=f"τ of {location}" if location else name,
                 mean=tuple(math.exp(fmean(map(math.log, at_step))) for at_step in values),
                 neutral=1.0 if temperature is None else temperature.neutral,
-                winner=() if temperature is None else winners_levels(result, temperature, progress),
+                winner=()
+                if temperature is None
+                else measured_levels(result, result.winner, temperature, progress),
             )
         )
     return tuple(steps), tuple(paths), len(runs)

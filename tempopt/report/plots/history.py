@@ -69,7 +69,7 @@ class HistoryShown:
         direction: Which values are better.
         trials: Those shown, by number.
         best: Number and value of each trial that was better than all before it.
-        baseline: The runs of the baseline during the search, if any is complete.
+        baseline: The runs of the baseline during the search, if any is complete; the best, if they are tuned.
         baseline_name: What it is called, as a sentence says it.
         label: The same in a word.
         constants: What the arm of constants is called.
@@ -149,14 +149,16 @@ def history_data(result: StudyResult) -> HistoryShown:
     }
     constants = [r.value for r in result.runs if r.kind == "constant" and usable(r) and r.value is not None]
     pick = max if result.direction == "maximize" else min
+    of_best = "" if result.best_baseline is None else "best "
+    name = baseline_name(result.spec)
     return HistoryShown(
         metric=result.metric,
         direction=result.direction,
         trials=tuple(_trial(over_runs[index]) for index in sorted(places)),
         best=tuple(best),
-        baseline=result.baseline,
-        baseline_name=baseline_name(result.spec),
-        label=baseline_label(result.spec),
+        baseline=result.best_baseline or result.baseline,
+        baseline_name=f"the best of the runs at {name}, tuned as the trials are," if of_best else name,
+        label=f"{of_best}{baseline_label(result.spec)}",
         constants="best constants" if result.spec.temperatures else "best constant τ",
         constant=pick(constants, default=None),
         out_of=len(over_runs),
@@ -326,7 +328,7 @@ class Curves:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         num_pruned, num_over = self.counts
-        text = "A line a trial."
+        text = "A line a trial, a dot a validation; the last of a complete trial is its final value."
         if num_pruned:
             text += (
                 f" One that ends in a cross was pruned: {num_pruned} of {num_over}, in the median after "
@@ -371,7 +373,13 @@ def curves_data(result: StudyResult) -> Curves:
 
 
 def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, Curve], ...]:
-    curves = [(run.number, result.curves[run.id]) for run in runs if result.curves.get(run.id)]
+    curves = []
+    for run in runs:
+        if curve := result.curves.get(run.id):
+            if usable(run) and run.value is not None and run.steps is not None and run.steps > curve[-1][0]:
+                # the final validation need not be at a step that is reported
+                curve = (*curve, (run.steps, run.value))
+            curves.append((run.number, curve))
     return tuple((curves[i][0], _thinned(curves[i][1])) for i in evenly(len(curves), _MOST_OF_AN_OUTCOME))
 
 
@@ -382,6 +390,7 @@ def _thinned(curve: Curve) -> Curve:
 def plot_curves(data: Curves) -> go.Figure:
     """Return the trials' curves, those that were pruned ending in a cross."""
     fig = figure(x="training step", y=data.metric, height=400)
+    fig.update_xaxes(rangemode="tozero")
     if data.complete:
         fig.add_trace(_lines(data.complete, "complete", {"color": WINNER, "width": 1}))
     if not data.pruned:
@@ -411,8 +420,9 @@ def _lines(curves: Sequence[tuple[int, Curve]], name: str, line: dict[str, Any])
         x=np.array([step for _, step, _ in points], dtype=np.float32),
         y=np.array([value for _, _, value in points], dtype=np.float32),
         customdata=np.array([trial for trial, _, _ in points], dtype=np.int32),
-        mode="lines",
+        mode="lines+markers",
         line=line,
+        marker={"color": line["color"], "size": mark_size(2 * len(points)) - 2},
         opacity=0.7,
         name=name,
         hovertemplate=f"trial %{{customdata}} ({name}), step %{{x}}: %{{y:.4g}}<extra></extra>",

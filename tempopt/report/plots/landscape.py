@@ -30,13 +30,7 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import (
-    ATTENTION,
-    Shown,
-    all_shown,
-    measured_levels,
-    plan_levels,
-)
+from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown, measured_levels
 from tempopt.results.study_result import StudyResult
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 
@@ -137,8 +131,8 @@ def _landscape(
     result: StudyResult, temperature: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
 ) -> Landscape:
     best_points, other_points = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
-    role, _ = result.plan
-    ends = () if result.winner is None else plan_levels(result, temperature, (0.0, 1.0))
+    role, parameters = result.plan
+    ends = () if result.winner is None else measured_levels(result, parameters, temperature, (0.0, 1.0))
     return Landscape(
         metric=result.metric,
         direction=result.direction,
@@ -168,7 +162,7 @@ def _points(result: StudyResult, kind: str, temperature: Shown) -> list[Point]:
         if run.kind == kind and usable(run) and run.value is not None and run.parameters is not None:
             values = temperature.parameters(run.parameters)
             if values.normaliser != LinearNormaliser.name:
-                ends = measured_levels(result, [run], run.parameters, temperature, (0.0, 1.0))
+                ends = measured_levels(result, run.parameters, temperature, (0.0, 1.0), [run])
                 first, last = ends or _ends(values)
                 points.append((run.number, first, last, run.value, run.parameters))
     return sorted(points, key=lambda point: oriented(point[3], result.direction))

@@ -19,13 +19,14 @@ from tempopt.report.plots.style import (
     panels,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown, controlled, controlled_runs
+from tempopt.report.plots.temperatures import ATTENTION, Controlled, Shown, all_shown, controlled
 from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import parameters_text
+from tempopt.results.wording import parameters_text, temperature_text
 from tempopt.temperature import (
     NEUTRAL,
     SCHEDULES,
     TEMPERATURE_PARAMETERS,
+    ControlParameters,
     LinearNormaliser,
     effective,
     is_controlled,
@@ -44,29 +45,28 @@ class PlanShown:
         progress: Training progress, from 0 to 1.
         temperatures: One tuple for each layer, first layer first, a value for each progress. One layer
             stands for the level of all where it is not known how many there are.
-        layers_known: Whether it is.
         pattern: Name of the layer pattern.
         beside: What acts on attention beside the temperature that is shown, by name.
         confirmed: Whether there is a verdict.
         role: What the plan is: ``recommended``, ``winner`` or ``best trial``.
         shown: Which temperature this is.
         others: The other temperatures of the study, each with its value at each progress.
-        measured: Of how many runs this is the geometric mean, where the temperatures follow a target of the
-            entropy; 0: they follow a schedule.
+        on_control: What is to be known of the temperatures of a target of the entropy; empty of a schedule.
+        is_path: Whether what is drawn between the start and the end is how the temperatures go.
         bends: Progress at which one of the temperatures bends, as a piecewise schedule does.
         courses: How a temperature that bends goes, in words, by its name; that of attention is empty.
     """
 
     progress: tuple[float, ...]
     temperatures: tuple[tuple[float, ...], ...]
-    layers_known: bool
     pattern: str
     beside: Mapping[str, Any]
     confirmed: bool
     role: str = "winner"
     shown: Shown = ATTENTION
     others: tuple[tuple[Shown, tuple[float, ...]], ...] = ()
-    measured: int = 0
+    on_control: str = ""
+    is_path: bool = True
     bends: tuple[float, ...] = ()
     courses: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +80,8 @@ class PlanShown:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        course = _course_of(self.level, self.courses.get(self.shown.name))
+        flat = "stays" if self.is_path else "starts"
+        course = _course_of(self.level, self.courses.get(self.shown.name), flat)
         if self.shown.name:
             text = f"{self._plan} {self.shown.name} {course}; the dashed line is the temperature "
             text += f"as found, {number(self.shown.neutral)}."
@@ -91,10 +92,10 @@ class PlanShown:
             text += f" {temperature.name}, {number(temperature.neutral)} as found, "
             text += f"{_course_of(levels, self.courses.get(temperature.name))}."
         if len(self.temperatures) > 1 and self.varies:
-            pattern = "" if self.measured else f', whose pattern is "{self.pattern}"'
+            pattern = "" if self.on_control else f', whose pattern is "{self.pattern}"'
             text += f" The band is the spread over the layers{pattern}."
-        if self.measured:
-            text += f" It follows a target of the entropy: the geometric mean of {self.measured} runs."
+        if self.on_control:
+            text += f" {self.on_control}"
         if self.beside:
             text += f" The plan has more than this curve shows: {parameters_text(self.beside)}."
         return text if self.confirmed else f"{text} This plan is not confirmed."
@@ -129,24 +130,24 @@ class PlanShown:
         return [index for index, progress in enumerate(self.progress) if progress in moments]
 
 
-def _course_of(levels: tuple[float, ...], words: str | None = None) -> str:
+def _course_of(levels: tuple[float, ...], words: str | None = None, flat: str = "stays") -> str:
     """Return how a temperature changes, ``goes from 0.5 to 2``; of one that bends its ``words``."""
     if words:
         return f"is {words}"
     if min(levels) == max(levels):
-        return f"stays at {number(levels[0])}"
+        return f"{flat} at {number(levels[0])}"
     return f"goes from {number(levels[0])} to {number(levels[-1])}"
 
 
-def _num_layers(result: StudyResult) -> int | None:
-    """Return the number of attention layers, as far as measured entropies tell; None: they do not."""
+def _num_layers(result: StudyResult) -> int:
+    """Return the number of attention layers, as far as measured entropies tell, else 1."""
     layers = {
         name.split("/")[1]
         for curves in result.measured.values()
         for name in curves
         if name.startswith("entropy/")
     }
-    return len(layers) or None
+    return len(layers) or 1
 
 
 def schedule_data(result: StudyResult) -> PlanShown:
@@ -168,17 +169,16 @@ def schedule_data(result: StudyResult) -> PlanShown:
         for position, _ in temperature.shape(parameters)[1:-1]
     }
     progress = tuple(sorted({*(index / (_FINE - 1) for index in range(_FINE)), *bends}))
-    layers = None if main_temperature.name else _num_layers(result)
-    measured = None
-    if not main_temperature.name and is_controlled(parameters):
-        measured = controlled(result, controlled_runs(result, parameters), progress)
-        if measured is None:
-            raise NothingToPlot("The temperatures follow a target of the entropy, and were not measured.")
-    columns = [values.plan(layers or 1).temperatures(moment) for moment in progress]
+    layers = 1 if main_temperature.name else _num_layers(result)
+    on_control, measured = "", None
+    is_controlling = not main_temperature.name and is_controlled(parameters)
+    if is_controlling:
+        role, parameters, measured, on_control = _controlled(result, progress)
+        values = main_temperature.parameters(effective(parameters))
+    columns = [values.plan(layers).temperatures(moment) for moment in progress]
     return PlanShown(
         progress=progress,
         temperatures=tuple(zip(*columns, strict=True)) if measured is None else measured.layers,
-        layers_known=layers is not None or measured is not None,
         pattern=values.layer_pattern,
         beside=_beside(parameters),
         confirmed=result.verdict is not None,
@@ -187,7 +187,8 @@ def schedule_data(result: StudyResult) -> PlanShown:
         others=tuple(
             (temperature, temperature.levels(parameters, progress)) for temperature in other_temperatures
         ),
-        measured=0 if measured is None else measured.runs,
+        on_control=on_control,
+        is_path=measured.is_path if measured is not None else not is_controlling,
         bends=tuple(sorted(bends)),
         courses={
             temperature.name: words
@@ -195,6 +196,35 @@ def schedule_data(result: StudyResult) -> PlanShown:
             if (words := temperature.course(parameters))
         },
     )
+
+
+def _controlled(
+    result: StudyResult, progress: tuple[float, ...]
+) -> tuple[str, dict[str, Any], Controlled | None, str]:
+    """Return role and parameters of the plan under control, its measured temperatures, and what they are.
+
+    Where only the winner's path was noted, and control has the same target there, all are the winner's.
+    """
+    role, parameters = result.plan
+    assert parameters is not None
+    measured = controlled(result, parameters, progress)
+    text = "Control of the entropy moves it in training"
+    if measured is not None and measured.is_path:
+        return role, parameters, measured, f"{text}: the geometric mean of {measured.runs} runs."
+    ends = "" if measured is None else f" from {number(measured.level[0])} to {number(measured.level[-1])}"
+    winner = result.winner
+    targets = [ControlParameters.from_mapping(effective(params)) for params in (parameters, winner or {})]
+    if winner is not None and targets[0] == targets[1]:
+        path = controlled(result, winner, progress)
+        if path is not None and path.is_path:
+            text += f": the geometric mean of {path.runs} runs of the winner, with the same target as what "
+            text += (
+                f"is recommended ({temperature_text(parameters)}), which goes{ends} on a path not measured."
+            )
+            return "winner", winner, path, text
+    if measured is None:
+        return role, parameters, None, f"{text}, which was not measured: the line is only the start."
+    return role, parameters, measured, f"{text}; the dotted line joins its ends and is not its path."
 
 
 def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +255,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
         fig.add_trace(_layers(data), **cells[0])
     for (temperature, levels), cell in zip(curves, cells, strict=True):
         is_first, is_single = temperature is data.shown, len(curves) == 1
-        fig.add_trace(_curve(data.progress, levels, temperature, data.role, legend=is_first), **cell)
+        fig.add_trace(_curve(data, levels, temperature), **cell)
         fig.add_trace(
             _baseline(temperature, temperature.baseline if is_single else "baseline", legend=is_first), **cell
         )
@@ -251,17 +281,17 @@ def _layers(data: PlanShown) -> go.Scatter:
     )
 
 
-def _curve(
-    progress: tuple[float, ...], levels: tuple[float, ...], temperature: Shown, role: str, *, legend: bool
-) -> go.Scatter:
+def _curve(data: PlanShown, levels: tuple[float, ...], temperature: Shown) -> go.Scatter:
+    is_first = temperature is data.shown
+    variable = temperature.name or "τ"
     return go.Scatter(
-        x=progress,
+        x=data.progress,
         y=levels,
         mode="lines",
-        line={"color": WINNER, "width": 3},
-        name=role,
-        showlegend=legend,
-        hovertemplate=f"progress %{{x:.2f}}: {temperature.name or 'τ'} = %{{y:.4g}}<extra>{role}</extra>",
+        line={"color": WINNER, "width": 3, "dash": "solid" if data.is_path or not is_first else "dot"},
+        name=data.role,
+        showlegend=is_first,
+        hovertemplate=f"progress %{{x:.2f}}: {variable} = %{{y:.4g}}<extra>{data.role}</extra>",
     )
 
 

@@ -86,10 +86,12 @@ class Controlled:
         layers: One tuple for each layer, first layer first, a value for each progress: the geometric mean
             over the runs.
         runs: Number of runs.
+        is_path: Whether they were noted between the first step and the last, too.
     """
 
     layers: tuple[tuple[float, ...], ...]
     runs: int
+    is_path: bool
 
     @property
     def level(self) -> tuple[float, ...]:
@@ -97,7 +99,7 @@ class Controlled:
         return tuple(map(geometric_mean, zip(*self.layers, strict=True)))
 
 
-def controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
+def _controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
     """Return the runs that show a parameter set: confirming runs, or without any the others that have it."""
     key = training_key(parameters)
     for runs in (confirming(result), result.runs):
@@ -108,71 +110,63 @@ def controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketR
 
 
 def controlled(
-    result: StudyResult, runs: Sequence[TicketRow], progress: Sequence[float]
+    result: StudyResult,
+    parameters: Parameters,
+    progress: Sequence[float],
+    runs: Sequence[TicketRow] | None = None,
 ) -> Controlled | None:
-    """Return the temperatures of runs at each progress; None: they were not measured.
+    """Return the temperatures under control at each progress; None: they were not measured.
 
-    Between the steps at which a temperature was noted its logarithm is interpolated.
+    Between the steps at which a temperature was noted its logarithm is interpolated. Runs of which only both
+    ends were noted count where no run has more.
 
     Args:
         result: The study, with what was measured.
-        runs: The runs.
+        parameters: What is trained.
         progress: Training progress, from 0 to 1.
+        runs: Complete runs with these parameters; None: those of the study.
     """
-    logs: dict[int, list[np.ndarray]] = {}
-    for run in runs:
-        for name, curve in result.measured.get(run.id, {}).items():
-            if not name.startswith(CONTROLLED_CURVE):
-                continue
-            steps, taus = np.array(curve, dtype=float).T
-            moments = steps / max(steps[-1], 1.0)
-            layer = int(name.removeprefix(CONTROLLED_CURVE))
-            logs.setdefault(layer, []).append(np.interp(progress, moments, np.log(taus)))
-    if not logs:
+    curves = [
+        (int(name.removeprefix(CONTROLLED_CURVE)), np.array(curve, dtype=float).T)
+        for run in (_controlled_runs(result, parameters) if runs is None else runs)
+        for name, curve in result.measured.get(run.id, {}).items()
+        if name.startswith(CONTROLLED_CURVE)
+    ]
+    if not curves:
         return None
+    paths = [(layer, curve) for layer, curve in curves if curve.shape[1] > 2]
+    logs: dict[int, list[np.ndarray]] = {}
+    for layer, (steps, taus) in paths or curves:
+        logs.setdefault(layer, []).append(np.interp(progress, steps / max(steps[-1], 1.0), np.log(taus)))
     layers = [np.mean(logs[layer], axis=0) for layer in sorted(logs)]
     return Controlled(
         layers=tuple(tuple(map(math.exp, layer)) for layer in layers),
         runs=max(map(len, logs.values())),
+        is_path=bool(paths),
     )
 
 
 def measured_levels(
     result: StudyResult,
-    runs: Sequence[TicketRow],
-    parameters: Parameters,
+    parameters: Parameters | None,
     temperature: Shown,
     progress: Sequence[float],
+    runs: Sequence[TicketRow] | None = None,
 ) -> tuple[float, ...]:
-    """Return a temperature of some runs at each progress: as their schedule says it, or as it was measured.
+    """Return a temperature at each progress: as its schedule says it, or as it was measured.
 
-    Empty where it would have had to be measured, and was not.
+    Empty without parameters, and where it would have had to be measured, and was not.
 
     Args:
         result: The study.
-        runs: Complete runs with these parameters.
-        parameters: Their parameters.
+        parameters: What is trained.
         temperature: Which temperature.
         progress: Training progress, from 0 to 1.
+        runs: Complete runs with these parameters; None: those of the study.
     """
-    if temperature.name or not is_controlled(parameters):
-        return temperature.levels(parameters, tuple(progress))
-    measured = controlled(result, runs, progress)
-    return () if measured is None else measured.level
-
-
-def plan_levels(result: StudyResult, temperature: Shown, progress: Sequence[float]) -> tuple[float, ...]:
-    """Return a temperature of what plots show (``StudyResult.plan``) at each progress; empty if not known."""
-    _, parameters = result.plan
     if parameters is None:
         return ()
-    runs = controlled_runs(result, parameters) if is_controlled(parameters) else []
-    return measured_levels(result, runs, parameters, temperature, progress)
-
-
-def winners_levels(result: StudyResult, temperature: Shown, progress: Sequence[float]) -> tuple[float, ...]:
-    """Return a temperature of the winner at each progress; empty where there is none, or it is not known."""
-    if result.winner is None:
-        return ()
-    runs = controlled_runs(result, result.winner) if is_controlled(result.winner) else []
-    return measured_levels(result, runs, result.winner, temperature, progress)
+    if temperature.name or not is_controlled(parameters):
+        return temperature.levels(parameters, tuple(progress))
+    measured = controlled(result, parameters, progress, runs)
+    return () if measured is None else measured.level

@@ -48,7 +48,8 @@ class Row:
         direction: ``maximize`` or ``minimize``.
         best: Best value of a complete trial; None before the first.
         answer: The verdict in a few words; empty while the study is not done.
-        hours: GPU-hours, or hours of training without a GPU.
+        hours: Hours of GPUs, or of training where no run used one.
+        is_on_gpu: Whether they are hours of GPUs.
         created: When it was begun.
         age: Seconds since then.
     """
@@ -68,6 +69,7 @@ class Row:
     best: float | None
     answer: str = ""
     hours: float
+    is_on_gpu: bool
     created: datetime
     age: float
 
@@ -155,6 +157,7 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
         direction=section["direction"],
         best=total.highest if section["direction"] == "maximize" else total.lowest,
         hours=(total.gpu_seconds or total.seconds) / 3600,
+        is_on_gpu=total.gpu_seconds > 0,
         created=study.created,
         age=study.age,
     )

@@ -12,12 +12,12 @@ import pytest
 from tempopt.server.app import create_app
 from tempopt.server.tokens import made
 from tempopt.store import Store
-from tests.server.conftest import Served, listening
+from tests.server.conftest import RunningServer, serve_app
 from tests.server.pages.made_studies import fill
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with one study of each kind."""
     path = tmp_path_factory.mktemp("pages") / "studies.db"
     fill(f"sqlite:///{path}")
@@ -25,39 +25,41 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def site(study_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server on a copy of that database."""
     folder = tmp_path_factory.mktemp("site")
-    shutil.copy(filled, folder / "studies.db")
+    shutil.copy(study_database, folder / "studies.db")
     storage, checkpoints = f"sqlite:///{folder / 'studies.db'}", folder / "checkpoints"
     with Store.open(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
         token, _ = made(store, name="ada", scopes=["admin"])
-        with listening(app) as url:
-            yield Served(url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token)
+        with serve_app(app) as url:
+            yield RunningServer(
+                url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token
+            )
 
 
 class Browser(httpx.Client):
     """Asks for pages as a browser does, and sends the form to sign in."""
 
-    def __init__(self, site: Served) -> None:
+    def __init__(self, site: RunningServer) -> None:
         super().__init__(base_url=site.url, headers={"accept": "text/html"}, timeout=60)
         self.origin = {"origin": site.url}
 
-    def sign_in(self, token: str, then: str = "/") -> httpx.Response:
+    def sign_in(self, token: str, next_url: str = "/") -> httpx.Response:
         """Send the form that asks for a token."""
-        return self.post("/sign-in", data={"token": token, "then": then}, headers=self.origin)
+        return self.post("/sign-in", data={"token": token, "then": next_url}, headers=self.origin)
 
 
 @pytest.fixture
-def visitor(site: Served) -> Iterator[Browser]:
+def visitor(site: RunningServer) -> Iterator[Browser]:
     """A browser without a session."""
     with Browser(site) as browser:
         yield browser
 
 
 @pytest.fixture
-def sign_in(site: Served) -> Iterator[Callable[..., Browser]]:
+def sign_in(site: RunningServer) -> Iterator[Callable[..., Browser]]:
     """Sign in with a new token of some scopes, on studies whose names begin so."""
     browsers: list[Browser] = []
 

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, delete, insert, update
 
 from tempopt.store import Store
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
-from tests.report.made_study import Made, World, make, write
+from tests.report.made_study import SyntheticStudy, World, make, write
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TRACEBACK = f"""Traceback (most recent call last):
@@ -22,7 +22,7 @@ PAST = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StudySetting:
     """How a study stands beside its runs."""
 
     owner: str = "ada"
@@ -31,41 +31,44 @@ class Standing:
     age: timedelta = timedelta(days=2)
 
 
-def put(url: str, world: World, standing: Standing, first_id: int) -> int:
+def put(url: str, world: World, setting: StudySetting, first_id: int) -> int:
     """Write a study whose tickets have ids from one on, and return the first id that is free."""
-    made = make(world)
+    synthetic = make(world)
     shift = first_id - 1
-    tickets = [replace(each, id=each.id + shift) for each in made.tickets]
-    measured = [replace(each, ticket_id=each.ticket_id + shift) for each in made.measurements]
-    maps = {id + shift: each for id, each in made.maps.items()}
-    write(url, Made(row=made.row, tickets=tickets, measurements=measured, maps=maps))
-    told: dict[str, Any] = {
-        "owner": standing.owner,
-        "priority": standing.priority,
-        "created": datetime.now(UTC) - standing.age,
+    tickets = [replace(ticket, id=ticket.id + shift) for ticket in synthetic.tickets]
+    measurements = [
+        replace(measurement, ticket_id=measurement.ticket_id + shift)
+        for measurement in synthetic.measurements
+    ]
+    maps = {id + shift: head_maps for id, head_maps in synthetic.maps.items()}
+    write(url, SyntheticStudy(row=synthetic.row, tickets=tickets, measurements=measurements, maps=maps))
+    values: dict[str, Any] = {
+        "owner": setting.owner,
+        "priority": setting.priority,
+        "created": datetime.now(UTC) - setting.age,
     }
-    if standing.state is not None:
-        told["state"] = standing.state
+    if setting.state is not None:
+        values["state"] = setting.state
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(update(STUDY).where(STUDY.c.name == made.row.name).values(told))
+        connection.execute(update(STUDY).where(STUDY.c.name == synthetic.row.name).values(values))
     engine.dispose()
     return first_id + len(tickets)
 
 
-def at_work(url: str, name: str, *, running: int, waiting: int) -> None:
+def at_work(url: str, name: str, *, num_running: int, waiting: int) -> None:
     """Have the last runs of a study be in progress, and those before them wait."""
     engine = create_engine(url)
     with Store.open(url) as store, engine.begin() as connection:
         rows = store.tickets(store.load_study(name).id)
-        some = rows[len(rows) - running - waiting :]
+        active_rows = rows[len(rows) - num_running - waiting :]
         clean = {"outcome": None, "value": None, "finished": None}
-        for row in some[:waiting]:
+        for row in active_rows[:waiting]:
             values = {**clean, "state": "waiting", "agent": None, "attempt": 0, "seconds": 0.0}
             connection.execute(update(TICKET).where(TICKET.c.id == row.id).values(values))
             connection.execute(delete(MEASUREMENT).where(MEASUREMENT.c.ticket_id == row.id))
         lease = datetime.now(UTC).timestamp() + 3600
-        for row in some[waiting:]:
+        for row in active_rows[waiting:]:
             values = {
                 **clean,
                 "state": "running",
@@ -84,27 +87,27 @@ def break_runs(url: str, name: str) -> None:
             if row.state == "failed":
                 error = f"RuntimeError: CUDA error {MARKUP}"
                 connection.execute(update(TICKET).where(TICKET.c.id == row.id).values(error=error))
-                logged = {"ticket_id": row.id, "attempt": 1, "agent": row.agent, "text": TRACEBACK}
-                connection.execute(insert(LOG).values({**logged, "written": datetime.now(UTC)}))
+                log_row = {"ticket_id": row.id, "attempt": 1, "agent": row.agent, "text": TRACEBACK}
+                connection.execute(insert(LOG).values({**log_row, "written": datetime.now(UTC)}))
     engine.dispose()
 
 
 def fill(url: str) -> None:
     """Write one study of each kind."""
-    free = put(url, World(study={"name": "pairs"}), Standing(), 1)
+    free = put(url, World(study={"name": "pairs"}), StudySetting(), 1)
     free = put(
         url,
         World(study={"name": "no-gain.v2"}, gain=0.0, layers=1),
-        Standing(owner="grace", age=timedelta(days=9)),
+        StudySetting(owner="grace", age=timedelta(days=9)),
         free,
     )
     free = put(
         url,
         World(study={"name": "searching"}, confirmed=False, trials=24),
-        Standing(owner="grace", priority=5, age=timedelta(hours=3)),
+        StudySetting(owner="grace", priority=5, age=timedelta(hours=3)),
         free,
     )
-    at_work(url, "searching", running=3, waiting=9)
+    at_work(url, "searching", num_running=3, waiting=9)
     free = put(
         url,
         World(
@@ -113,7 +116,7 @@ def fill(url: str) -> None:
             trials=12,
             cards=False,
         ),
-        Standing(owner="katherine.johnson@example.com", state="paused", age=timedelta(minutes=40)),
+        StudySetting(owner="katherine.johnson@example.com", state="paused", age=timedelta(minutes=40)),
         free,
     )
     free = put(
@@ -125,7 +128,7 @@ def fill(url: str) -> None:
             ends=["failed", "complete", "diverged"],
             search={"optimizer": {"choices": [MARKUP, "adam"]}},
         ),
-        Standing(owner="ada", age=timedelta(seconds=50)),
+        StudySetting(owner="ada", age=timedelta(seconds=50)),
         free,
     )
     break_runs(url, "losing")

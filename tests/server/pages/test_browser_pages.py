@@ -12,7 +12,7 @@ import pytest
 
 from tempopt.server.pages import routes
 from tempopt.server.tokens import made
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 
 pytestmark = pytest.mark.browser
 PATIENCE = 120_000
@@ -29,7 +29,7 @@ _DRAWN = "document.querySelector('[data-plot]') === null || document.documentEle
 
 @contextmanager
 def open_page(
-    browser: Any, site: Served, *, width: int = 1280, scheme: str = "light", scripts: bool = True
+    browser: Any, site: RunningServer, *, width: int = 1280, scheme: str = "light", scripts: bool = True
 ) -> Iterator[Any]:
     """Yield a page of a browser; errors in its console and requests to other servers fail the test."""
     faults: list[str] = []
@@ -89,7 +89,7 @@ def violations(page: Any) -> str:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_page_fits_and_is_accessible(
-    browser: Any, site: Served, screenshots: Path, width: int, scheme: str
+    browser: Any, site: RunningServer, screenshots: Path, width: int, scheme: str
 ) -> None:
     with open_page(browser, site, width=width, scheme=scheme) as page:
         page.goto("/")
@@ -106,7 +106,7 @@ def test_every_page_fits_and_is_accessible(
             assert not violations(page), name
 
 
-def test_a_person_signs_in_reads_and_signs_out_by_keyboard(browser: Any, site: Served) -> None:
+def test_a_person_signs_in_reads_and_signs_out_by_keyboard(browser: Any, site: RunningServer) -> None:
     with open_page(browser, site) as page:
         page.goto("/studies/pairs")
         page.locator("input:focus").wait_for()
@@ -130,7 +130,7 @@ def test_a_person_signs_in_reads_and_signs_out_by_keyboard(browser: Any, site: S
 
 
 def test_the_page_of_a_study_follows_its_changes(
-    browser: Any, site: Served, monkeypatch: pytest.MonkeyPatch
+    browser: Any, site: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "REFRESH_SECONDS", 1)
     study = site.store.load_study("losing")
@@ -150,7 +150,7 @@ def test_the_page_of_a_study_follows_its_changes(
 _VALUE = 0.98765
 
 
-def _change_value(site: Served, study_id: int) -> None:
+def _change_value(site: RunningServer, study_id: int) -> None:
     from sqlalchemy import create_engine, update
 
     from tempopt.store.models import TICKET
@@ -164,7 +164,7 @@ def _change_value(site: Served, study_id: int) -> None:
 
 
 def test_the_list_follows_changes_and_a_session_that_ends(
-    browser: Any, site: Served, made_token: Callable[[], tuple[str, str]]
+    browser: Any, site: RunningServer, made_token: Callable[[], tuple[str, str]]
 ) -> None:
     token, id = made_token()
     with open_page(browser, site) as page:
@@ -175,7 +175,7 @@ def test_the_list_follows_changes_and_a_session_that_ends(
 
 
 @pytest.fixture
-def made_token(site: Served) -> Callable[[], tuple[str, str]]:
+def made_token(site: RunningServer) -> Callable[[], tuple[str, str]]:
     """Return a function that makes a token and returns it with its id."""
 
     def make() -> tuple[str, str]:
@@ -185,7 +185,7 @@ def made_token(site: Served) -> Callable[[], tuple[str, str]]:
     return make
 
 
-def test_without_scripts_the_pages_say_the_same(browser: Any, site: Served) -> None:
+def test_without_scripts_the_pages_say_the_same(browser: Any, site: RunningServer) -> None:
     with open_page(browser, site, scripts=False) as page:
         sign_in(page, site.token)
         page.get_by_role("searchbox").fill("grace")

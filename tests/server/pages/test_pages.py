@@ -24,7 +24,7 @@ from tempopt.server.pages.rendering import format_age, format_hours, format_valu
 from tempopt.server.sessions import LIFE, Sessions
 from tempopt.server.tokens import made
 from tempopt.store import Store
-from tests.server.conftest import Served
+from tests.server.conftest import RunningServer
 from tests.server.pages.conftest import Browser
 
 _NAMES = re.compile(r'<th scope="row"><a href="/studies/([^"]*)">')
@@ -57,6 +57,9 @@ def test_the_list_shows_state_runs_and_verdict_of_each_study(sign_in: Callable[.
     row = _row(text, "searching")
     assert "running" in row and "3 agents" in row and "27/39" in row
     assert "4 failed" in _row(text, "losing")
+    assert "of GPUs" in _row(text, "pairs") and "GPU-hours" not in text
+    [on_cpu] = [name for name in _NAMES.findall(text) if name.startswith("a.very-long_name")]
+    assert "of training" in (row := _row(text, on_cpu)) and "of GPUs" not in row
     assert _NAMES.findall(text)[0] == "searching", "studies at work come first"
 
 
@@ -97,7 +100,7 @@ def test_numbers_are_short(text: str, expected: str) -> None:
 # ---- the page of a study
 
 
-def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site: RunningServer) -> None:
     browser = sign_in("view")
     page = browser.get("/studies/pairs")
     assert "Gain shown" in page.text and 'id="figures"' in page.text
@@ -109,21 +112,21 @@ def test_the_page_of_a_study_is_its_report(sign_in: Callable[..., Browser], site
 
 
 def test_a_report_is_rendered_again_only_after_a_change(
-    sign_in: Callable[..., Browser], site: Served, monkeypatch: pytest.MonkeyPatch
+    sign_in: Callable[..., Browser], site: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rendered: list[str] = []
+    renders: list[str] = []
     render = page_html.render_report
 
-    def counted(result: object, **options: object) -> str:
-        rendered.append("")
+    def count_render(result: object, **options: object) -> str:
+        renders.append("")
         return render(result, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(page_html, "render_report", counted)
+    monkeypatch.setattr(page_html, "render_report", count_render)
     browser, study = sign_in("view"), site.store.load_study("losing")
     assert browser.get("/studies/losing").status_code == browser.get("/studies/losing").status_code == 200
-    assert len(rendered) == 1
+    assert len(renders) == 1
     site.store.set_state(study.id, "paused")
-    assert browser.get("/studies/losing").status_code == 200 and len(rendered) == 2
+    assert browser.get("/studies/losing").status_code == 200 and len(renders) == 2
 
 
 def test_what_a_study_contains_runs_no_script(sign_in: Callable[..., Browser]) -> None:
@@ -152,7 +155,7 @@ def test_every_page_limits_what_a_browser_may_do(sign_in: Callable[..., Browser]
 # ---- sign in and out
 
 
-def test_an_unknown_browser_is_asked_for_a_token_and_led_on(visitor: Browser, site: Served) -> None:
+def test_an_unknown_browser_is_asked_for_a_token_and_led_on(visitor: Browser, site: RunningServer) -> None:
     page = visitor.get("/studies/pairs?x=1")
     assert page.status_code == 401 and 'value="/studies/pairs?x=1"' in page.text and not _error(page)
     response = visitor.sign_in(site.token, "/studies/pairs?x=1")
@@ -160,7 +163,7 @@ def test_an_unknown_browser_is_asked_for_a_token_and_led_on(visitor: Browser, si
     assert "Gain shown" in visitor.get("/studies/pairs").text
 
 
-def test_the_browser_holds_a_session_that_no_script_reads(visitor: Browser, site: Served) -> None:
+def test_the_browser_holds_a_session_that_no_script_reads(visitor: Browser, site: RunningServer) -> None:
     name, value, attributes = _cookie(visitor.sign_in(site.token))
     assert name == f"tempopt-{site.url.rpartition(':')[2]}"
     assert value not in site.token and site.token not in value and len(value) == 43
@@ -176,8 +179,8 @@ def test_over_tls_the_cookie_is_secure(tmp_path: Path, scheme: str, is_trusted: 
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
         token, _ = made(store, name="ada", scopes=["view"])
         app = create_app(store, checkpoints=tmp_path.as_uri())
-        behind = ProxyHeadersMiddleware(app, "127.0.0.1" if is_trusted else "192.0.2.1")
-        with TestClient(behind, client=("127.0.0.1", 5), follow_redirects=False) as client:
+        proxied_app = ProxyHeadersMiddleware(app, "127.0.0.1" if is_trusted else "192.0.2.1")
+        with TestClient(proxied_app, client=("127.0.0.1", 5), follow_redirects=False) as client:
             headers = {"origin": "http://testserver", "x-forwarded-proto": scheme}
             name, _, attributes = _cookie(client.post("/sign-in", data={"token": token}, headers=headers))
     is_secure = is_trusted and scheme == "https"
@@ -196,7 +199,7 @@ def test_over_tls_the_cookie_is_secure(tmp_path: Path, scheme: str, is_trusted: 
     ],
 )
 def test_an_invalid_token_is_refused_with_the_reason(
-    visitor: Browser, site: Served, token: str, status: int, message: str
+    visitor: Browser, site: RunningServer, token: str, status: int, message: str
 ) -> None:
     if token == "agent":
         token = site.new_token("agent")
@@ -205,19 +208,21 @@ def test_an_invalid_token_is_refused_with_the_reason(
         token, row = made(site.store, name="old", scopes=["view"], life=life)
         if life is None:
             site.store.revoke_token(row.id)
-    refused = visitor.sign_in(token, "/?q=a")
-    assert refused.status_code == status and message in _error(refused)
-    assert 'name="then" value="/?q=a"' in refused.text and "set-cookie" not in refused.headers
+    response = visitor.sign_in(token, "/?q=a")
+    assert response.status_code == status and message in _error(response)
+    assert 'name="then" value="/?q=a"' in response.text and "set-cookie" not in response.headers
 
 
-def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browser, site: Served) -> None:
+def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(
+    visitor: Browser, site: RunningServer
+) -> None:
     responses = [visitor.sign_in(f"wrong {number}") for number in range(Failures.FREE + 2)]
     assert responses[-1].status_code == 429 and "Too many requests" in _error(responses[-1])
     assert visitor.sign_in(site.token).status_code == 303
 
 
 @pytest.mark.parametrize(
-    "then",
+    "next_url",
     [
         "//evil.example",
         "https://evil.example/",
@@ -227,28 +232,28 @@ def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(visitor: Browse
         "",
     ],
 )
-def test_signing_in_leads_to_no_other_site(visitor: Browser, site: Served, then: str) -> None:
-    assert visitor.sign_in(site.token, then).headers["location"] == "/"
-    assert 'name="then" value="/"' in visitor.get("/sign-in", params={"then": then}).text
+def test_signing_in_leads_to_no_other_site(visitor: Browser, site: RunningServer, next_url: str) -> None:
+    assert visitor.sign_in(site.token, next_url).headers["location"] == "/"
+    assert 'name="then" value="/"' in visitor.get("/sign-in", params={"then": next_url}).text
 
 
-def test_another_site_cannot_send_the_form(visitor: Browser, site: Served) -> None:
+def test_another_site_cannot_send_the_form(visitor: Browser, site: RunningServer) -> None:
     for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {}):
         response = visitor.post("/sign-in", data={"token": site.token}, headers=headers)
         assert response.status_code == 403 and "set-cookie" not in response.headers
 
 
-def test_a_session_reads_and_changes_nothing(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_a_session_reads_and_changes_nothing(sign_in: Callable[..., Browser], site: RunningServer) -> None:
     browser = sign_in("admin")
     assert browser.get("/api/me", headers={"accept": "*/*"}).status_code == 200
     for headers in ({}, browser.origin, {"sec-fetch-site": "same-origin"}):
-        refused = browser.post("/api/studies/searching/pause", headers={"accept": "*/*", **headers})
-        assert refused.json()["error"]["code"] == "token_missing"
+        response = browser.post("/api/studies/searching/pause", headers={"accept": "*/*", **headers})
+        assert response.json()["error"]["code"] == "token_missing"
     assert browser.delete("/api/studies/searching", headers={"accept": "*/*"}).status_code == 401
     assert site.store.load_study("searching").state == "running"
 
 
-def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], site: RunningServer) -> None:
     browser = sign_in("admin")
     headers = {"accept": "*/*", "authorization": f"Bearer {site.new_token('view')}"}
     assert browser.get("/api/me", headers=headers).json()["scopes"] == ["view"]
@@ -256,20 +261,22 @@ def test_a_token_beside_a_session_counts_alone(sign_in: Callable[..., Browser], 
     assert browser.get("/api/me", headers=headers).json()["error"]["code"] == "token_unknown"
 
 
-def test_signing_out_ends_the_session_on_every_server(sign_in: Callable[..., Browser], site: Served) -> None:
+def test_signing_out_ends_the_session_on_every_server(
+    sign_in: Callable[..., Browser], site: RunningServer
+) -> None:
     browser = sign_in("view")
-    stolen = dict(browser.cookies)
+    cookies = dict(browser.cookies)
     assert browser.post("/sign-out").headers["location"] == "/sign-in" and not browser.cookies
-    with httpx.Client(base_url=site.url, cookies=stolen, timeout=60) as thief:
+    with httpx.Client(base_url=site.url, cookies=cookies, timeout=60) as thief:
         assert thief.get("/api/me").json()["error"]["code"] == "session_ended"
-    other = Sessions(site.store, time.monotonic, fresh=FRESH_SECONDS)
-    assert other.token_of(next(iter(stolen.values()))) is None
+    other_sessions = Sessions(site.store, time.monotonic, fresh=FRESH_SECONDS)
+    assert other_sessions.token_of(next(iter(cookies.values()))) is None
     rows = site.store.audited(limit=3)[1:]
     assert [(row.action, row.status) for row in rows] == [("POST /sign-out", 303), ("POST /sign-in", 303)]
-    assert next(iter(stolen.values())) not in repr(rows)
+    assert next(iter(cookies.values())) not in repr(rows)
 
 
-def test_a_session_ends_with_its_token(visitor: Browser, site: Served) -> None:
+def test_a_session_ends_with_its_token(visitor: Browser, site: RunningServer) -> None:
     token, row = made(site.store, name="old", scopes=["view"])
     assert visitor.sign_in(token).status_code == 303
     site.store.revoke_token(row.id)
@@ -279,30 +286,30 @@ def test_a_session_ends_with_its_token(visitor: Browser, site: Served) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as opened:
-        yield opened
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        yield store
 
 
 def test_a_session_lives_no_longer_than_its_token(store: Store) -> None:
-    sessions, now = Sessions(store, lambda: 5.0, fresh=3.0), datetime.now(UTC)
+    sessions, now_utc = Sessions(store, lambda: 5.0, fresh=3.0), datetime.now(UTC)
     _, expires = sessions.begin("a", until=None)
-    assert timedelta(0) <= expires - now - LIFE < timedelta(minutes=1)
-    soon = now + timedelta(hours=1)
+    assert timedelta(0) <= expires - now_utc - LIFE < timedelta(minutes=1)
+    soon = now_utc + timedelta(hours=1)
     secret, expires = sessions.begin("a", until=soon)
     assert expires == soon and sessions.token_of(secret) == "a"
-    ended, _ = sessions.begin("a", until=now - timedelta(seconds=1))
-    assert sessions.token_of(ended) is None
+    expired_secret, _ = sessions.begin("a", until=now_utc - timedelta(seconds=1))
+    assert sessions.token_of(expired_secret) is None
 
 
 def test_a_session_is_read_again_after_a_while(store: Store) -> None:
     clock = SimpleNamespace(now=5.0)
-    here, there = (Sessions(store, lambda: clock.now, fresh=3.0) for _ in range(2))
-    secret, _ = here.begin("a", until=None)
-    assert here.token_of(secret) == "a"
-    there.end(secret)
-    assert here.token_of(secret) == "a"
+    first_server, second_server = (Sessions(store, lambda: clock.now, fresh=3.0) for _ in range(2))
+    secret, _ = first_server.begin("a", until=None)
+    assert first_server.token_of(secret) == "a"
+    second_server.end(secret)
+    assert first_server.token_of(secret) == "a"
     clock.now += 3.1
-    assert here.token_of(secret) is None
+    assert first_server.token_of(secret) is None
 
 
 @pytest.mark.parametrize("host", ["[", "a:99999999", "a:b", "::1", "a:²", "", "x" * 5000])
