@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +30,19 @@ def shown(text: str) -> str:
         else sign
         for sign in text
     )
+
+
+def print_decision(lines: Iterable[str]) -> None:
+    """Print the lines of a decision; on a terminal those with a label are broken at spaces, below their text.
+
+    One with a command stays as it is, to be copied.
+    """
+    columns = shutil.get_terminal_size().columns
+    for line in lines:
+        label = re.match(r"  \w* +", line) if sys.stdout.isatty() and "tempopt " not in line else None
+        wrapper = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
+        wrapper.subsequent_indent = " " * (label.end() if label else 0)
+        print(shown(wrapper.fill(line) if label else line))
 
 
 def in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:

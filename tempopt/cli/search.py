@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tempopt.cli import DONE, FAILED, INTERRUPTED
+from tempopt.cli.output import print_decision
 from tempopt.cli.specs import read_spec
 from tempopt.cli.storage import storage_option
 from tempopt.cli.values import Trials
@@ -156,7 +157,7 @@ def to_verdict(
 
         return over(result, arguments, published(arguments, name))
     report = published(arguments, name) or ""
-    print("", *screen_lines(result, storage_option(arguments), report), sep="\n")
+    print_decision(["", *screen_lines(result, storage_option(arguments), report)])
     return FAILED if result.best is None else DONE
 
 

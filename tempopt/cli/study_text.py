@@ -11,7 +11,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from tempopt.agent.running import to_json
-from tempopt.cli.output import shown
+from tempopt.cli.output import print_decision, shown
 from tempopt.cli.storage import storage_option
 from tempopt.cli.tables import make_table, print_table
 from tempopt.launch.standing import UNKNOWN, Standing
@@ -63,8 +63,9 @@ def print_study(store: Store, arguments: argparse.Namespace, jobs: Sequence[Stan
     if arguments.full and result.baseline is not None:
         print(shown(_baseline_line(result.baseline)))
     option = storage_option(arguments)
-    lines = render_lines(find(result, option)) if arguments.full else screen_lines(result, option)
-    for line in lines:
+    if not arguments.full:
+        return print_decision(screen_lines(result, option))
+    for line in render_lines(find(result, option)):
         print(shown(line))
 
 

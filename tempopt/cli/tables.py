@@ -19,6 +19,11 @@ def make_table(*columns: str) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print a table on standard output."""
-    # in a pipe a line is a row, however long
-    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
+    """Print a table on standard output; in a pipe a line is a row, however long, and ends with its text."""
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    console = Console(width=_WIDE, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    print(*(line.rstrip() for line in capture.get().rstrip("\n").split("\n")), sep="\n")

@@ -178,6 +178,13 @@ class Comparison:
         return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
 
     @property
+    def main(self) -> Variant | None:
+        """The variant that the decision is about: the best or the only one; None: there is no such."""
+        if self.pairs:
+            return None
+        return self.best or (self.variants[0] if len(self.variants) == 1 else None)
+
+    @property
     def unbeaten(self) -> list[str]:
         """Of compared pairs, the sets that none is shown to beat, in the order in which they were given."""
         beaten_names = {

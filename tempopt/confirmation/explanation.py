@@ -147,6 +147,19 @@ def explanation_tickets(
     return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, this_round)
 
 
+def explanation_at_most(tickets: Sequence[TicketRow], spec: StudySpec, added: Sequence[NewTicket]) -> int:
+    """Return how many runs explain a verdict at most, of which those that are added are the next."""
+    if added[0].kind == "ablation":
+        return len(added)
+    confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
+    arms = confirmed_arms(confirm)
+    confirmed = set(map(training_key, arms.values()))
+    ablations = set(map(training_key, ablated(spec, arms).values())) - confirmed
+    plans = {training_key(plan.parameters) for plan in simpler_plans(arms)} - confirmed - ablations
+    num_arms = len(ablations) + bool(plans) + bool(_learned_sets(spec, arms))
+    return len(added) + num_arms * len({ticket.pair for ticket in confirm})
+
+
 def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
     """Return in which of the rounds that a verdict rests on the winner was explained; None: in none."""
     rounds = (

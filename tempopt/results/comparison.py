@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tempopt.confirmation.compare import Comparison, SetPair, Variant
 from tempopt.confirmation.comparisons import Answer
 from tempopt.results.guard_text import guard_json
+from tempopt.results.wording import finite
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _all_pairs_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "take": comparison.taken,
         "unbeaten": comparison.unbeaten,
-        "max_loss": _finite(comparison.max_loss),
+        "max_loss": finite(comparison.max_loss),
         "pairs": [_pair_json(pair) for pair in comparison.pairs],
     }
 
@@ -63,9 +63,5 @@ def _answer_json(answer: Answer | None) -> dict[str, Any]:
     counts = ("dropped", "diverged", "reference_diverged")
     if answer is None:
         return dict.fromkeys((*numbers, *counts))
-    test_values: dict[str, Any] = {name: _finite(getattr(answer.paired, name)) for name in numbers}
+    test_values: dict[str, Any] = {name: finite(getattr(answer.paired, name)) for name in numbers}
     return test_values | {name: getattr(answer, name) for name in counts}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

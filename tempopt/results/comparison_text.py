@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tempopt.confirmation.compare import Comparison, SetPair, Variant
+from tempopt.confirmation.compare import Comparison, Outcome, SetPair, Variant
 from tempopt.errors import StudyFailed
-from tempopt.results.findings import DATA, TESTS, Finding, state_of
+from tempopt.results.findings import DATA, TESTS, Finding, State, state_of
 from tempopt.results.guard_text import guard_line, not_kept
+from tempopt.results.rounds import earlier_seeds, rounds_combined, seeds_text
 from tempopt.results.wording import (
     confidence,
     duration,
+    limit,
     numbers,
     numbers_of_size,
     parameters_text,
     signed,
     size,
-    unsigned,
 )
 
 if TYPE_CHECKING:
@@ -26,13 +28,21 @@ if TYPE_CHECKING:
 DIFFER, ALIKE = "Difference shown", "No difference shown"
 """Outcome of a comparison of each two sets, in a few words."""
 
+_STATES: Mapping[Outcome, State] = {"better": "shown", "not_shown": "not_shown", "worse": "worse"}
+
 
 def comparison_findings(result: StudyResult) -> list[Finding]:
     """Return what a comparison found, the decision first."""
     comparison = result.comparison
     if comparison is None:
         return [Finding(kind="decision", text=line) for line in _open_lines(result)]
-    decision = Finding(kind="decision", text=comparison_headline(result))
+    is_compared = any(variant.answer for variant in comparison.variants)
+    decision = Finding(
+        kind="decision",
+        text=comparison_headline(result),
+        state=_STATES[comparison.outcome] if is_compared else "fact",
+        answer=None if comparison.main is None else comparison.main.answer,
+    )
     if comparison.pairs:
         return [decision, *_findings_of_pairs(result, comparison)]
     has_several = len(comparison.variants) > 1
@@ -49,7 +59,7 @@ def comparison_findings(result: StudyResult) -> list[Finding]:
                 params=variant.params,
             )
         )
-    findings += [Finding(kind="note", text=line) for line in _notes(comparison)]
+    findings += [Finding(kind="note", text=line) for line in _notes(result, comparison)]
     for variant in comparison.variants:
         findings += [Finding(kind="caveat", text=line) for line in _caveats(variant, comparison.reference)]
         findings += [Finding(kind="guard", text=line) for line in _of_guards(variant, comparison)]
@@ -93,7 +103,8 @@ def _headline_of_one(result: StudyResult, comparison: Comparison, variant: Varia
         sets = f"{variant.name} and {comparison.reference}"
         return f"No verdict: no pair of runs of {sets} could be compared{reason}."
     test = variant.answer.paired
-    basis = f"{test.n_pairs} fresh seeds, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]}"
+    seeds = seeds_text(test.n_pairs, earlier_seeds(result, comparison.round))
+    basis = f"{seeds}, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]}"
     details = f"({numbers(test)}; {basis})"
     if variant.fails_more:
         return f"No gain shown: {_failing(variant, comparison.reference)} {details}."
@@ -112,8 +123,9 @@ def _headline_of_one(result: StudyResult, comparison: Comparison, variant: Varia
 def _headline_of_pairs(result: StudyResult, comparison: Comparison) -> str:
     if comparison.taken is None:
         return "No verdict: no pair of runs of any two sets could be compared."
-    seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
-    basis = f"({seeds} fresh seeds, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]})"
+    num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
+    seeds = seeds_text(num_seeds, earlier_seeds(result, comparison.round))
+    basis = f"({seeds}, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]})"
     is_first = comparison.taken == comparison.unbeaten[0]
     fewest = "" if is_first else " of those that diverge on the fewest seeds"
     set_rank = "the only set" if len(comparison.unbeaten) == 1 else f"the first set{fewest}"
@@ -145,8 +157,8 @@ def loss_line(result: StudyResult, comparison: Comparison) -> str:
             f"({confidence_text})."
         )
     return (
-        f"against the best set {comparison.taken} loses at most {comparison.max_loss:.3g} in {result.metric} "
-        f"({confidence_text})."
+        f"against the best set {comparison.taken} loses at most {limit(comparison.max_loss)} in "
+        f"{result.metric} ({confidence_text})."
     )
 
 
@@ -178,7 +190,10 @@ def _findings_of_pairs(result: StudyResult, comparison: Comparison) -> list[Find
             f"to be below {comparison.alpha / len(comparison.pairs):.3g}; each interval covers "
             f"{pair_confidence}, all of them together {joint_confidence}."
         )
-    return [*findings, *(Finding(kind="note", text=line) for line in (*lines, *_notes_on_looks(comparison)))]
+    return [
+        *findings,
+        *(Finding(kind="note", text=line) for line in (*lines, *_notes_on_looks(result, comparison))),
+    ]
 
 
 def _finding_of_pair(pair: SetPair) -> Finding:
@@ -233,7 +248,7 @@ def _of_guards(variant: Variant, comparison: Comparison) -> list[str]:
     return lines
 
 
-def _notes(comparison: Comparison) -> list[str]:
+def _notes(result: StudyResult, comparison: Comparison) -> list[str]:
     """Return what is to be said of the comparison as a whole."""
     lines = []
     num_variants = len(comparison.variants)
@@ -249,13 +264,13 @@ def _notes(comparison: Comparison) -> list[str]:
     elif (answer := comparison.variants[0].answer) is not None and comparison.outcome == "not_shown":
         test = answer.paired
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
-            upper_bound = unsigned(max(test.ci_high, 0.0), test)
+            upper_bound = limit(max(test.ci_high, 0.0), test)
             lines.append(f"a gain above {upper_bound} is excluded ({confidence(test)}).")
-    return [*lines, *_notes_on_looks(comparison)]
+    return [*lines, *_notes_on_looks(result, comparison)]
 
 
-def _notes_on_looks(comparison: Comparison) -> list[str]:
-    lines = []
+def _notes_on_looks(result: StudyResult, comparison: Comparison) -> list[str]:
+    lines = rounds_combined(result, comparison.round)
     if comparison.looks > 1:
         lines.append(
             f"verdict {comparison.looks} of this study: its level is {100 * comparison.alpha:.3g} %."

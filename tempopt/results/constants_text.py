@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tempopt.results.wording import compared, moved_text, temperature_text
-from tempopt.temperature import is_controlled
+from tempopt.temperature import is_controlled, training_key
 
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
+    from tempopt.results.study_result import StudyResult
 
 
-def constant_texts(verdict: Verdict) -> dict[str, str]:
+MODELS = "proposed by the search's model"
+"""What a set is whose values no trial of the search had."""
+
+
+def is_trial(result: StudyResult, parameters: Mapping[str, Any]) -> bool:
+    """Return whether a run of the search has trained with these parameters."""
+    kinds = ("baseline", "constant", "search")
+    trials = (run.parameters for run in result.runs if run.kind in kinds and run.parameters is not None)
+    return training_key(parameters) in map(training_key, trials)
+
+
+def constant_texts(result: StudyResult, verdict: Verdict) -> dict[str, str]:
     """Return by arm what is said of the winner against each constant that was trained, in a sentence."""
     texts = {}
     if verdict.over_constant is not None and verdict.constant_params is not None:
         constant = temperature_text(verdict.constant_params)
-        text = f"against the best constant temperature of the search ({constant})"
+        source = "of the search" if is_trial(result, verdict.constant_params) else MODELS
+        text = f"against the best constant temperature {source} ({constant})"
         texts["constant"] = f"{text}: {compared(verdict.over_constant)}."
     if verdict.over_constant_twin is not None and verdict.constant_twin_params is not None:
         constant, moving_text = temperature_text(verdict.constant_twin_params), moved_text(verdict.params)

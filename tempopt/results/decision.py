@@ -10,21 +10,35 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.verdict import Verdict
-from tempopt.results.findings import GAIN, GAIN_AT_INFERENCE, NO_GAIN, find, render_lines
+from tempopt.results.constants_text import MODELS, is_trial
+from tempopt.results.findings import (
+    GAIN,
+    GAIN_AT_INFERENCE,
+    NO_GAIN,
+    NO_GAIN_OF_TEMPERATURE,
+    find,
+    render_lines,
+)
 from tempopt.results.guard_text import not_kept
-from tempopt.results.recommendation_text import others_text
+from tempopt.results.recommendation_text import untested, untested_text
+from tempopt.results.rounds import earlier_seeds, seeds_text
 from tempopt.results.wording import (
     baseline_name,
     confidence,
     duration,
+    limit,
+    numbers,
     p_text,
     plan_text,
     rounded_in,
+    signed,
     temperature_text,
 )
+from tempopt.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
+    from tempopt.spec.study_spec import StudySpec
 
 Outcome = Literal["gain", "gain_at_inference", "more_stable", "no_gain", "worse", "untrained"]
 
@@ -36,6 +50,7 @@ _WORDS: Mapping[Outcome, str] = {
     "worse": NO_GAIN,
     "untrained": "No verdict",
 }
+_OUTCOMES: Mapping[str, Outcome] = {"better": "gain", "not_shown": "no_gain", "worse": "worse"}
 _LABEL_WIDTH = 8
 _MAX_REMARKS = 3
 
@@ -59,6 +74,11 @@ class Decision:
         params: The parameters to train with.
         is_change: Whether the temperatures are to be changed, in training or at inference.
         baseline: What is used now, in words.
+        about: What the numbers are of: the ``winner``, or what is ``recommended`` in its place; of a
+            comparison the name of a set.
+        earlier_seeds: Those of the seeds that the verdict before rests on, too.
+        untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
+            ``value`` and ``spec``; no run compares them.
         also: What is to be known besides, most important first.
     """
 
@@ -70,26 +90,31 @@ class Decision:
     low: float
     high: float
     p_value: float
-    confidence: str
-    seeds: int
+    confidence: str | None
+    seeds: int | None
     use: str
     params: Mapping[str, Any]
     is_change: bool
     baseline: str
+    about: str | None
+    earlier_seeds: int
+    untested: Mapping[str, Mapping[str, Any]]
     also: tuple[str, ...]
 
     @property
     def headline(self) -> str:
         """The decision in one line."""
-        seeds = f"{self.seeds} fresh seed{'s' * (self.seeds != 1)}"
+        seeds = seeds_text(self.seeds or 0, self.earlier_seeds)
         if self.outcome == "untrained":
             return f"{_WORDS[self.outcome]}: {self.baseline} diverged on every seed."
         change = rounded_in(self.change, self.change, self.low, self.high)
-        numbers = f"(no interval, {seeds})"
+        basis = f"(no interval, {seeds})"
         if math.isfinite(self.low) or math.isfinite(self.high):
             ends = (rounded_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
-            numbers = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
-        return f"{_WORDS[self.outcome]}: {self._values()}{change} {numbers}"
+            basis = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
+        word = NO_GAIN_OF_TEMPERATURE if self.untested and not self.is_change else _WORDS[self.outcome]
+        subject = ", of what is recommended" if self.about == "recommended" else ""
+        return f"{word}: {self._values()}{change} {basis}{subject}"
 
     def _values(self) -> str:
         if self.before is None or self.after is None:
@@ -122,28 +147,63 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
     if verdict is None or verdict.recommendation is None:
         return None
     advice = verdict.recommendation
-    test = answer_of(verdict).paired
-    sign = 1.0 if result.direction == "maximize" else -1.0
-    low, high = sorted((sign * test.ci_low, sign * test.ci_high))
+    answer = answer_of(verdict)
     baseline_mean = verdict.mean_at_one
-    baseline = baseline_name(result.spec)
     return Decision(
         outcome=_outcome(verdict),
         metric=result.metric,
         before=baseline_mean,
-        after=None if baseline_mean is None else baseline_mean + sign * test.gain,
-        change=sign * test.gain,
-        low=low,
-        high=high,
-        p_value=test.p_value,
-        confidence=confidence(test),
-        seeds=test.n_pairs,
-        use=_use(verdict, baseline),
+        **_numbers_of(result, answer.paired, baseline_mean),
+        use=_use(result.spec, verdict),
         params=advice.parameters,
         is_change=advice.now != "change_nothing",
-        baseline=baseline,
+        baseline=baseline_name(result.spec),
+        about="winner" if answer == verdict.total else "recommended",
+        earlier_seeds=earlier_seeds(result, verdict.round),
+        untested=untested(result.spec, advice),
         also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
     )
+
+
+def decide_comparison(result: StudyResult) -> Decision | None:
+    """Return what a comparison decides, for programs; None where nothing is compared.
+
+    The numbers are those of the set to take, or of the only variant, against the reference; else they are not
+    finite.
+    """
+    comparison = result.comparison
+    if comparison is None or all(variant.answer is None for variant in comparison.variants):
+        return None
+    variant = comparison.main
+    test = None if variant is None or variant.answer is None else variant.answer.paired
+    name, mean = comparison.taken or comparison.reference, comparison.means.get(comparison.reference)
+    return Decision(
+        outcome=_OUTCOMES[comparison.outcome],
+        metric=result.metric,
+        before=mean,
+        **_numbers_of(result, test, mean),
+        use=name,
+        params=comparison.params_by_name[name],
+        is_change=name != comparison.reference,
+        baseline=comparison.reference,
+        about=None if variant is None else variant.name,
+        earlier_seeds=earlier_seeds(result, comparison.round),
+        untested={},
+        also=(),
+    )
+
+
+def _numbers_of(result: StudyResult, test: PairedTest | None, before: float | None) -> dict[str, Any]:
+    """Return the values of a decision that a comparison gives, with the sign of the metric's own change."""
+    if test is None:
+        empty = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
+        return {**empty, "after": None, "confidence": None, "seeds": None}
+    sign = 1.0 if result.direction == "maximize" else -1.0
+    low, high = sorted((sign * test.ci_low, sign * test.ci_high))
+    change = sign * test.gain
+    after = None if before is None else before + change
+    numbers = {"after": after, "change": change, "low": low, "high": high, "p_value": test.p_value}
+    return {**numbers, "confidence": confidence(test), "seeds": test.n_pairs}
 
 
 def answer_of(verdict: Verdict) -> Answer:
@@ -165,15 +225,14 @@ def _outcome(verdict: Verdict) -> Outcome:
     return "worse" if verdict.total.worse else "no_gain"
 
 
-def _use(verdict: Verdict, baseline: str) -> str:
-    advice = verdict.recommendation
+def _use(spec: StudySpec, verdict: Verdict) -> str:
+    advice, baseline = verdict.recommendation, baseline_name(spec)
     assert advice is not None
     plan = "" if advice.plan is None else f", evaluated at {plan_text(advice.plan)}"
     if advice.now == "change_nothing":
-        others_phrase = others_text(advice)
-        return f"{baseline}, as now{',' if others_phrase else ''}{others_phrase}"
+        return f"{baseline}, as now{untested_text(spec, advice)}"
     if advice.now == "inference_only":
-        return f"{baseline}{others_text(advice)}{plan}"
+        return f"{baseline}{untested_text(spec, advice)}{plan}"
     return f"{temperature_text(advice.parameters)}{plan}"
 
 
@@ -199,12 +258,11 @@ def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
             )
     elif not verdict.at_one:
         winner_text = temperature_text(verdict.params)
-        lines.append(f"{winner_text} was the best of the search")
+        source = "the best of the search" if is_trial(result, verdict.params) else MODELS
+        lines.append(f"the winner was {winner_text}, {source}")
         if advice.excluded is not None and not total.worse:
-            upper_bound = rounded_in(
-                advice.excluded, total.paired.gain, total.paired.ci_low, total.paired.ci_high
-            )
-            lines.append(f"a gain above {upper_bound.lstrip('+')} is excluded ({confidence(total.paired)})")
+            upper_bound = limit(advice.excluded, total.paired)
+            lines.append(f"a gain above {upper_bound} is excluded ({confidence(total.paired)})")
     if advice.widen:
         names = " and ".join(widening.name for widening in advice.widen)
         lines.append(f"{names} at the end of the searched range: `tempopt show --full` has how to widen it")
@@ -218,33 +276,31 @@ def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
 
 def _beside_constants(verdict: Verdict) -> list[str]:
     """Return what the winner is worth beside a constant temperature, and beside what is recommended."""
-    advice = verdict.recommendation
+    advice, subject, lines = verdict.recommendation, "", []
     assert advice is not None
     if advice.now == "inference_only":
         return ["training at another temperature is not shown to be worth more"]
-    if advice.parameters != verdict.params and advice.winner is not None:
-        relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
-        return [f"the winner of the search ({temperature_text(verdict.params)}) {relation} this"]
+    if advice.parameters != verdict.params:
+        subject = "the winner is "
+        if advice.winner is not None:
+            relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
+            gain = f"gains {signed(verdict.total.paired)} ({numbers(verdict.total.paired)})"
+            winner_text = f"the winner of the search ({temperature_text(verdict.params)})"
+            lines.append(f"{winner_text} {gain}, and {relation} this")
     constant = _least_shown_constant(verdict)
-    if constant is None:
-        return []
+    if constant is None or advice.now == "train_at_constant":
+        return lines
     params, answer = constant
-    test = answer.paired
-    gain = rounded_in(test.gain, test.gain, test.ci_low, test.ci_high)
     worth = "worth" if verdict.schedule_shown else "not shown to be worth"
-    return [f"{worth} more than a constant: {gain} over {temperature_text(params)} ({p_text(test.p_value)})"]
+    gain = f"{signed(answer.paired)} over {temperature_text(params)} ({p_text(answer.paired.p_value)})"
+    return [f"{subject}{worth} more than a constant: {gain}", *lines]
 
 
 def _least_shown_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | None:
     """Return the constant over which the winner's gain is least shown, and that gain."""
-    constants = [
-        (params, answer)
-        for params, answer in (
-            (verdict.constant_params, verdict.over_constant),
-            (verdict.constant_twin_params, verdict.over_constant_twin),
-        )
-        if params is not None and answer is not None
-    ]
+    best = (verdict.constant_params, verdict.over_constant)
+    twin = (verdict.constant_twin_params, verdict.over_constant_twin)
+    constants = [(params, answer) for params, answer in (best, twin) if params is not None and answer]
     return max(constants, key=lambda pair: pair[1].paired.p_value, default=None)
 
 
@@ -267,7 +323,7 @@ def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> li
     runs = sum(count.done + count.failed for count in result.tickets.values())
     study_args = f"{shlex.quote(result.name)}{storage}"
     hints = [f"details: tempopt show {study_args} --full"]
-    if decision.is_change:
+    if decision.is_change or decision.untested:
         hints.append(f"as code: tempopt export {study_args}")
     if report:
         hints.append(f"report: {report}")

@@ -33,7 +33,6 @@ from tempopt.temperature import (
     ENTROPY_PARAMETERS,
     NEUTRAL,
     PLAN_PARAMETERS,
-    TEMPERATURE_PARAMETERS,
     ParameterNames,
     effective,
     groups_of,
@@ -338,8 +337,6 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
             _put(target, path, value)
         elif spec.attach is not None and name in attached:
             _put(plan, name, value)
-        elif name in TEMPERATURE_PARAMETERS:
-            _put(config["model"]["init_args"], name, value)
         else:
             _put(config["model"]["init_args"], name, value)
     # what changes nothing need not be attached

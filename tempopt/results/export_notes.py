@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tempopt.temperature import TemperatureParameters
-
-if TYPE_CHECKING:
-    pass
 
 ATTACH = "tempopt.AttachCallback"
 VALUE = "tempopt.ValueCallback"

@@ -6,25 +6,35 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
-from tempopt.results.constants_text import constant_texts, constants_conclusion
+from tempopt.results.constants_text import MODELS, constant_texts, constants_conclusion, is_trial
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import ends_text as ends_of
 from tempopt.results.learned_text import rate_text
-from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
-from tempopt.results.rounds import ledger_lines
+from tempopt.results.recommendation_text import (
+    choice_text,
+    earlier_advice,
+    ends_text,
+    recommendation_line,
+    untested,
+    why_not_inference,
+)
+from tempopt.results.rounds import earlier_seeds, ledger_lines, rounds_combined, seeds_text
 from tempopt.results.wording import (
     baseline_name,
     baseline_values,
     compared,
     confidence,
     duration,
+    finite,
+    limit,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -33,7 +43,6 @@ from tempopt.results.wording import (
     signed,
     size,
     temperature_text,
-    unsigned,
 )
 from tempopt.statistics.failure_rates import Rate
 from tempopt.temperature import is_controlled, training_key
@@ -63,6 +72,8 @@ _OF_EACH = ("schedule", "level")
 """Parts that each temperature has of its own."""
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
+NO_GAIN_OF_TEMPERATURE = "No gain of temperature shown"
+"""The same where ordinary parameters that were tuned at τ = 1 are to be trained with."""
 GAIN_AT_INFERENCE = "Gain shown at inference"
 _NAMED = 3
 _LONGEST = 100
@@ -94,16 +105,13 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """Return the finding as plain data without infinities."""
         test = None if self.answer is None else self.answer.paired
-        numbers = {} if test is None else {name: _finite(getattr(test, name)) for name in _NUMBERS}
+        numbers = {} if test is None else {name: finite(getattr(test, name)) for name in _NUMBERS}
         data = {"kind": self.kind, "state": self.state, "text": self.text, "details": list(self.details)}
-        return {**data, **numbers, "params": self.params}
+        about = "winner" if self.kind == "decision" and self.params is not None else None
+        return {**data, **numbers, "params": self.params, "about": about}
 
 
 _NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 _NOT_READ = Finding(
@@ -136,12 +144,14 @@ def find(result: StudyResult, storage: str = "") -> list[Finding]:
             advice = verdict.recommendation
             assert advice is not None
             findings.append(Finding(kind="recommendation", text=text, params=advice.parameters))
-        winner = f"winner of the search: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
+        source = "" if is_trial(result, verdict.params) else f" ({MODELS})"
+        winner = f"winner of the search{source}: {temperature_text(verdict.params)}"
+        winner += ends_text(result, verdict)
         findings.append(Finding(kind="winner", text=winner, params=verdict.params))
         findings += [Finding(kind="rounds", text=line) for line in round_lines(result)]
         findings += _caveats(verdict, baseline)
         findings += _baselines(result, verdict)
-        findings += _constants(verdict)
+        findings += _constants(result, verdict)
         findings += _inference(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
         if verdict.controlled:
             text = f"under control of the entropy: {ends_of(verdict.controlled)}."
@@ -177,24 +187,24 @@ def state_of(answer: Answer) -> Literal["shown", "worse", "not_shown"]:
     return "shown" if answer.significant else "worse" if answer.worse else "not_shown"
 
 
-def answer(verdict: Verdict) -> str:
-    """Return in a few words what a study found."""
+def answer(result: StudyResult, verdict: Verdict) -> str:
+    """Return in a few words what a verdict of a study found."""
     if verdict.total.significant:
         return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
     recommendation = verdict.recommendation
     # what to do then tells of a gain, which "no gain shown" alone would contradict
     is_inference_only = recommendation is not None and recommendation.now == "inference_only"
-    return f"{GAIN_AT_INFERENCE}, none by training" if is_inference_only else NO_GAIN
+    if is_inference_only:
+        return f"{GAIN_AT_INFERENCE}, none by training"
+    is_tuned = recommendation is not None and bool(untested(result.spec, recommendation))
+    return NO_GAIN_OF_TEMPERATURE if is_tuned else NO_GAIN
 
 
 def answer_of(result: StudyResult, verdict: Verdict) -> str:
     """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
-    answer_text = answer(verdict)
-    return (
-        f"{answer_text} by verdict {verdict.looks}"
-        if answer_text == NO_GAIN and _gained(result)
-        else answer_text
-    )
+    answer_text = answer(result, verdict)
+    is_later = answer_text in (NO_GAIN, NO_GAIN_OF_TEMPERATURE) and bool(_gained(result))
+    return f"{answer_text} by verdict {verdict.looks}" if is_later else answer_text
 
 
 def _gained(result: StudyResult) -> list[Verdict]:
@@ -207,7 +217,16 @@ def headline(result: StudyResult) -> str:
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
-    return f"{answer_of(result, verdict)}: {_told(result, verdict)}{_still_holds(result, verdict)}"
+    told = f"{_told(result, verdict)}{_recommended(verdict)}{_still_holds(result, verdict)}"
+    return f"{answer_of(result, verdict)}: {told}"
+
+
+def _recommended(verdict: Verdict) -> str:
+    """Return a sentence on the gain of what is recommended in place of the winner; empty if it is not."""
+    advice = verdict.recommendation
+    if advice is None or advice.gain is None or advice.gain == verdict.total:
+        return ""
+    return f" That is the winner; what is recommended gains {compared(advice.gain)}."
 
 
 def _still_holds(result: StudyResult, verdict: Verdict) -> str:
@@ -225,8 +244,9 @@ def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
     """Return what an earlier verdict showed, and what it recommended."""
     test = verdict.total.paired
     # a winner at the baseline has nothing to gain over it
-    gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)})"
-    summary = f"verdict {verdict.looks} (round {verdict.round}): {answer(verdict).lower()}{gain}"
+    combined = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
+    gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)}{combined})"
+    summary = f"verdict {verdict.looks} (round {verdict.round}): {answer(result, verdict).lower()}{gain}"
     return f"{summary}; it recommended: {earlier_advice(result, verdict)}."
 
 
@@ -234,10 +254,11 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
     baseline = baseline_name(result.spec)
     in_full = f"{baseline}{baseline_values(result.spec)}"
-    basis = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
-    basis += TESTS[verdict.test]
+    num_earlier = earlier_seeds(result, verdict.round)
+    basis = f"{seeds_text(test.n_pairs, num_earlier)}, measured on the {DATA[verdict.confirmed_on]} data, "
+    basis += f"{TESTS[verdict.test]}{', rounds combined' if num_earlier else ''}"
     if verdict.total.significant:
-        min_gain_text = f", at least {unsigned(test.ci_low, test)}," if test.ci_low > 0 else ""
+        min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
         change = f"{_better(result)} by {size(test)}{min_gain_text} with the winner of the search"
         change += f" than with {in_full}"
         return f"{result.metric} is {change} ({numbers_of_size(test)}; {basis})."
@@ -272,7 +293,7 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
         )
     advice = verdict.recommendation
     if advice is not None and advice.excluded is not None and not total.worse:
-        upper_bound = unsigned(advice.excluded, total.paired)
+        upper_bound = limit(advice.excluded, total.paired)
         text = f"a gain of the winner above {upper_bound} is excluded ({confidence(total.paired)})."
         findings.append(Finding(kind="excluded", text=text))
     if total.lost:
@@ -297,13 +318,13 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
     return findings
 
 
-def _constants(verdict: Verdict) -> list[Finding]:
+def _constants(result: StudyResult, verdict: Verdict) -> list[Finding]:
     """Return the winner against constant temperatures, and what that says of its schedule."""
     answers = {"constant": verdict.over_constant, "constant_twin": verdict.over_constant_twin}
     params = {"constant": verdict.constant_params, "constant_twin": verdict.constant_twin_params}
     findings = [
         _of_answer(f"over_{arm}", text, answer, params[arm])
-        for arm, text in constant_texts(verdict).items()
+        for arm, text in constant_texts(result, verdict).items()
         if (answer := answers[arm]) is not None
     ]
     if verdict.against_constant is not None:
@@ -345,6 +366,7 @@ def round_lines(result: StudyResult) -> list[str]:
         lines.append("this is from before the newest search trials were added: those are not confirmed.")
     if verdict.looks > 1:
         lines.append(f"verdict {verdict.looks} of this study: its level is {100 * verdict.alpha:.3g} %.")
+    lines += rounds_combined(result, verdict.round)
     return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
 
 
@@ -439,6 +461,11 @@ def _inference(verdict: Verdict, baseline: str) -> list[Finding]:
             f"models evaluated at {baseline}"
         )
         share = "." if is_twin_different else share_text(inference.share, twin.answer.paired)
+        if inference.answer.significant:
+            level = f": shown at its level, {100 * inference.answer.paired.alpha:.3g} %"
+            share = f"{level}{why_not_inference(verdict)}{share.replace(':', ';', 1)}"
+        elif share == ".":
+            share = ": no gain shown."
         findings.append(
             Finding(
                 kind="inference",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import Tuned
@@ -15,6 +16,7 @@ from tempopt.results.wording import (
     baseline_name,
     confidence,
     duration,
+    limit,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -22,10 +24,9 @@ from tempopt.results.wording import (
     signed,
     size,
     temperature_text,
-    unsigned,
 )
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
-from tempopt.temperature import CREDITED, active_groups
+from tempopt.temperature import CREDITED, NEUTRAL, active_groups
 
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
@@ -66,7 +67,7 @@ def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool
     if recommendation.action == "more_pairs":
         pairs = _more_pairs(result, recommendation, study_args)
         passed_over = _passed_over(recommendation, baseline_name(result.spec))
-        return f"{pairs} Until they are trained, change nothing.{passed_over}"
+        return f"{pairs} Until they are trained, {_in_short(result.spec, recommendation)}.{passed_over}"
     return _now(result, verdict, recommendation, code)
 
 
@@ -107,11 +108,12 @@ def earlier_advice(result: StudyResult, verdict: Verdict) -> str:
 
 def _in_short(spec: StudySpec, recommendation: Recommendation) -> str:
     """Return what a recommendation has people do now, without why."""
+    others_phrase = untested_text(spec, recommendation)
     if recommendation.now == "change_nothing":
-        return "change nothing"
+        return f"train at {baseline_name(spec)}, as now{others_phrase}" if others_phrase else "change nothing"
     plan = "" if recommendation.plan is None else f", and evaluate at {plan_text(recommendation.plan)}"
     if recommendation.now == "inference_only":
-        return f"train at {baseline_name(spec)}{others_text(recommendation)}{plan}"
+        return f"train at {baseline_name(spec)}{others_phrase}{plan}"
     return f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}{plan}"
 
 
@@ -166,10 +168,9 @@ def _train(result: StudyResult, verdict: Verdict, recommendation: Recommendation
 def _inference_only(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
     assert recommendation.gain is not None and recommendation.plan is not None
     baseline = baseline_name(result.spec)
-    others_phrase = others_text(recommendation)
     # what was tuned for the baseline may not be what a person trains with so far
-    tuned_text = f"train at {baseline}{others_phrase} (tuned for {baseline})"
-    train = tuned_text if others_phrase else f"train as before, at {baseline}"
+    others_phrase = untested_text(result.spec, recommendation)
+    train = f"train as before, at {baseline}{others_phrase}"
     assert verdict.inference_only is not None
     gain = recommendation.gain.paired
     text = (
@@ -188,14 +189,14 @@ def _inference_only(result: StudyResult, verdict: Verdict, recommendation: Recom
 
 def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
     baseline = baseline_name(result.spec)
-    others_phrase = others_text(recommendation).removeprefix(" with ")
+    others_phrase = untested_text(result.spec, recommendation)
     if verdict.untrained and not verdict.total.significant:
         return (
             f"change nothing yet: {baseline} diverged on every seed, so there is nothing to compare with. "
             "Have it train to its end (a smaller learning rate, clipped gradients), and search again."
         )
-    tuned_text = f", with {others_phrase} (tuned for {baseline})" if others_phrase else ""
-    text = f"change nothing: train and evaluate at {baseline}{tuned_text}."
+    nothing = "" if others_phrase else "change nothing: "
+    text = f"{nothing}train and evaluate at {baseline}{', as now' if others_phrase else ''}{others_phrase}."
     if verdict.total.significant and not verdict.guards_kept:
         passed_over_text = _passed_over(recommendation, baseline)
         return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{passed_over_text}"
@@ -204,14 +205,17 @@ def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recom
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
             f"{_in_units(result, recommendation)}."
         )
-    text += _passed_over(recommendation, baseline) + _not_alone(verdict, recommendation)
+    text += _passed_over(recommendation, baseline)
+    if (inference := verdict.inference_only) is not None and (reason := why_not_inference(verdict)):
+        gain = f"{size(inference.answer.paired)} ({numbers_of_size(inference.answer.paired)})"
+        text += f" Evaluating the same models at {plan_text(inference.plan)} gains {gain}{reason}."
     if verdict.at_one:
         return f"{text} The search found nothing better."
     if recommendation.excluded is None:
         return f"{text} No temperature is shown to gain anything."
     if verdict.total.worse:
         return f"{text} The winner of the search is shown to be worse."
-    upper_bound = unsigned(recommendation.excluded, verdict.total.paired)
+    upper_bound = limit(recommendation.excluded, verdict.total.paired)
     text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.total.paired)})."
     if not recommendation.min_gain:
         return (
@@ -223,19 +227,24 @@ def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recom
     return text
 
 
-def _not_alone(verdict: Verdict, recommendation: Recommendation) -> str:
-    """Return why another temperature at inference is not recommended that is shown to gain, or nothing."""
-    inference = verdict.inference_only
-    if inference is None or not inference.answer.significant:
+def why_not_inference(verdict: Verdict) -> str:
+    """Return in a clause why inference only is not recommended where it is shown to gain; else nothing."""
+    inference, recommendation = verdict.inference_only, verdict.recommendation
+    if inference is None or recommendation is None or not inference.answer.significant:
         return ""
-    test = inference.answer.paired
-    if test.gain < max(recommendation.min_gain, 0.0) or test.p_value < ALONE_SHARE * test.alpha:
-        return ""
-    return (
-        f" Evaluating the same models at {plan_text(inference.plan)} gains {size(test)} "
-        f"({numbers_of_size(test)}); where no gain of the winner is shown, that is recommended only if p is "
-        f"below {ALONE_SHARE * test.alpha:.4g}."
-    )
+    test, min_gain, reason = inference.answer.paired, recommendation.min_gain, ""
+    if recommendation.now != "inference_only":
+        reason = "what is recommended goes before it"
+        if any(option.plan is not None for option in recommendation.passed_over):
+            reason = "a guard is in the way"
+        elif test.gain < min_gain:
+            reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
+        elif not verdict.total.significant:
+            level = f"{ALONE_SHARE * test.alpha:.4g}"
+            reason = f"where no gain of the winner is shown, p has to be below {level} for that"
+        elif inference.kept is None or not inference.kept.significant:
+            reason = "it is not shown to keep enough of the winner's gain"
+    return f", but not recommended: {reason}" if reason else ""
 
 
 def _more_pairs(result: StudyResult, recommendation: Recommendation, study_args: str) -> str:
@@ -390,10 +399,40 @@ def _in_the_way(option: PassedOver, baseline: str) -> str:
     return f"{change} gains as well, but {not_kept(option.guards)}"
 
 
-def others_text(recommendation: Recommendation) -> str:
-    """Return the ordinary parameters to train with, ` with lr=0.002`; empty if there are none."""
-    other_params = {name: value for name, value in recommendation.parameters.items() if name not in CREDITED}
-    return f" with {parameters_text(other_params)}" if other_params else ""
+def untested(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
+    """Return by name the ``value`` and the ``spec``'s of each ordinary parameter that was tuned at τ = 1.
+
+    No run compares them; None: the spec leaves the parameter at its default. Empty where the temperatures of
+    the training are to be changed, too: then ordinary parameters are part of what was compared.
+    """
+    if recommendation.now not in ("change_nothing", "inference_only"):
+        return {}
+    return {
+        name: {"value": value, "spec": spec_value}
+        for name, value in recommendation.parameters.items()
+        if name not in CREDITED and (spec_value := _value_in(spec, name)) != value
+    }
+
+
+def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
+    """Return :func:`untested` as the end of a sentence on what to train with; empty if there are none."""
+    texts = []
+    for name, values in untested(spec, recommendation).items():
+        value, spec_value = (parameters_text({name: value}).partition("=")[2] for value in values.values())
+        basis = "at its default" if values["spec"] is None else spec_value
+        texts.append(f"{name} = {value} ({basis} in the spec; not tested against it)")
+    return f", with {', '.join(texts)}" if texts else ""
+
+
+def _value_in(spec: StudySpec, name: str) -> Any:
+    section, _, path = name.partition(".")
+    target: Any = {"trainer": spec.trainer, "data": spec.data}.get(section) if path else None
+    if target is None:
+        # an init argument of the model, or of one of its parts
+        target, path = spec.model, path if section == "model" and "." in path else name
+    for key in path.split("."):
+        target = target.get("init_args", target).get(key) if isinstance(target, Mapping) else None
+    return NEUTRAL.get(name) if target is None else target
 
 
 def _in_units(result: StudyResult, recommendation: Recommendation) -> str:

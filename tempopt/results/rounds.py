@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import current_round, of_kind, verdicts
+from tempopt.records.tickets import current_round, of_kind, rounds_behind, verdicts
 from tempopt.statistics.alpha_ledger import level
 
 if TYPE_CHECKING:
@@ -44,6 +44,33 @@ def ledger_lines(result: StudyResult) -> list[str]:
     texts = [f"verdict {entry.verdict} (round {entry.round}) {100 * entry.alpha:.3g} %" for entry in entries]
     texts.append(f"the next one {100 * _following(result.runs):.3g} %")
     return [f"levels of the verdicts, two-sided: {', '.join(texts)}."]
+
+
+def seeds_text(num_seeds: int, num_earlier: int) -> str:
+    """Return on how many seeds a verdict rests, and how many of them the verdict before rests on, too."""
+    if num_earlier:
+        return f"{num_seeds} seeds ({num_earlier} of the verdict before)"
+    return f"{num_seeds} fresh seed{'s' * (num_seeds != 1)}"
+
+
+def earlier_seeds(result: StudyResult, of_round: int) -> int:
+    """Return how many of the seeds that the verdict of a round rests on are those of the verdict before."""
+    rounds = rounds_behind(result.runs, of_round)[:-1]
+    runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
+    lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed"}
+    return len({(run.round, run.pair) for run in runs} - lost_pairs)
+
+
+def rounds_combined(result: StudyResult, of_round: int) -> list[str]:
+    """Return how the rounds are combined that a verdict rests on; nothing of one round."""
+    count = len(rounds_behind(result.runs, of_round))
+    if count < 2:
+        return []
+    weights = ":".join(str(2**stage) for stage in range(count))
+    return [
+        f"interval and p combine {count} rounds of pairs with squared weights {weights}; the estimate is the "
+        "mean of all pairs, so the interval need not be centred on it."
+    ]
 
 
 def _following(tickets: Sequence[TicketRow]) -> float:

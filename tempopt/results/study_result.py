@@ -201,12 +201,12 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
-        from tempopt.results.decision import decide
+        from tempopt.results.decision import decide, decide_comparison
         from tempopt.results.findings import find
         from tempopt.results.heads_text import heads_json
         from tempopt.results.verdict_json import earlier_json, verdict_json
 
-        decision = decide(self)
+        decision = decide(self) if self.comparison is None else decide_comparison(self)
         return {
             "study": self.name,
             "metric": self.metric,

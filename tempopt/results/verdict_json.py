@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from tempopt.confirmation.verdict import Simplest, Verdict
 from tempopt.results.guard_text import guards_json
 from tempopt.results.learned_text import ends_json
 from tempopt.results.recommendation_text import earlier_advice, recommendation_text
+from tempopt.results.wording import finite
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import PairedTest
 
@@ -134,7 +134,7 @@ def _simplest_json(simplest: Simplest) -> dict[str, Any]:
 def _ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
     if ratio is None:
         return None
-    return {name: _finite(value) for name, value in asdict(ratio).items()}
+    return {name: finite(value) for name, value in asdict(ratio).items()}
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:
@@ -144,14 +144,10 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
 def _test_json(test: PairedTest) -> dict[str, Any]:
     return {
         "gain": test.gain,
-        "ci_low": _finite(test.ci_low),
-        "ci_high": _finite(test.ci_high),
+        "ci_low": finite(test.ci_low),
+        "ci_high": finite(test.ci_high),
         "p_value": test.p_value,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _recommendation_json(result: StudyResult, recommendation: Recommendation) -> dict[str, Any]:

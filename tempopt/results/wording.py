@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
@@ -90,6 +91,11 @@ def numbers(test: PairedTest) -> str:
     return f"{interval}, p = {test.p_value:.2g}"
 
 
+def finite(value: float) -> float | None:
+    """Return the value as JSON can hold it: None in place of one that is not finite."""
+    return value if math.isfinite(value) else None
+
+
 def p_text(p_value: float) -> str:
     """Return a p-value: ``p = 0.013``, ``p < 0.0001``."""
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
@@ -131,12 +137,28 @@ def rounded_in(value: float, gain: float, low: float, high: float) -> str:
     """Return a signed value as :func:`rounded` does, given the gain and the ends of its interval."""
     if math.isinf(value):
         return "−∞" if value < 0 else "+∞"
+    return f"{value:+.{_decimals_in(gain, low, high)}f}".replace("-", "−")
+
+
+def limit(value: float, test: PairedTest | None = None, rounding: str = ROUND_CEILING) -> str:
+    """Return an upper limit (a lower one with ``ROUND_FLOOR``), rounded away from what it allows.
+
+    It has the decimals of the comparison, or three digits without one.
+    """
+    decimals = _decimals_in(test.gain, test.ci_low, test.ci_high) if test else max(0, _decimals(value) + 2)
+    # of the shortest decimal that is the value, so that 0.07 stays as it is
+    number = Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding)
+    return f"{number:f}".replace("-", "−")
+
+
+def _decimals_in(gain: float, low: float, high: float) -> int:
+    """Return the decimals that numbers of a comparison are printed with."""
     width = (high - low) / 2
     digits = _decimals(width if 0 < width < math.inf else gain) + 1
     nearest = min(abs(low), abs(high))
     if 0 < nearest < math.inf:
         digits = max(digits, min(_decimals(nearest), digits + 2))
-    return f"{value:+.{max(0, digits)}f}".replace("-", "−")
+    return max(0, digits)
 
 
 def _decimals(value: float) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.continuation import find, go_on_with
-from tempopt.confirmation.explanation import explanation_tickets
+from tempopt.confirmation.explanation import explanation_at_most, explanation_tickets
 from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import StudyChanged, UsageError
@@ -221,7 +221,8 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
         if not tickets:
             return "There is nothing to explain, or nothing that is not explained."
         if store.add_tickets(study.id, tickets, version=now, resume=True):
-            return f"{len(tickets)} trainings begin to explain the verdict; more may follow."
+            most = explanation_at_most(rows, spec, tickets)
+            return f"{len(tickets)} trainings begin to explain the verdict; at most {most} in all."
 
 
 def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:

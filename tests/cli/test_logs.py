@@ -40,7 +40,8 @@ def test_without_a_run_there_is_a_line_for_each_attempt(run_logs: Callable[..., 
     assert head.split() == ["ticket", "attempt", "agent", "lines", "last", "line"]
     assert first.split()[:6] == ["search-12", "1", "far:7", "20", "Error:", "[red]no"]
     assert first.split()[6] == "[2Jluck"
-    assert first.rstrip().endswith(" and no end" * 20), "in a pipe a line is whole"
+    assert first.endswith(" and no end" * 20), "in a pipe a line is whole and ends with its text"
+    assert all(line == line.rstrip() for line in (head, second))
     assert second.split() == ["search-12", "2", "far:7", "3", "done"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.cli.output import shown, write
+from tempopt.cli.output import print_decision, shown, write
 from tempopt.errors import UsageError
 
 
@@ -58,3 +58,16 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_what_would_steer_a_terminal_is_shown_as_an_escape() -> None:
     assert shown("a\x1b]0;b\x07\r\u202ec\udc80") == r"a\x1b]0;b\x07\r\u202ec\udc80"
     assert shown("τ = 1\u00a0−\n\tüé") == "τ = 1\u00a0−\n\tüé"
+
+
+def test_on_a_terminal_a_decision_is_broken_at_spaces_below_its_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["  use     τ from 1.428, layer_ratio=2.589", "1 run; details: tempopt show a-study --full"]
+    monkeypatch.setenv("COLUMNS", "30")
+    print_decision(lines)
+    assert capsys.readouterr().out.splitlines() == lines, "in a pipe a line stays one"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    print_decision(lines)
+    use = ["  use     τ from 1.428,", "          layer_ratio=2.589"]
+    assert capsys.readouterr().out.splitlines() == [*use, lines[1]]

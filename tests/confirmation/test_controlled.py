@@ -14,7 +14,7 @@ from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.report.plots.landscape import landscape_data
 from tempopt.report.plots.schedule import schedule_data
-from tempopt.report.plots.temperatures import controlled, controlled_runs
+from tempopt.report.plots.temperatures import controlled
 from tempopt.temperature import active_groups, is_controlled
 from tests.simulated import SimulatedStudy
 
@@ -140,7 +140,7 @@ def test_plots_show_what_was_measured(study: SimulatedStudy, result_of: Any) -> 
     assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
     assert "It follows a target of the entropy: the geometric mean of" in data.caption()
     assert data.varies
-    half = controlled(result, controlled_runs(result, result.winner), [0.5])
+    half = controlled(result, result.winner, [0.5])
     assert half is not None and half.layers[0][0] == pytest.approx(first / 2**0.5)
     assert half.level == pytest.approx([first])
     assert len(landscape_data(result).points) == 12

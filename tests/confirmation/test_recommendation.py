@@ -13,6 +13,7 @@ from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.confirmation.widening import at_ends
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
+from tempopt.results.findings import find
 from tempopt.results.recommendation_text import recommendation_text, widen_command
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
@@ -128,7 +129,10 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
     assert 0.0125 < p < 0.05 and found_at_p.action == "change_nothing"
     text = recommendation_text(result_of(fixed_spec(WIDE), null_study, last, state="done"))
     assert "Evaluating the same models at τ = 0.5 gains 0.03" in text
-    assert "is recommended only if p is below 0.0125." in text
+    labels = [f.text for f in find(result_of(fixed_spec(WIDE), null_study, last)) if f.kind == "inference"]
+    assert all(": shown at its level, 5 %, but not recommended: where no gain" in text for text in labels)
+    assert labels
+    assert "but not recommended: where no gain of the winner is shown, p has to be below 0.0125" in text
     p, found_at_p = with_p(0.019)
     assert p < 0.0125 and found_at_p.action == "inference_only"
 

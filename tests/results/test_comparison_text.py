@@ -69,6 +69,11 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None
         "Gain shown: val_accuracy is higher by 0.115 with B than with A (95 % interval 0.0"
     )
     assert lines[0].endswith("; 4 fresh seeds, test data, paired t-test).")
+    data = make_result(gaining_worth(B=0.1)).to_json()
+    decision, finding = data["decision"], data["findings"][0]
+    assert (decision["outcome"], decision["use"], decision["baseline"]) == ("gain", "B", "A")
+    assert decision["about"] == "B" and decision["change"] == data["comparison"]["variants"][0]["gain"]
+    assert (finding["state"], finding["gain"]) == ("shown", decision["change"])
     assert lines[1:3] == ["  A, the reference: the spec as it stands", "  B: lr=0.1"]
     assert lines[-1] == "  cost: 16 s of training in 8 runs."
     assert not any("compatible" in line for line in lines)
@@ -102,6 +107,8 @@ def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: A
     assert lines[0] == (
         "Gain shown: in val_accuracy good is better than old; bad is worse (test data, paired t-test)."
     )
+    decision = make_result(worth, *sets[:1], *sets[2:]).to_json()["decision"]
+    assert (decision["outcome"], decision["use"], decision["change"]) == ("worse", "old", None)
     assert lines[1] == "  old, the reference: temperature_init=2"
     assert lines[2].startswith("  good: lr=1: +1.01") and lines[2].endswith("; 4 seeds): better.")
     assert lines[3].endswith("): worse.") and lines[4].endswith("): no difference shown.")

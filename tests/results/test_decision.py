@@ -14,8 +14,11 @@ import pytest
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.results.decision import Decision, decide, screen_lines
+from tempopt.results.findings import find
 from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import compared
 from tempopt.temperature import active_groups
+from tests.results.full_text import full_lines
 from tests.simulated import SPACE, SimulatedStudy, Worth
 
 LEVEL = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
@@ -127,7 +130,33 @@ def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -
     assert decision.outcome == "gain" and decision.change == advice.gain.paired.gain
     assert "from" not in decision.use and "length_scaling=log_n" in decision.use
     assert decision.also[0].startswith("the winner of the search (τ from ")
-    assert decision.also[0].endswith(" is not shown to be better than this")
+    assert decision.also[0].endswith(", and is not shown to be better than this")
+    # the numbers are labelled with what they are of, here and in the full list
+    assert decision.about == "recommended" and decision.headline.endswith(", of what is recommended")
+    decision_finding, *_ = find(result)
+    assert decision_finding.to_json()["about"] == "winner"
+    assert f"That is the winner; what is recommended gains {compared(advice.gain)}." in decision_finding.text
+
+
+def test_what_is_not_shown_beside_a_constant_stays_once_the_winner_is_explained(carry_out: Carry) -> None:
+    space = {name: SPACE[name] for name in SPACE if name not in ("lr", "length_scaling", "n0")}
+
+    def worth(t: TicketRow) -> float | None:
+        schedule = 0.5 + (-1.0) ** (t.pair or 0) * 0.5 * (t.kind in ("confirm", "ablation"))
+        return by_parts(level=0.2, layers=0.0, schedule=schedule)(t)
+
+    result = carry_out(worth, space)
+    verdict, advice = result.verdict, result.recommendation
+    assert verdict is not None and advice is not None and advice.now == "train_with_schedule"
+    (text,) = decision_of(result).also
+    assert text.startswith("not shown to be worth more than a constant: +")
+    # a plan with fewer parts takes the winner's place, which no constant was compared with
+    simpler = dataclasses.replace(
+        advice, parameters={**advice.parameters, "n0": 1}, winner=verdict.over_constant
+    )
+    explained = dataclasses.replace(result, verdict=dataclasses.replace(verdict, recommendation=simpler))
+    first, second = decision_of(explained).also
+    assert first == f"the winner is {text}" and second.endswith(" is not shown to be better than this")
 
 
 @pytest.mark.parametrize(("schedule", "begins"), [(0.5, "worth more than a constant: +"), (0.0, None)])
@@ -189,7 +218,12 @@ def test_no_gain_says_what_was_tried_and_what_is_excluded(carry_out: Carry) -> N
     assert (decision.outcome, decision.is_change, decision.use) == ("no_gain", False, "τ = 1, as now")
     assert decision.headline.startswith("No gain shown: val_accuracy 0.5")
     search_text, bound_text, *_ = decision.also
-    assert search_text.startswith("τ = ") and search_text.endswith(" was the best of the search")
+    assert search_text.startswith("the winner was τ = ") and search_text.endswith(", the best of the search")
+    # what no run of the search trained with, its model has proposed
+    confirming_runs = tuple(t for t in result.runs if t.kind in ("choose", "confirm"))
+    assert decision_of(dataclasses.replace(result, runs=confirming_runs)).also[0] == search_text.replace(
+        "the best of the search", "proposed by the search's model"
+    )
     assert bound_text.startswith("a gain above 0.") and bound_text.endswith(" is excluded (95 %)")
     assert labels(result) == ["", "use", "also", "", ""]
     assert "export" not in screen_lines(result)[-1]
@@ -199,7 +233,18 @@ def test_ordinary_parameters_that_were_tuned_are_told_beside_the_temperature_as_
     result = carry_out(lambda t: t.seed % 997 / 997, {"temperature_init": [1.0], "lr": [0.1, 0.2, 0.3]})
     decision = decision_of(result)
     assert (decision.outcome, decision.is_change) == ("no_gain", False)
-    assert decision.use.startswith("τ = 1, as now, with lr=0.")
+    tuned = "(at its default in the spec; not tested against it)"
+    assert decision.use.startswith("τ = 1, as now, with lr = 0.") and decision.use.endswith(tuned)
+    assert decision.headline.startswith("No gain of temperature shown: val_accuracy ")
+    assert decision.to_json()["untested"] == {"lr": {"value": decision.params["lr"], "spec": None}}
+    assert screen_lines(result)[-1].endswith("; as code: tempopt export pairs")
+    # with the value that the spec trains with; one that is the spec's is no change
+    assert result.recommendation is not None and result.recommendation.parameters["lr"] == 0.1
+    for lr, text in ((0.1, ""), (0.7, ", with lr = 0.1 (0.7 in the spec; not tested against it)")):
+        model = {**result.spec.model, "init_args": {"lr": lr}}
+        with_rate = dataclasses.replace(result, spec=result.spec.model_copy(update={"model": model}))
+        assert decision_of(with_rate).use == f"τ = 1, as now{text}"
+    assert "change nothing" not in "".join(full_lines(result))
     assert math.isinf(decision.low) and "(no interval, 4 fresh seeds)" in decision.headline
     assert decision.also == () and "now" not in labels(result)
 

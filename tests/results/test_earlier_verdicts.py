@@ -14,6 +14,7 @@ from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.verdict import Verdict, standing
 from tempopt.records.rows import TicketRow
 from tempopt.report import headline as report
+from tempopt.results.decision import decide
 from tempopt.results.export import to_yaml
 from tempopt.results.findings import headline
 from tempopt.results.study_result import StudyResult
@@ -108,13 +109,25 @@ def test_earlier_verdicts_are_data_for_programs(two_rounds: Any) -> None:
 def test_pairs_that_are_added_leave_the_verdict_that_they_are_added_to_as_it_was(
     make_spec: Any, result_of: Any
 ) -> None:
-    study = SimulatedStudy(make_spec(trials=6), gaining_worth(0)).run()
+    study = SimulatedStudy(make_spec(trials=6), gaining_worth(0, 1)).run()
     first_result = result_of(study.spec, list(study.rows), state="done")
     study.do(more_pairs(study.rows, study.spec, 8))
     second_result = result_of(study.spec, study.rows, state="done")
     assert second_result.verdict.looks == 2 and second_result.earlier_verdicts == (first_result.verdict,)
     assert second_result.verdict.total.paired.n_pairs == first_result.verdict.total.paired.n_pairs + 8
     assert second_result.verdict.params == first_result.verdict.params
+    # not all of its seeds are fresh, and the interval is that of the combined test
+    num_seeds = second_result.verdict.total.paired.n_pairs
+    num_earlier = first_result.verdict.total.paired.n_pairs
+    seeds = f"{num_seeds} seeds ({num_earlier} of the verdict before)"
+    basis = f"; {seeds}, measured on the test data, paired t-test, rounds combined)"
+    assert basis in headline(second_result)
+    decision = decide(second_result)
+    assert decision is not None and f", {seeds}, " in decision.headline
+    assert (decision.seeds, decision.earlier_seeds) == (num_seeds, num_earlier)
+    weights = "combine 2 rounds of pairs with squared weights 1:2"
+    assert any(weights in line for line in full_lines(second_result))
+    assert f"{num_earlier} fresh seeds" in headline(first_result)
 
 
 def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_rounds: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from typing import Any, cast
 
@@ -132,8 +133,9 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     result = result_of(make_spec(seeds={"confirm": 4}, min_gain=0), tickets, measurements)
     findings, total = by_kind(result), result.verdict.total.paired
     assert findings["decision"].state == findings["over_inference"].state == "not_shown"
-    bound_text = f"a gain of the winner above {total.ci_high:.2f} is excluded (95 %)."
-    assert findings["excluded"].text == bound_text
+    # 0.294: what is not excluded is not said to be
+    bound_text = f"a gain of the winner above {math.ceil(100 * total.ci_high) / 100:.2f} is excluded (95 %)."
+    assert findings["excluded"].text == bound_text and f"{total.ci_high:.2f}" not in bound_text
     assert findings["recommendation"].text == (
         f"What to do: change nothing: train and evaluate at τ = 1. {bound_text.capitalize()} "
         "If a smaller gain is worth more pairs to you (a pair is one fresh seed, trained with the winner "
@@ -274,10 +276,10 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     ).run()
     lines = full_lines(result_of(study.spec, study.rows, state="done"))
     assert lines[0] == (
-        "No gain shown: the best that the search has found in val_accuracy is τ = 1 itself (4 fresh seeds, "
-        "measured on the test data, paired t-test)."
+        "No gain of temperature shown: the best that the search has found in val_accuracy is τ = 1 itself "
+        "(4 fresh seeds, measured on the test data, paired t-test)."
     )
-    todo = "change nothing: train and evaluate at τ = 1, with lr=0."
+    todo = "train and evaluate at τ = 1, as now, with lr = 0."
     assert lines[1].startswith(f"  What to do: {todo}") and "found nothing better" in lines[1]
     assert len(lines) == 4 and lines[3].startswith("  cost: ")
 

@@ -32,7 +32,7 @@ DOCUMENTED: dict[str, Any] = {
     "best": ("number", "value", "params"),
     "decision": (
         *("outcome", "metric", "before", "after", "change", "low", "high", "p_value"),
-        *("confidence", "seeds", "use", "params", "baseline", "also"),
+        *("confidence", "seeds", "use", "params", "baseline", "about", "earlier_seeds", "untested", "also"),
     ),
     "findings": None,
     "verdict": {
