@@ -29,7 +29,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConf
 from lightning_modules import AssociativeRecall, AssociativeRecallData
 from lightning_modules.associative_recall import Recall, draw_recall
 from tempopt.attention import HeadSpecialisation, Specialisations, specialisations
-from tests.attention.planted import PLANTED, Heads, planted, random_heads
+from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 
 VOCABULARY = 128
 INPUTS = 8
@@ -166,7 +166,8 @@ def _planted_heads(models: int, length: int, size: float) -> Iterator[tuple[str,
     """Yield what each head does, what it is called, and whether it could be."""
     for seed in range(models):
         is_causal = bool(seed % 2)
-        heads = planted(length=length, size=size, is_causal=is_causal, padded=bool(seed // 2 % 2), seed=seed)
+        padded = bool(seed // 2 % 2)
+        heads = planted_heads(length=length, size=size, is_causal=is_causal, padded=padded, seed=seed)
         names = looked_at(heads).names
         for head, pattern in enumerate(PLANTED):
             yield pattern, names.get((0, head), ()), not (pattern == "next_token" and is_causal)

@@ -164,11 +164,8 @@ def _tuned(
                     validation_values.setdefault(plan, {})[of_round, ticket.pair] = value
                 if (loader == split) if colon else (name == metric_name):
                     plan_values.setdefault(plan, {})[of_round, ticket.pair] = value
-    plans = [
-        p
-        for p in plan_values
-        if plan_values[p].keys() >= pairs and validation_values.get(p, {}).keys() >= pairs
-    ]
+    both = (plan_values, validation_values)
+    plans = [plan for plan in plan_values if all(values.get(plan, {}).keys() >= pairs for values in both)]
     if not pairs or AS_TRAINED not in plans:
         return None
     picking_pairs, counting_pairs = _divided(pairs, split)

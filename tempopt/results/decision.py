@@ -27,7 +27,6 @@ from tempopt.results.wording import (
     confidence,
     duration,
     limit,
-    numbers,
     p_text,
     plan_text,
     rounded_in,
@@ -63,7 +62,7 @@ class Decision:
         outcome: What is shown.
         metric: Name of the metric.
         before: Mean of the metric at the baseline, over the confirming seeds; None: not measured.
-        after: The same with what is recommended, or with the winner where nothing is to be changed.
+        after: The same with what the numbers are of.
         change: ``after`` less ``before``; below 0 is better where less of the metric is.
         low: Lower end of the interval of that change; infinite where too few pairs bound it.
         high: Its upper end.
@@ -74,8 +73,9 @@ class Decision:
         params: The parameters to train with.
         is_change: Whether the temperatures are to be changed, in training or at inference.
         baseline: What is used now, in words.
-        about: What the numbers are of: the ``winner``, or what is ``recommended`` in its place; of a
-            comparison the name of a set.
+        about: What the numbers are of: the ``winner`` of the search, which is what was tested, or, where
+            that gains nothing, what is ``recommended``; of a comparison the name of a set.
+        is_winner_used: Whether what the numbers are of is what to use.
         earlier_seeds: Those of the seeds that the verdict before rests on, too.
         untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
             ``value`` and ``spec``; no run compares them.
@@ -97,6 +97,7 @@ class Decision:
     is_change: bool
     baseline: str
     about: str | None
+    is_winner_used: bool
     earlier_seeds: int
     untested: Mapping[str, Mapping[str, Any]]
     also: tuple[str, ...]
@@ -113,7 +114,7 @@ class Decision:
             ends = (rounded_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
             basis = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
         word = NO_GAIN_OF_TEMPERATURE if self.untested and not self.is_change else _WORDS[self.outcome]
-        subject = ", of what is recommended" if self.about == "recommended" else ""
+        subject = ", of the winner" if self.is_change and not self.is_winner_used else ""
         return f"{word}: {self._values()}{change} {basis}{subject}"
 
     def _values(self) -> str:
@@ -132,7 +133,7 @@ class Decision:
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in data.items()
-            if name != "is_change"
+            if name not in ("is_change", "is_winner_used")
         }
 
 
@@ -147,7 +148,7 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
     if verdict is None or verdict.recommendation is None:
         return None
     advice = verdict.recommendation
-    answer = answer_of(verdict)
+    answer = deciding_answer(verdict)
     baseline_mean = verdict.mean_at_one
     return Decision(
         outcome=_outcome(verdict),
@@ -159,6 +160,7 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         is_change=advice.now != "change_nothing",
         baseline=baseline_name(result.spec),
         about="winner" if answer == verdict.total else "recommended",
+        is_winner_used=answer != verdict.total or advice.parameters == verdict.params,
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested(result.spec, advice),
         also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
@@ -187,6 +189,7 @@ def decide_comparison(result: StudyResult) -> Decision | None:
         is_change=name != comparison.reference,
         baseline=comparison.reference,
         about=None if variant is None else variant.name,
+        is_winner_used=True,
         earlier_seeds=earlier_seeds(result, comparison.round),
         untested={},
         also=(),
@@ -206,10 +209,16 @@ def _numbers_of(result: StudyResult, test: PairedTest | None, before: float | No
     return {**numbers, "confidence": confidence(test), "seeds": test.n_pairs}
 
 
-def answer_of(verdict: Verdict) -> Answer:
-    """Return the gain that a verdict's decision rests on: of what is recommended, else of the winner."""
+def deciding_answer(verdict: Verdict) -> Answer:
+    """Return the gain that a verdict's decision rests on.
+
+    Where the winner gains, it is the winner's, also where something simpler is recommended, which was picked
+    on the same seeds. Else it is the gain of what is recommended, if it has one.
+    """
     advice = verdict.recommendation
-    return verdict.total if advice is None or advice.gain is None else advice.gain
+    if verdict.total.significant or advice is None or advice.gain is None:
+        return verdict.total
+    return advice.gain
 
 
 def _outcome(verdict: Verdict) -> Outcome:
@@ -284,9 +293,8 @@ def _beside_constants(verdict: Verdict) -> list[str]:
         subject = "the winner is "
         if advice.winner is not None:
             relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
-            gain = f"gains {signed(verdict.total.paired)} ({numbers(verdict.total.paired)})"
-            winner_text = f"the winner of the search ({temperature_text(verdict.params)})"
-            lines.append(f"{winner_text} {gain}, and {relation} this")
+            gain = "" if advice.gain is None else f", whose gain is {signed(advice.gain.paired)}"
+            lines.append(f"the winner ({temperature_text(verdict.params)}) {relation} this{gain}")
     constant = _least_shown_constant(verdict)
     if constant is None or advice.now == "train_at_constant":
         return lines

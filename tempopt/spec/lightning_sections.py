@@ -201,11 +201,8 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
         lines.append(("trainer.val_check_interval", message))
     for key in ("limit_train_batches", "limit_val_batches"):
         if key in arguments and arguments[key] == 0:
-            message = (
-                f"given {arguments[key]!r}, but a run has to train and to validate. Give 1 or more, or a "
-                "share."
-            )
-            lines.append((f"trainer.{key}", message))
+            message = f"given {arguments[key]!r}, but a run has to train and to validate. "
+            lines.append((f"trainer.{key}", f"{message}Give 1 or more, or a share."))
     devices = arguments.get("devices", 1)
     if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
         message = (

@@ -135,10 +135,9 @@ def test_plots_show_what_was_measured(study: SimulatedStudy, result_of: Any) -> 
     assert result.winner is not None
     first = result.winner["temperature_init"]
     data = schedule_data(result)
-    assert data.layers_known and data.measured == len(study.tickets_of("confirm", "search"))
     assert [layer[0] for layer in data.temperatures] == pytest.approx([first, first])
     assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
-    assert "It follows a target of the entropy: the geometric mean of" in data.caption()
+    assert "Control of the entropy moves it in training: the geometric mean of" in data.on_control
     assert data.varies
     half = controlled(result, result.winner, [0.5])
     assert half is not None and half.layers[0][0] == pytest.approx(first / 2**0.5)

@@ -100,7 +100,7 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
         assert heading in heads
     tiles_shown = {name: (value, details) for name, value, details in tiles(result)}
     assert tiles_shown["level, two-sided"] == ("5 %", "verdict 1")
-    assert tiles_shown["gain in val_accuracy"][1].startswith("95 % interval +")
+    assert tiles_shown["gain of the winner in val_accuracy"][1].startswith("95 % interval +")
     tiles_of_added = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
     assert tiles_of_added["level, two-sided"] == "2.5 %"
 
@@ -304,20 +304,23 @@ def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
     assert file_name(name) == file
 
 
-def test_the_answer_is_said_once_at_the_top(page: str, searching: StudyResult) -> None:
+def test_the_answer_is_said_once_at_the_top(page: str, searching_result: StudyResult) -> None:
     top = page.partition('<dl class="tiles">')[0].partition("<h2")[2]
     assert top.count("Gain shown") == 1 and '<p class="line">val_accuracy 0.' in top
-    top = render_report(searching, plotlyjs="cdn").partition('<dl class="tiles">')[0].partition("<h2")[2]
+    top = (
+        render_report(searching_result, plotlyjs="cdn").partition('<dl class="tiles">')[0].partition("<h2")[2]
+    )
     assert top.count("No verdict") == 1 and '<p class="line">The confirmation on fresh seeds' in top
 
 
-def test_the_tiles_are_about_what_is_recommended(confirmed: StudyResult) -> None:
-    assert confirmed.verdict is not None and confirmed.verdict.recommendation is not None
-    gain, total = confirmed.verdict.recommendation.gain, confirmed.verdict.total
-    assert gain is not None and gain != total
-    shown = {name: value for name, value, _ in tiles(confirmed)}
-    assert shown["gain in val_accuracy"] == rounded(gain.paired.gain, gain.paired)
-    assert shown["p, two-sided"] == f"{gain.paired.p_value:.2g}" != f"{total.paired.p_value:.2g}"
+def test_the_tiles_are_about_what_was_tested_and_say_so(confirmed_result: StudyResult) -> None:
+    verdict = confirmed_result.verdict
+    assert verdict is not None and verdict.recommendation is not None
+    gain, test = verdict.recommendation.gain, verdict.total.paired
+    assert gain is not None and gain != verdict.total
+    details = {name: (value, detail) for name, value, detail in tiles(confirmed_result)}
+    assert details["gain of the winner in val_accuracy"][0] == rounded(test.gain, test)
+    assert details["p, two-sided"][0] == f"{test.p_value:.2g}" != f"{gain.paired.p_value:.2g}"
 
 
 def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:
