@@ -13,7 +13,7 @@ from tempopt.confirmation.selection import candidates
 from tempopt.confirmation.stages import next_tickets
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import DECIDING_ARMS, arms_of
-from tempopt.temperature import is_neutral, neutral
+from tempopt.temperature import is_neutral
 from tests.simulated import SimulatedStudy
 
 
@@ -163,21 +163,9 @@ def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) ->
     winner, twin = by_arm["search"], by_arm["twin"]
     assert winner is not None and winner["schedule"] == "linear"
     assert twin == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
-    assert by_arm["baseline"] in [t.parameters for t in study.tickets_of("choose", "baseline")]
+    assert by_arm["baseline"] in [t.parameters for t in study.tickets_of("baseline")]
     assert deciding_arms(batch) == by_arm
     assert winner_of(study.rows, study.spec) == winner
-
-
-def test_a_twin_that_is_the_best_at_one_shares_its_runs_with_the_baseline(make_spec: Any) -> None:
-    def worth(t: TicketRow) -> float:
-        assert t.parameters is not None
-        is_twin = t.kind == "choose" and t.arm == "baseline" and t.candidate == 2
-        return 1.0 * is_twin + t.seed % 997 / 1e6
-
-    study = run_confirmation(make_spec(SCHEDULED, trials=6), worth)
-    assert [t.arm for t in study.batches[-1] if t.pair == 0] == ["search", "baseline+twin"]
-    twin = neutral(winner_of(study.rows, study.spec) or {})
-    assert {str(t.parameters) for t in study.tickets_of("confirm", "baseline")} == {str(twin)}
 
 
 def test_a_confirmation_begins_with_the_pairs_of_its_first_look(make_spec: Any) -> None:
