@@ -233,7 +233,7 @@ DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(enco
 
 def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture[str]) -> None:
     search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
-    synthetic = make(World(trials=44, search=search, study={"failure": 0.6}, layers=0))
+    synthetic = make(World(trials=46, search=search, study={"failure": 0.6}, layers=0))
     write(URL, synthetic)
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

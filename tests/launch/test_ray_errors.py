@@ -27,7 +27,7 @@ def _raise_and_catch(error: Exception) -> Exception:
 def test_an_exception_without_a_message_is_named_with_its_place(error: Exception) -> None:
     message = shortly(_raise_and_catch(error))
     assert message.startswith(
-        f"{type(error).__name__} without a message, raised in _raised (test_ray_errors.py, "
+        f"{type(error).__name__} without a message, raised in _raise_and_catch (test_ray_errors.py, "
     )
     assert "error inside of Ray. Try again; " in message and "/tmp/ray/session_latest/logs" in message
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -42,7 +42,7 @@ def test_the_interval_ends_where_students_test_begins_to_reject(
 
 
 @given(pairs, levels)
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 def test_every_ratio_within_is_not_rejected_and_every_one_beyond_is(
     table: list[tuple[float, float]], alpha: float
 ) -> None:
