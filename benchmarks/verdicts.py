@@ -5,6 +5,7 @@ a training is given by a world in closed form (benchmarks/simulated/worlds.py). 
 again.
 
     python -m benchmarks.verdicts null-3 level-3@1 --studies 300 --rounds 5 --processes 2
+    python -m benchmarks.verdicts drawn-constant-1@1 drawn-ridge-1 --studies 100    # drawn.py
     python -m benchmarks.verdicts --table       # what there is
     python -m benchmarks.verdicts --pack        # into the repository
 """

@@ -39,8 +39,8 @@ def test_a_server_without_its_database_lives_and_is_not_ready(
         raise StoreUnreachable("postgresql://team:hush@db is away.")
 
     monkeypatch.setattr(Store, "open_studies", raise_unreachable)
-    assert httpx.get(f"{running_server.url}/healthz").status_code == 200
-    answer = httpx.get(f"{running_server.url}/readyz")
+    assert httpx.get(f"{running_server.url}/healthz", timeout=30).status_code == 200
+    answer = httpx.get(f"{running_server.url}/readyz", timeout=30)
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "storage_away"
     assert "db" not in answer.text and "hush" not in answer.text
 
@@ -59,7 +59,7 @@ def test_a_server_whose_threads_are_all_busy_is_ready(running_server: RunningSer
 
 def test_a_server_that_is_about_to_end_is_not_ready(running_server: RunningServer) -> None:
     running_server.app.state.tempopt.leaving.set()
-    answer = httpx.get(f"{running_server.url}/readyz")
+    answer = httpx.get(f"{running_server.url}/readyz", timeout=30)
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "leaving"
 
 
