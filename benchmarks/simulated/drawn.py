@@ -42,7 +42,7 @@ class Shape:
     """What is drawn of one world.
 
     Args:
-        best: Mean of log τ over training under the best plan, and its change from beginning to end.
+        best_plan: Mean of log τ over training under the best plan, and its change from beginning to end.
         width: Distance from it at which the gain has fallen by one unit of its law, in log τ.
         turn: How much a change during training counts beside the mean level.
         law: How the gain falls with the squared distance.
@@ -56,7 +56,7 @@ class Shape:
         grid: Distance of the values that the metric can have; 0: every value.
     """
 
-    best: tuple[float, float]
+    best_plan: tuple[float, float]
     width: float
     turn: float
     law: int
@@ -87,7 +87,7 @@ class Shape:
         top = _plan(*ends, schedule=str(rng.choice(["linear", "cosine"])))
         sign = rng.choice([-1.0, 1.0])
         return cls(
-            best=(top.mean, top.last - top.first),
+            best_plan=(top.mean, top.last - top.first),
             width=float(rng.uniform(0.6, 1.2)) * (abs(level) if best != "schedule" else abs(change) / 2.0),
             turn=float(rng.choice([0.0, rng.uniform(0.1, 0.5)])) if best == "constant" else 0.5,
             law=int(rng.integers(len(_LAWS))),
@@ -112,7 +112,7 @@ class Shape:
         return (self._height(mean, change) - foot) / (1.0 - foot)
 
     def _height(self, mean: float, change: float) -> float:
-        squared = (mean - self.best[0]) ** 2 + self.turn * (change - self.best[1]) ** 2
+        squared = (mean - self.best_plan[0]) ** 2 + self.turn * (change - self.best_plan[1]) ** 2
         return _LAWS[self.law](squared / self.width**2)
 
 
@@ -198,14 +198,14 @@ def world_for(name: str, draw: int = 0) -> Made:
         return world_of(name)
     bare, _, size = name.partition("@")
     _, what, others = bare.split("-")
-    shared: dict[str, Any] = {"name": name.replace("@", "-"), "others": int(others), "draw": draw}
+    options: dict[str, Any] = {"name": name.replace("@", "-"), "others": int(others), "draw": draw}
     if size:
         claims = _CONSTANT if what == "constant" else _SCHEDULE
-        return Drawn(**shared, best=what, size=float(size), claims=claims)
+        return Drawn(**options, best=what, size=float(size), claims=claims)
     kind: Any = "plain" if what == "null" else what
     noise: Any = "heavy" if kind == "heavy" else "normal"
-    world = Drawn(**shared, kind=kind, noise=noise, claims=_NOTHING)
+    world = Drawn(**options, kind=kind, noise=noise, claims=_NOTHING)
     if kind != "divergence":
         return world
     rate = world.shape.failures
-    return Drawn(**shared, kind=kind, claims=_NOTHING, collapse=Collapse(at_one=rate, at_best=rate))
+    return Drawn(**options, kind=kind, claims=_NOTHING, collapse=Collapse(at_one=rate, at_best=rate))

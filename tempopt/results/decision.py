@@ -75,7 +75,7 @@ class Decision:
         baseline: What is used now, in words.
         about: What the numbers are of: the ``winner`` of the search, which is what was tested, or, where
             that gains nothing, what is ``recommended``; of a comparison the name of a set.
-        is_winner_used: Whether what the numbers are of is what to use.
+        is_winner_replaced: Whether the numbers are the winner's, and something else is to be used.
         earlier_seeds: Those of the seeds that the verdict before rests on, too.
         untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
             ``value`` and ``spec``; no run compares them.
@@ -97,7 +97,7 @@ class Decision:
     is_change: bool
     baseline: str
     about: str | None
-    is_winner_used: bool
+    is_winner_replaced: bool
     earlier_seeds: int
     untested: Mapping[str, Mapping[str, Any]]
     also: tuple[str, ...]
@@ -114,7 +114,7 @@ class Decision:
             ends = (rounded_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
             basis = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
         word = NO_GAIN_OF_TEMPERATURE if self.untested and not self.is_change else _WORDS[self.outcome]
-        subject = ", of the winner" if self.is_change and not self.is_winner_used else ""
+        subject = ", of the winner" if self.is_winner_replaced else ""
         return f"{word}: {self._values()}{change} {basis}{subject}"
 
     def _values(self) -> str:
@@ -133,7 +133,7 @@ class Decision:
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in data.items()
-            if name not in ("is_change", "is_winner_used")
+            if name not in ("is_change", "is_winner_replaced")
         }
 
 
@@ -160,7 +160,7 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         is_change=advice.now != "change_nothing",
         baseline=baseline_name(result.spec),
         about="winner" if answer == verdict.total else "recommended",
-        is_winner_used=answer != verdict.total or advice.parameters == verdict.params,
+        is_winner_replaced=is_winner_replaced(verdict),
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested(result.spec, advice),
         also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
@@ -189,7 +189,7 @@ def decide_comparison(result: StudyResult) -> Decision | None:
         is_change=name != comparison.reference,
         baseline=comparison.reference,
         about=None if variant is None else variant.name,
-        is_winner_used=True,
+        is_winner_replaced=False,
         earlier_seeds=earlier_seeds(result, comparison.round),
         untested={},
         also=(),
@@ -219,6 +219,14 @@ def deciding_answer(verdict: Verdict) -> Answer:
     if verdict.total.significant or advice is None or advice.gain is None:
         return verdict.total
     return advice.gain
+
+
+def is_winner_replaced(verdict: Verdict) -> bool:
+    """Return whether a decision's numbers are the winner's, and something else is to be used."""
+    advice = verdict.recommendation
+    if advice is None or advice.now == "change_nothing" or deciding_answer(verdict) != verdict.total:
+        return False
+    return advice.parameters != verdict.params
 
 
 def _outcome(verdict: Verdict) -> Outcome:

@@ -21,7 +21,7 @@ from tempopt.records.run_code import run_codes
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
-from tempopt.results.decision import deciding_answer
+from tempopt.results.decision import deciding_answer, is_winner_replaced
 from tempopt.results.heads_text import head_runs, heads_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import (
@@ -161,9 +161,7 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         test = deciding_answer(verdict).paired
         interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
         interval_text = f"{100 * test.confidence:.4g} % interval {interval}"
-        advice = verdict.recommendation
-        is_winner_used = advice is None or advice.gain is None or advice.gain == verdict.total
-        subject = "" if is_winner_used or test is not verdict.total.paired else " of the winner"
+        subject = " of the winner" if is_winner_replaced(verdict) else ""
         rows.append((f"gain{subject} in {_short(result.metric)}", rounded(test.gain, test), interval_text))
         rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
         rows.append(_ledger(verdict))

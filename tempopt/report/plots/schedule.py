@@ -217,10 +217,10 @@ def _controlled(
     if winner is not None and targets[0] == targets[1]:
         path = controlled(result, winner, progress)
         if path is not None and path.is_path:
-            text += f": the geometric mean of {path.runs} runs of the winner, with the same target as what "
             text += (
-                f"is recommended ({temperature_text(parameters)}), which goes{ends} on a path not measured."
+                f": the geometric mean of {path.runs} runs of the winner, with the same target as what is "
             )
+            text += f"recommended ({temperature_text(parameters)}), which goes{ends} on a path not measured."
             return "winner", winner, path, text
     if measured is None:
         return role, parameters, None, f"{text}, which was not measured: the line is only the start."
