@@ -77,7 +77,7 @@ class Sleeper:
     """
 
     def __init__(self, slot: int, seconds: float, reports: int = 4) -> None:
-        from tempopt.workers.placement import Placement
+        from tempopt.agent.placement import Placement
 
         self.slot = slot
         self.place = Placement()
@@ -96,7 +96,7 @@ class Sleeper:
 
     def receive(self) -> Any:
         """Return the next message."""
-        from tempopt.workers.messages import decode
+        from tempopt.training.messages import decode
 
         return decode(self.connection.recv_bytes())
 
@@ -104,7 +104,7 @@ class Sleeper:
         """Do nothing: the process ends with its threads."""
 
     def _train(self, request: Any, start_time: float) -> None:
-        from tempopt.workers.messages import Finished, Report, Started, encode
+        from tempopt.training.messages import Finished, Report, Started, encode
 
         def say(message: Any) -> None:
             self._theirs.send_bytes(encode(message))
@@ -128,14 +128,14 @@ class Sleeper:
 
 def work(post: Post) -> None:
     """Do an agent's work from the first line of standard input on, until every ticket is over."""
-    from tempopt.agent.agent import Agent
+    from tempopt.agent.agent_loop import Agent
     from tempopt.agent.dry_run import workers_of
+    from tempopt.agent.local_client import TicketClient
     from tempopt.agent.observer import Unobserved
-    from tempopt.agent.ticket_client import TicketClient
+    from tempopt.agent.placement import Placement
     from tempopt.spec.study_spec import StudySpec
-    from tempopt.store.store import Store
-    from tempopt.workers.messages import Ready
-    from tempopt.workers.placement import Placement
+    from tempopt.storage.store import Store
+    from tempopt.training.messages import Ready
 
     end_times: list[float] = []
 
@@ -200,13 +200,13 @@ def work(post: Post) -> None:
 
 def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
     """Do the same for a server, and count what is said to it."""
-    from tempopt.agent.agent import Agent
-    from tempopt.agent.server_client import ServerClient
-    from tempopt.agent.server_line import ServerLine
-    from tempopt.records.rows import StudyRow
-    from tempopt.remote.connection import ServerConnection
-    from tempopt.remote.wire import from_plain
+    from tempopt.agent.agent_loop import Agent
+    from tempopt.agent.agent_rpc import ServerLine
+    from tempopt.agent.remote_client import ServerClient
     from tempopt.spec.study_spec import StudySpec
+    from tempopt.storage.http.connection import ServerConnection
+    from tempopt.storage.http.wire import from_plain
+    from tempopt.storage.rows import StudyRow
 
     assert post.server is not None and post.sleep is not None
     connection = ServerConnection(post.server, post.token)

@@ -1,6 +1,6 @@
 """How often does the interval of a trained model's gain hold the truth, over data sets of which it is known?
 
-The interval is tempopt's own (tempopt/statistics/bootstrap.py), as ``tempopt evaluate`` gives it, of
+The interval is tempopt's own (tempopt/verdict/statistics/bootstrap.py), as ``tempopt evaluate`` gives it, of
 2,000 resamples. Each data set is drawn from a distribution of paired differences: a loss (normal, or with a
 heavy tail), an accuracy of which few items change, and batches of items of uneven size.
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tempopt.statistics.bootstrap import paired_bootstrap
+from tempopt.verdict.statistics.bootstrap import paired_bootstrap
 
 _UNITS = (10, 20, 50, 200)
 _AT_ONCE = 250

@@ -1,6 +1,6 @@
 """How often does a comparison of given sets show a gain where there is none, and how often one that there is?
 
-Which runs there are, when they end and what is shown is tempopt's own code (tempopt/confirmation/compare.py).
+Which runs there are, when they end and what is shown is decided by tempopt/verdict/set_comparison.py.
 Each run is any recorded training of a task, whatever its parameters, so that no set is better than another.
 With ``--gain`` the first variant is better by that many standard deviations of the recorded values. With
 ``--all-pairs`` each two of two and of four sets are compared, and ``better`` is that any difference is shown;
@@ -22,11 +22,11 @@ from scipy.stats import binomtest
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.whole import row
-from tempopt.confirmation.compare import Comparison, check_comparison, compared
-from tempopt.confirmation.stages import first_tickets, next_tickets
-from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import NewTicket, TicketRow
+from tempopt.verdict.set_comparison import Comparison, check_comparison, compared
+from tempopt.verdict.stages import first_tickets, next_tickets
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "8 pairs": {"seeds": {"confirm": 8}},

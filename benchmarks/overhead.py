@@ -45,7 +45,7 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
 def search() -> None:
     """Run the trainings of the study in spec.json as tempopt does, and end before it chooses."""
     from tempopt.agent.observer import Snapshot, Unobserved
-    from tempopt.study.api import search
+    from tempopt.service.studies import search
 
     class StopObserver(Unobserved):
         def update(self, snapshot: Snapshot) -> None:
@@ -61,7 +61,7 @@ def search() -> None:
 
 def tickets() -> list[dict[str, Any]]:
     """Return what was trained: parameters, seed and value of each training."""
-    from tempopt.store.store import Store
+    from tempopt.storage.store import Store
 
     with Store.open(URL, create=False) as store:
         rows = store.tickets(store.load_study("max_retrieval").id, kinds=["baseline", "constant", "search"])

@@ -204,8 +204,8 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         save: Whether a checkpoint is kept at every validation.
     """
     from tempopt.agent.observer import Unobserved
-    from tempopt.store.store import Store
-    from tempopt.study.api import search
+    from tempopt.service.studies import search
+    from tempopt.storage.store import Store
 
     class StopObserver(Unobserved):
         left = job.num_sets

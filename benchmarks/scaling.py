@@ -90,9 +90,9 @@ def spec_of(case: Case) -> Any:
 
 def begin(url: str, case: Case) -> None:
     """Write a study of search tickets alone."""
-    from tempopt.confirmation.stages import first_tickets
-    from tempopt.store.optuna_calls import make_study
-    from tempopt.store.store import Store
+    from tempopt.storage.optuna_calls import make_study
+    from tempopt.storage.store import Store
+    from tempopt.verdict.stages import first_tickets
 
     spec = spec_of(case)
     with Store.open(url) as store:
@@ -172,7 +172,7 @@ def check(url: str, case: Case, agent_reports: list[AgentReport], num_before: in
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
-    from tempopt.store.store import Store
+    from tempopt.storage.store import Store
 
     trials = optuna.load_study(study_name=NAME, storage=url).get_trials(deepcopy=False)
     assert len(trials) == case.trials, f"void: {len(trials)} trials, and {case.trials} were asked"

@@ -16,9 +16,9 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import binomtest
 
-from tempopt.statistics.alpha_ledger import level
-from tempopt.statistics.group_sequential import Look, boundaries, nominal, spent
-from tempopt.statistics.paired_tests import TESTS, PairedTest, Stage, Test, paired
+from tempopt.spec.alpha_ledger import level
+from tempopt.verdict.statistics.group_sequential import Look, boundaries, nominal, spent
+from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, Stage, Test, paired
 
 _EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.5)
 _LOOKS = (4, 8, 12, 16)

@@ -54,7 +54,7 @@ class Serving:
 def run_server(storage: str) -> Iterator[Serving]:
     """Yield a server on a database, in a process of its own."""
     from tempopt.server.tokens import made
-    from tempopt.store.store import Store
+    from tempopt.storage.store import Store
 
     with Store.open(storage) as store:
         token, _ = made(store, name="benchmark", scopes=["agent"])

@@ -256,8 +256,8 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
 
 def begin_case(store: Any, case: Case, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
-    from tempopt.confirmation.stages import first_tickets
-    from tempopt.store.optuna_calls import make_study
+    from tempopt.storage.optuna_calls import make_study
+    from tempopt.verdict.stages import first_tickets
 
     make_study(store.url, name=NAME, direction="minimize", metric="val_loss")
     study = store.create_study(NAME, spec.to_json(), spec.identity())
@@ -268,22 +268,22 @@ def begin_case(store: Any, case: Case, spec: Any) -> Any:
 
 def run_tempopt(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
-    from tempopt.agent import agent, ticket_client, worker_slot, write_queue
-    from tempopt.store.store import Store
+    from tempopt.agent import agent_loop, local_client, worker_slot, write_queue
+    from tempopt.storage.store import Store
 
     spec = spec_of(case)
     world = World(case.seconds)
-    for module in (agent, worker_slot, write_queue):
+    for module in (agent_loop, worker_slot, write_queue):
         module.time = world  # type: ignore[attr-defined]
-    agent.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
+    agent_loop.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
     with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
         study = begin_case(store, case, spec)
         counts.begin()
         locations = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
-        client = ticket_client.TicketClient(
+        client = local_client.TicketClient(
             spec=spec, study=study, store=store, workers=case.running, **locations
         )
-        worker = agent.Agent(
+        worker = agent_loop.Agent(
             spec=spec,
             client=client,
             workers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
@@ -311,7 +311,7 @@ def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
     """End the tickets of the trials that are there before, with all that they have reported."""
     from sqlalchemy import bindparam, create_engine, insert, select, update
 
-    from tempopt.store.models import MEASUREMENT, TICKET
+    from tempopt.storage.models import MEASUREMENT, TICKET
 
     engine = create_engine(url)
     space = spec.space()
@@ -355,7 +355,7 @@ def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
 def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Return CPU milliseconds of what people and agents wait for when a study has become large."""
     from tempopt.agent.study_cache import StudyCache
-    from tempopt.store.store import Store
+    from tempopt.storage.store import Store
 
     cpu_times = {}
     with Store.open(url) as store:

@@ -58,7 +58,7 @@ class World:
 
     def update(self, snapshot: Any) -> None:
         """Let time pass until the next thing is said, but no longer than the agent would wait for it."""
-        from tempopt.workers.messages import encode
+        from tempopt.training.messages import encode
 
         deadline = self.now + 1.0
         if self._coming and self._coming[0][0] <= deadline:
@@ -75,7 +75,7 @@ class World:
 
     def train(self, request: Any, connection: Connection) -> None:
         """Plan all that a worker will say about a run."""
-        from tempopt.workers.messages import Finished, Report, Started
+        from tempopt.training.messages import Finished, Report, Started
 
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
         self.say(
@@ -116,7 +116,7 @@ class Talker:
     """What an agent takes for a worker process."""
 
     def __init__(self, slot: int, world: World) -> None:
-        from tempopt.workers.placement import Placement
+        from tempopt.agent.placement import Placement
 
         self.slot = slot
         self.place = Placement()
@@ -130,6 +130,6 @@ class Talker:
 
     def receive(self) -> Any:
         """Return the next message."""
-        from tempopt.workers.messages import decode
+        from tempopt.training.messages import decode
 
         return decode(self.connection.recv_bytes())

@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.recorded.world import Training
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
-from tempopt.records.rows import TicketRow
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import TicketRow
 from tempopt.temperature import is_neutral
 
 STUDIES = sorted(path.stem for path in Path("studies").glob("*.yaml"))

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.whole import StudySimulation, with_study
-from tempopt.records.rows import PriorRuns
-from tempopt.records.tickets import oriented, usable
+from tempopt.storage.rows import PriorRuns
+from tempopt.storage.ticket_queries import oriented, usable
 
 _AT = (8, 12, 16, 24)
 _EARLIER = 40

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tempopt.agent.placement import Placement
+from tempopt.agent.process import WorkerProcess
+from tempopt.agent.rank_process import COLD
 from tempopt.errors import UsageError
-from tempopt.store.store import Store
-from tempopt.workers.messages import Ready
-from tempopt.workers.placement import Placement
-from tempopt.workers.process import WorkerProcess
-from tempopt.workers.rank_process import COLD
+from tempopt.storage.store import Store
+from tempopt.training.messages import Ready
 
 _TICK = os.sysconf("SC_CLK_TCK")
 

@@ -26,7 +26,7 @@ from lightning_modules.batches import Drawn, Stored, batches
 from lightning_modules.optimisation import adamw_with_cosine
 from lightning_modules.transformer import Attend, TransformerLayer
 from tempopt import TemperedModule
-from tempopt.generation import pass_at_k_of, sample
+from tempopt.attention.generation import pass_at_k_of, sample
 
 DEGREE = 2
 _SEED = 0

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Any
 from tempopt.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from tempopt.api.calls import compare as compare
+    from tempopt.api.calls import evaluate as evaluate
+    from tempopt.api.calls import plan as plan
+    from tempopt.api.calls import resume as resume
+    from tempopt.api.calls import search as search
+    from tempopt.api.handle import StudyHandle as StudyHandle
+    from tempopt.api.server import Server as Server
+    from tempopt.api.server import connect as connect
     from tempopt.attention.attach.attachment import Attachment as Attachment
     from tempopt.attention.attach.attachment import attach as attach
     from tempopt.attention.attach.bake import bake as bake
@@ -27,19 +35,11 @@ if TYPE_CHECKING:
     from tempopt.errors import StudyNotFound as StudyNotFound
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
-    from tempopt.evaluation.result import EvaluationResult as EvaluationResult
-    from tempopt.python.calls import compare as compare
-    from tempopt.python.calls import evaluate as evaluate
-    from tempopt.python.calls import plan as plan
-    from tempopt.python.calls import resume as resume
-    from tempopt.python.calls import search as search
-    from tempopt.python.handle import StudyHandle as StudyHandle
-    from tempopt.python.server import Server as Server
-    from tempopt.python.server import connect as connect
     from tempopt.report.page.html import write_report as write_report
-    from tempopt.results.study_result import StudyResult as StudyResult
-    from tempopt.study.api import load_study as load_study
-    from tempopt.study.planning import StudyForecast as StudyForecast
+    from tempopt.report.study_result import StudyResult as StudyResult
+    from tempopt.service.evaluation.result import EvaluationResult as EvaluationResult
+    from tempopt.service.forecast import StudyForecast as StudyForecast
+    from tempopt.service.studies import load_study as load_study
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
     from tempopt.training.attach_callback import AttachCallback as AttachCallback
@@ -54,17 +54,17 @@ _HOME = {
     "AttachError": "tempopt.errors",
     "Attachment": "tempopt.attention.attach.attachment",
     "EntropyControl": "tempopt.training.entropy_control",
-    "EvaluationResult": "tempopt.evaluation.result",
+    "EvaluationResult": "tempopt.service.evaluation.result",
     "LoadCallback": "tempopt.training.load_callback",
-    "Server": "tempopt.python.server",
+    "Server": "tempopt.api.server",
     "SpecError": "tempopt.errors",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",
     "StudyFailed": "tempopt.errors",
-    "StudyForecast": "tempopt.study.planning",
-    "StudyHandle": "tempopt.python.handle",
+    "StudyForecast": "tempopt.service.forecast",
+    "StudyHandle": "tempopt.api.handle",
     "StudyNotFound": "tempopt.errors",
-    "StudyResult": "tempopt.results.study_result",
+    "StudyResult": "tempopt.report.study_result",
     "TemperatureParameters": "tempopt.temperature.plan",
     "TemperaturePlan": "tempopt.temperature.plan",
     "TemperedModule": "tempopt.training.module",
@@ -75,14 +75,14 @@ _HOME = {
     "attach": "tempopt.attention.attach.attachment",
     "attach_value": "tempopt.attention.attach.values",
     "bake": "tempopt.attention.attach.bake",
-    "compare": "tempopt.python.calls",
-    "connect": "tempopt.python.server",
-    "evaluate": "tempopt.python.calls",
+    "compare": "tempopt.api.calls",
+    "connect": "tempopt.api.server",
+    "evaluate": "tempopt.api.calls",
     "load_checkpoint": "tempopt.attention.attach.checkpoints",
-    "load_study": "tempopt.study.api",
-    "plan": "tempopt.python.calls",
-    "resume": "tempopt.python.calls",
-    "search": "tempopt.python.calls",
+    "load_study": "tempopt.service.studies",
+    "plan": "tempopt.api.calls",
+    "resume": "tempopt.api.calls",
+    "search": "tempopt.api.calls",
     "write_report": "tempopt.report.page.html",
 }
 

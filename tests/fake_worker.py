@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from tempopt.agent import dry_run, worker_pool
-from tempopt.workers.messages import (
+from tempopt.agent.placement import Placement
+from tempopt.training.messages import (
     Failed,
     Finished,
     Kept,
@@ -36,7 +37,6 @@ from tempopt.workers.messages import (
     decode,
     encode,
 )
-from tempopt.workers.placement import Placement
 
 STEPS = 24
 EVERY = 4

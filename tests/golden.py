@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 
 _SHORT = {"arms": {"baseline": 2, "constant": 3}, "candidates": 2}
 _STUDIES: dict[str, tuple[dict[str, int], int]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.agent.observer import Snapshot, WorkerView
-from tempopt.records.rows import TicketRow
+from tempopt.storage.rows import TicketRow
 
 
 @pytest.fixture

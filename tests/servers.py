@@ -66,8 +66,8 @@ def worker_pids(agent: int) -> list[int]:
     for pid, parent in _family(agent):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            # a forked worker has the command line of its zygote, which is its parent
-            if b"tempopt.training.zygote" in words:
+            # a forked worker has the command line of its fork server, which is its parent
+            if b"tempopt.training.fork_server" in words:
                 lineage.add(pid)
             is_forked = pid in lineage and parent in lineage
             # what a worker has started is of its group

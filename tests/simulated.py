@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tempopt.confirmation.stages import first_tickets, more_tickets, next_tickets
-from tempopt.records.rows import SAMPLED, NewTicket, TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import SAMPLED, NewTicket, TicketRow
+from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
 
 # what is searched has several parts, and every schedule of it is worth taking apart
 SPACE = {

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tempopt.confirmation.evaluations import INFERENCE_ARMS, evaluations
-from tempopt.confirmation.stages import next_tickets
-from tempopt.records.rows import KINDS, Kind, Measurement, NewTicket, StudyRow, StudyState, TicketRow
-from tempopt.records.tickets import arms_of
-from tempopt.results.study_result import StudyResult, assemble
+from tempopt.report.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import KINDS, Kind, Measurement, NewTicket, StudyRow, StudyState, TicketRow
+from tempopt.storage.ticket_queries import arms_of
+from tempopt.verdict.run_evaluations import INFERENCE_ARMS, evaluations
+from tempopt.verdict.stages import next_tickets
 from tests import fake_worker
 from tests.specs import Write
 from tests.toy_study import EndedStudy, undisturbed_study, work_in

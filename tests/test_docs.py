@@ -31,7 +31,7 @@ from tempopt import cli
 from tempopt.spec import sections as settings
 from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
-from tempopt.spec.lightning_sections import GOVERNED
+from tempopt.spec.lightning_config import GOVERNED
 from tempopt.spec.resources import Resources
 from tempopt.spec.study_section import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS

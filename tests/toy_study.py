@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.beginning import stand
 from tempopt.agent.observer import Unobserved
+from tempopt.agent.study_creation import stand
 from tempopt.errors import UsageError
-from tempopt.records.rows import StudyRow, TicketRow
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
+from tempopt.service.studies import search
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
-from tempopt.study.api import search
+from tempopt.storage.rows import StudyRow, TicketRow
+from tempopt.storage.store import Store
 
 TOYS = Path(__file__).parent / "training"
 REPOSITORY = Path(__file__).parents[1]
@@ -128,7 +128,7 @@ def start(spec: dict[str, Any], tmp_path: Path, *, fake: bool = False) -> subpro
     program = FAKED if fake else ""
     program += (
         "import json, pathlib\n"
-        "from tempopt.study.api import search\n"
+        "from tempopt.service.studies import search\n"
         "spec = json.loads(pathlib.Path('spec.json').read_text())\n"
         f"search(spec, storage={URL!r}, workers=2)\n"
     )

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tempopt.spec.program import Program
 from tempopt.training import build
-from tempopt.workers.messages import Kept, Message, Program, RunRequest, Saved, Stop
+from tempopt.training.messages import Kept, Message, RunRequest, Saved, Stop
 
 HERE = Path(__file__).parent / "training"
 NAMES = {"class": "toy_modules"}

@@ -26,10 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.recorded.tasks import SEEDS, TASKS, Task
+from tempopt.agent.placement import Placement
+from tempopt.agent.process import WorkerProcess
 from tempopt.seeds import derive
-from tempopt.workers.messages import Evaluation, Failed, Finished, Message, Program, RunRequest
-from tempopt.workers.placement import Placement
-from tempopt.workers.process import WorkerProcess
+from tempopt.spec.program import Program
+from tempopt.training.messages import Evaluation, Failed, Finished, Message, RunRequest
 
 HERE = Path(__file__).parent
 _BLOCK = 8

@@ -19,7 +19,7 @@ from benchmarks.recorded.world import Training
 from benchmarks.simulated.courses import Course, course
 from benchmarks.simulated.luck import PAIR, RUNGS, of_seed
 from benchmarks.simulated.worlds import Collapse, Made, place, world_of
-from tempopt.workers.messages import Evaluation
+from tempopt.training.messages import Evaluation
 
 Best = Literal["nothing", "constant", "schedule"]
 Kind = Literal["plain", "ridge", "moving", "heavy", "divergence", "ties"]

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from benchmarks.simulated.drawn import world_for
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import Made
-from tempopt.confirmation.comparisons import Answer
-from tempopt.confirmation.evaluations import inference_plans
-from tempopt.confirmation.inference import AS_TRAINED
-from tempopt.confirmation.verdict import Verdict
-from tempopt.records.rows import SEARCHING, TicketRow
+from tempopt.storage.rows import SEARCHING, TicketRow
+from tempopt.verdict.inference import AS_TRAINED
+from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.run_evaluations import inference_plans
+from tempopt.verdict.verdict import Verdict
 
 KEPT = Path(__file__).with_name("verdicts.parquet")
 LINES = Path("build/verdicts.jsonl")

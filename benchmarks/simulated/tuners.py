@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import Job, Parameters, Wish
 from tempopt.sampling.features import Features
-from tempopt.sampling.history import frozen
+from tempopt.sampling.frozen_history import frozen
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.seeds import derive

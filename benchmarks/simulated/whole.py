@@ -12,17 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from benchmarks.recorded.world import Training
-from tempopt.agent.stopping import beyond_notice
-from tempopt.confirmation.evaluations import counted, evaluations
-from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.stages import first_tickets, more_tickets, next_tickets
-from tempopt.confirmation.verdict import Verdict, conclude
-from tempopt.records.rows import SAMPLED, Measurement, NewTicket, PriorRuns, TicketRow
-from tempopt.records.tickets import arms_of
+from tempopt.agent.stop_conditions import beyond_notice
 from tempopt.sampling.arms import Arms, by_guard
+from tempopt.spec.program import guard_name
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.workers.messages import Evaluation, guard_name
+from tempopt.storage.rows import SAMPLED, Measurement, NewTicket, PriorRuns, TicketRow
+from tempopt.storage.ticket_queries import arms_of
+from tempopt.training.messages import Evaluation
+from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.run_evaluations import counted, evaluations
+from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
+from tempopt.verdict.verdict import Verdict, conclude
 
 
 class World(Protocol):

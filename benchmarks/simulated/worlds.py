@@ -33,7 +33,7 @@ from tempopt.temperature import (
     neutral_values,
     split_name,
 )
-from tempopt.workers.messages import Evaluation
+from tempopt.training.messages import Evaluation
 
 Array = NDArray[np.float64]
 Parameters = Mapping[str, Any]

@@ -1,1 +1,1 @@
-"""Works on a study's tickets: takes them from the store, gives them to workers, reports their results."""
+"""Take a study's tickets from the storage, have worker processes train them, report their results."""

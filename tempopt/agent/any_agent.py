@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Protocol
 
 from tempopt.agent.observer import Observer, Unobserved
-from tempopt.agent.runner import StudyRunner
-from tempopt.agent.server_runner import work_behind
+from tempopt.agent.remote_runner import work_behind
 from tempopt.agent.store_connection import StoreLost
+from tempopt.agent.study_runner import StudyRunner
 from tempopt.agent.turn import Turn
 from tempopt.errors import AccessDenied, StoreUnreachable, StudyNotFound, TempoptError, masked
-from tempopt.records.rows import OpenStudy
-from tempopt.remote.connection import ServerConnection
-from tempopt.remote.paths import OPEN_STUDIES
-from tempopt.remote.wire import from_plain
-from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
+from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.http.paths import OPEN_STUDIES
+from tempopt.storage.http.wire import from_plain
+from tempopt.storage.rows import OpenStudy
+from tempopt.storage.store import Store
 
 LOOK_SECONDS = 5.0
 """The unfinished studies are listed that often."""
@@ -74,7 +74,7 @@ class DatabaseStudies:
         study = self.store.load_study(name)
         if study.state != "running":
             return
-        spec = StudySpec.stored(study)
+        spec = StudySpec.from_json(study.spec)
         import_schedules(spec)
         runner = StudyRunner(
             self.store, spec, study, self.workers, self.checkpoints, observer, wake=False, turn=turn

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from tempopt.confirmation.evaluations import evaluations
+from tempopt.agent.placement import Placement
+from tempopt.agent.process import WorkerProcess
 from tempopt.errors import (
     SpecError,
     StudyFailed,
@@ -17,9 +18,8 @@ from tempopt.errors import (
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
-from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Started, Times
-from tempopt.workers.placement import Placement
-from tempopt.workers.process import WorkerProcess
+from tempopt.training.messages import Failed, Finished, RunRequest, Stage, Started, Times
+from tempopt.verdict.run_evaluations import evaluations
 
 _CALLED = "dry run of two steps"
 Told = Callable[[Stage], None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from tempopt.records.rows import Kind, TicketRow
+from tempopt.storage.rows import Kind, TicketRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ import dataclasses
 from pathlib import Path
 
 from tempopt.agent.study_cache import StudyCache
-from tempopt.confirmation.evaluations import OBSERVED, evaluations
-from tempopt.records.rows import StudyRow, TicketRow
-from tempopt.records.tickets import arms_of
+from tempopt.spec.program import Program
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.checkpoints import join, run_name
-from tempopt.workers.messages import Label, Program, RunRequest, Saved
+from tempopt.storage.checkpoints import join, run_name
+from tempopt.storage.rows import StudyRow, TicketRow
+from tempopt.storage.ticket_queries import arms_of
+from tempopt.training.messages import Label, RunRequest, Saved
+from tempopt.verdict.run_evaluations import OBSERVED, evaluations
 
 
 class Requests:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tempopt.agent.observer import Snapshot, WorkerView
 from tempopt.agent.study_cache import StudyCache
-from tempopt.records.rows import KINDS
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import KINDS
 
 
 def snapshot(

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from tempopt.confirmation.costs import spent
-from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.stages import to_come
-from tempopt.records.liveness import is_dead
-from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
-from tempopt.records.tickets import oriented, usable
 from tempopt.sampling.arms import Arms, by_guard, by_step
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
+from tempopt.storage.liveness import is_dead
+from tempopt.storage.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
+from tempopt.storage.store import Store
+from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.verdict.costs import spent
+from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.stages import to_come
 
 
 class StudyCache:

@@ -10,9 +10,9 @@ from socket import socket
 from typing import Protocol
 
 from tempopt.agent.observer import Snapshot, WorkerView
-from tempopt.records.changes import Began, Ended, Lost, Returned
-from tempopt.records.rows import Checkpoint, StudyState, TicketRow
-from tempopt.workers.messages import RunRequest
+from tempopt.storage.changes import Began, Ended, Lost, Returned
+from tempopt.storage.rows import Checkpoint, StudyState, TicketRow
+from tempopt.training.messages import RunRequest
 
 THOROUGH_SECONDS = 2.0
 """So often at most, while nothing is known to wait, it is asked what others have lost."""

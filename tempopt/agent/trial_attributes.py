@@ -9,15 +9,15 @@ import math
 from collections.abc import Iterable
 from statistics import fmean, geometric_mean
 
-from tempopt.records.rows import Measurement, TicketRow
-from tempopt.records.tickets import last_values
+from tempopt.storage.rows import Measurement, TicketRow
+from tempopt.storage.ticket_queries import last_values
 from tempopt.temperature import (
     TemperatureParameters,
     is_controlled,
     own_parameters,
     temperatures_of,
 )
-from tempopt.workers.messages import CONTROLLED_CURVE
+from tempopt.training.messages import CONTROLLED_CURVE
 
 ENTROPY = "entropy/"
 """Measurements of the attention entropy begin so; the layer and the head follow."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
+from tempopt.agent.process import WorkerProcess
 from tempopt.agent.worker_slot import Process, WorkerSlot
-from tempopt.workers.process import WorkerProcess
 
 _STILLBORN = 3
 

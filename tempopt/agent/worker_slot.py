@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from tempopt.agent.observer import WorkerView
-from tempopt.records.liveness import host
-from tempopt.records.rows import TicketRow
-from tempopt.workers.messages import LOG, RunRequest, Stop
-from tempopt.workers.process import WorkerProcess
+from tempopt.agent.process import WorkerProcess
+from tempopt.storage.liveness import host
+from tempopt.storage.rows import TicketRow
+from tempopt.training.messages import LOG, RunRequest, Stop
 
 _LOG_BYTES = 32 * 1024
 _START_SECONDS = 10.0

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from tempopt.agent.store_connection import StoreAway, StoreConnection
 from tempopt.errors import StudyFailed
-from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
-from tempopt.records.liveness import is_dead
+from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.storage.liveness import is_dead
 
 SOONEST_SECONDS = 2.0
 """Reports wait this long for others to go with them."""
@@ -46,7 +46,7 @@ class Writer(Protocol):
         take: Wanted | None,
         version: int | None,
     ) -> Written:
-        """Write changes; as :meth:`tempopt.store.store.Store.write`."""
+        """Write changes; as :meth:`tempopt.storage.store.Store.write`."""
 
 
 class Outbox:
@@ -134,7 +134,7 @@ class Outbox:
         """Say everything in one transaction.
 
         Args:
-            take: The ticket to take in it; see :meth:`tempopt.store.store.Store.write`.
+            take: The ticket to take in it; see :meth:`tempopt.storage.store.Store.write`.
             version: That of the tickets from which this follows.
 
         Raises:

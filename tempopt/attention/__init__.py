@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.diagnose import Finding as Finding
     from tempopt.attention.analysis.diagnose import anomalies as anomalies
     from tempopt.attention.analysis.diagnose import troubleshoot as troubleshoot
+    from tempopt.attention.analysis.head_importance import Contribution as Contribution
+    from tempopt.attention.analysis.head_importance import Estimate as Estimate
+    from tempopt.attention.analysis.head_importance import HeadImportance as HeadImportance
+    from tempopt.attention.analysis.head_importance import PruningCurve as PruningCurve
+    from tempopt.attention.analysis.head_importance import PruningPoint as PruningPoint
+    from tempopt.attention.analysis.head_importance import contributions as contributions
+    from tempopt.attention.analysis.head_importance import importance_intervals as importance_intervals
+    from tempopt.attention.analysis.head_importance import pruning_curve as pruning_curve
     from tempopt.attention.analysis.head_measures import HeadMeasure as HeadMeasure
     from tempopt.attention.analysis.head_measures import Specialisations as Specialisations
-    from tempopt.attention.analysis.head_worth import Contribution as Contribution
-    from tempopt.attention.analysis.head_worth import Estimate as Estimate
-    from tempopt.attention.analysis.head_worth import HeadImportance as HeadImportance
-    from tempopt.attention.analysis.head_worth import PruningCurve as PruningCurve
-    from tempopt.attention.analysis.head_worth import PruningPoint as PruningPoint
-    from tempopt.attention.analysis.head_worth import contributions as contributions
-    from tempopt.attention.analysis.head_worth import importance_intervals as importance_intervals
-    from tempopt.attention.analysis.head_worth import pruning_curve as pruning_curve
     from tempopt.attention.analysis.heatmap import Heatmap as Heatmap
     from tempopt.attention.analysis.heatmap import heatmap as heatmap
     from tempopt.attention.analysis.histories import HeadHistory as HeadHistory
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.patterns import pattern_keys as pattern_keys
     from tempopt.attention.analysis.patterns import pattern_score as pattern_score
     from tempopt.attention.analysis.specialisation import HeadSpecialisation as HeadSpecialisation
+    from tempopt.attention.analysis.specialise_model import specialisations as specialisations
     from tempopt.attention.analysis.statistics import attention_weights as attention_weights
     from tempopt.attention.analysis.statistics import effective_tokens as effective_tokens
     from tempopt.attention.analysis.statistics import gini as gini
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.statistics import softmax_jacobian_norm as softmax_jacobian_norm
     from tempopt.attention.analysis.statistics import visible_pairs as visible_pairs
     from tempopt.attention.analysis.statistics import weight_entropy as weight_entropy
-    from tempopt.attention.analysis.whole_model import specialisations as specialisations
     from tempopt.attention.functional.attention import temper_query as temper_query
     from tempopt.attention.functional.attention import tempered_attention as tempered_attention
     from tempopt.attention.functional.attention import visible_keys as visible_keys
@@ -145,7 +145,7 @@ _NAMES = {
         "SoftmaxJacobianNorm",
     ],
     "analysis.head_measures": ["HeadMeasure", "Specialisations"],
-    "analysis.head_worth": [
+    "analysis.head_importance": [
         "Contribution",
         "Estimate",
         "HeadImportance",
@@ -160,7 +160,7 @@ _NAMES = {
     "analysis.monitor": ["AttentionMonitor"],
     "analysis.patterns": ["pattern_keys", "pattern_score"],
     "analysis.specialisation": ["HeadSpecialisation"],
-    "analysis.whole_model": ["specialisations"],
+    "analysis.specialise_model": ["specialisations"],
     "functional.normalisers": ["normalised_attention"],
     "functional.sampled_entropy": ["sampled_entropy"],
     "analysis.statistics": [

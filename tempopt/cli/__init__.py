@@ -135,7 +135,7 @@ def _imported(argv: Sequence[str]) -> list[str]:
         name = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
         if not name or name.startswith("-") or name.endswith(".py"):
             raise UsageError("--import needs the name of a module, as in tempopt --import my_schedules show.")
-        from tempopt.workers.class_paths import import_module as import_given
+        from tempopt.class_loading import import_module as import_given
 
         import_given(name, where="--import")
     return words

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, ServerStudies, Studies
 from tempopt.agent.observer import Observer
-from tempopt.agent.server_runner import work_behind
+from tempopt.agent.remote_runner import work_behind
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.search import how_to_go_on, to_verdict
 from tempopt.errors import UsageError
-from tempopt.remote.address import is_server, server_url
-from tempopt.remote.connection import ServerConnection
-from tempopt.remote.credentials import token_for
-from tempopt.store.schema import refuse_missing_file
-from tempopt.store.store import Store
-from tempopt.store.urls import parse
-from tempopt.study import api
-from tempopt.study.progress import observing
+from tempopt.service import studies
+from tempopt.service.progress import observing
+from tempopt.storage.http.address import is_server, server_url
+from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.http.credentials import token_for
+from tempopt.storage.schema import refuse_missing_file
+from tempopt.storage.store import Store
+from tempopt.storage.urls import parse
 
 if TYPE_CHECKING:
-    from tempopt.results.study_result import StudyResult
+    from tempopt.report.study_result import StudyResult
 
 
 def agent(arguments: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def agent(arguments: argparse.Namespace) -> int:
         return _agent_behind(arguments)
 
     def carry_out(observer: Observer) -> StudyResult:
-        return api.join(
+        return studies.join(
             arguments.name,
             storage=arguments.url,
             workers=arguments.workers,
@@ -129,7 +129,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.server is not None and (arguments.storage or arguments.storage_file):
         raise UsageError("--server and --storage were both given. Give one of them.")
     if _is_behind_server(arguments):
-        api.refuse_place(arguments.checkpoints)
+        studies.refuse_place(arguments.checkpoints)
     elif arguments.token_file is not None:
         raise UsageError("--token-file is for a server. Give its URL with --server, or take the option out.")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tempopt.cli import values
+from tempopt.cli import argument_types
 
 
 class Argument(NamedTuple):
@@ -54,13 +54,13 @@ TOKEN_FILE = argument(
 WORKERS = argument(
     "--workers",
     metavar="N",
-    type=values.workers,
+    type=argument_types.workers,
     help="number of concurrent trials; auto: as many as fit (default: the spec's, else auto)",
 )
 LAUNCH_OPTION = argument(
     "--launch",
     metavar="KEY=VALUE",
-    type=values.option,
+    type=argument_types.option,
     action="append",
     default=[],
     help="option of the launcher, for example partition=gpu; repeatable",
@@ -96,7 +96,7 @@ ANY = (
     argument(
         "--until-idle",
         metavar="SECONDS",
-        type=values.seconds,
+        type=argument_types.seconds,
         nargs="?",
         const=60.0,
         help="with --any: leave when no study is unfinished, or after so long without a run to begin (60 if "

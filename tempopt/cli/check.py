@@ -12,9 +12,9 @@ from tempopt.cli.specs import read_spec
 def check(arguments: argparse.Namespace) -> int:
     """Check a spec and print what was found, after training two steps of it if asked to."""
     spec = read_spec(arguments.spec, arguments.set)
-    from tempopt.study import api  # loads Optuna, which a spec that is refused does not need
+    from tempopt.service import studies  # loads Optuna, which a spec that is refused does not need
 
     print_line = functools.partial(print, flush=True)
-    for line in api.check(spec, dry_run=arguments.dry_run, on_line=print_line):
+    for line in studies.check(spec, dry_run=arguments.dry_run, on_line=print_line):
         print_line(line)
     return DONE

@@ -5,7 +5,7 @@ A table; carries nothing out, and imports nothing that takes time.
 
 from __future__ import annotations
 
-from tempopt.cli import values
+from tempopt.cli import argument_types
 from tempopt.cli.arguments import (
     ANY,
     CHECKPOINTS,
@@ -27,7 +27,7 @@ from tempopt.cli.arguments import (
 from tempopt.cli.arguments import Argument as Argument
 from tempopt.cli.arguments import Command as Command
 from tempopt.cli.service_commands import SERVICE
-from tempopt.study.scenarios import SCENARIOS
+from tempopt.service.scenarios import SCENARIOS
 
 COMMANDS = {
     "search": Command(
@@ -39,8 +39,8 @@ COMMANDS = {
             argument(
                 "--trials",
                 metavar="N",
-                type=values.trials,
-                default=values.Trials(),
+                type=argument_types.trials,
+                default=argument_types.Trials(),
                 help="number of search trials (default: the spec's); +N adds N trials to the study",
             ),
             argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
@@ -91,7 +91,7 @@ COMMANDS = {
             argument(
                 "--top",
                 metavar="K",
-                type=values.count,
+                type=argument_types.count,
                 help="with --from: how many sets beside the baseline (default: 3)",
             ),
             argument(
@@ -110,13 +110,13 @@ COMMANDS = {
             argument(
                 "--pairs",
                 metavar="N",
-                type=values.pairs,
+                type=argument_types.pairs,
                 help="number of fresh seeds, each with a run of every set (default: study.seeds.confirm)",
             ),
             argument(
                 "--max-runs",
                 metavar="N",
-                type=values.count,
+                type=argument_types.count,
                 help="refuse to begin if it could take more than N runs (default: 1000)",
             ),
             WORKERS,
@@ -151,7 +151,7 @@ COMMANDS = {
             argument(
                 "--trials",
                 metavar="N",
-                type=values.count,
+                type=argument_types.count,
                 help="how many parameter sets are evaluated in all (default: study.trials)",
             ),
             *STORE,
@@ -173,14 +173,14 @@ COMMANDS = {
             argument(
                 "--trials",
                 metavar="+N",
-                type=values.more_trials,
-                default=values.Trials(),
+                type=argument_types.more_trials,
+                default=argument_types.Trials(),
                 help="add N search trials",
             ),
             argument(
                 "--pairs",
                 metavar="+N",
-                type=values.more_pairs,
+                type=argument_types.more_pairs,
                 default=0,
                 help="add N seeds to confirm on",
             ),
@@ -231,7 +231,7 @@ COMMANDS = {
                 "--watch",
                 metavar="SECONDS",
                 nargs="?",
-                type=values.seconds,
+                type=argument_types.seconds,
                 const=2.0,
                 help="update the output every SECONDS until the study is done (default: 2)",
             ),
@@ -270,7 +270,7 @@ COMMANDS = {
             argument(
                 "--port",
                 metavar="N",
-                type=values.port,
+                type=argument_types.port,
                 default=8080,
                 help="port on 127.0.0.1; 0 selects a free one (default: 8080)",
             ),
@@ -288,7 +288,7 @@ COMMANDS = {
                 default=[],
                 help="run to show, for example search-12 (default: a list of all runs)",
             ),
-            argument("--attempt", metavar="N", type=values.count, help="show this attempt only"),
+            argument("--attempt", metavar="N", type=argument_types.count, help="show this attempt only"),
             *STORE,
         ),
     ),
@@ -332,17 +332,17 @@ COMMANDS = {
     ),
     "pause": Command(
         "make every agent of a study write checkpoints and leave, until it is resumed",
-        "tempopt.cli.care:pause",
+        "tempopt.cli.lifecycle:pause",
         (NAME, *STORE, *JOBS),
     ),
     "stop": Command(
         "end the search of a study and confirm what was found so far",
-        "tempopt.cli.care:stop",
+        "tempopt.cli.lifecycle:stop",
         (NAME, *STORE),
     ),
     "delete": Command(
         "delete a study with its trials, checkpoints and logs",
-        "tempopt.cli.care:delete",
+        "tempopt.cli.lifecycle:delete",
         (
             NAME,
             *STORE,
@@ -353,7 +353,7 @@ COMMANDS = {
     ),
     "gc": Command(
         "remove checkpoints that are no longer needed",
-        "tempopt.cli.care:gc",
+        "tempopt.cli.lifecycle:gc",
         (
             argument("name", metavar="NAME", nargs="?", help="name of a study (default: all in the store)"),
             *STORE,
@@ -362,7 +362,7 @@ COMMANDS = {
     ),
     "storage": Command(
         "migrate a database written by an older version",
-        "tempopt.cli.care:storage",
+        "tempopt.cli.lifecycle:storage",
         (
             argument("action", metavar="upgrade", choices=("upgrade",), help="the only action"),
             *STORE,
@@ -390,7 +390,7 @@ COMMANDS = {
             argument(
                 "--trials",
                 metavar="N",
-                type=values.count,
+                type=argument_types.count,
                 help="number of search trials (default: the spec's)",
             ),
             WORKERS,
@@ -404,7 +404,7 @@ COMMANDS = {
             argument(
                 "--run-hours",
                 metavar="H",
-                type=values.hours,
+                type=argument_types.hours,
                 help="hours of one run (default: measured, in a study or else in a dry run)",
             ),
             JSON,

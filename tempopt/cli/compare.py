@@ -18,9 +18,9 @@ from tempopt.spec.comparison_spec import comparison_spec
 
 if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
-    from tempopt.confirmation.compare import Outcome
-    from tempopt.results.study_result import StudyResult
+    from tempopt.report.study_result import StudyResult
     from tempopt.spec.study_spec import StudySpec
+    from tempopt.verdict.set_comparison import Outcome
 
 _CODES: dict[Outcome, int] = {"better": DONE, "not_shown": NOT_SHOWN, "worse": WORSE}
 
@@ -35,12 +35,12 @@ def compare(arguments: argparse.Namespace) -> int:
 
         return launch.compare(arguments, spec)
 
-    from tempopt.study import api
-    from tempopt.study.best_sets import advise_without
+    from tempopt.service import studies
+    from tempopt.service.best_sets import advise_without
 
     def carry_out(observer: Observer) -> StudyResult:
         with advise_without(arguments.from_study):
-            return api.compare(
+            return studies.compare(
                 spec,
                 storage=arguments.url,
                 workers=arguments.workers,
@@ -67,7 +67,7 @@ def _spec(arguments: argparse.Namespace) -> StudySpec:
             )
     if arguments.sets or arguments.vary:
         raise UsageError("--from takes the parameter sets from a study. Give no SET and no --vary with it.")
-    from tempopt.study.best_sets import comparison_from
+    from tempopt.service.best_sets import comparison_from
 
     spec = comparison_from(
         arguments.from_study,
@@ -110,7 +110,7 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         arguments: What was typed.
         report: Path of its report, if one was written.
     """
-    from tempopt.results.decision import screen_lines
+    from tempopt.report.decision import screen_lines
 
     comparison = result.comparison
     where = f"{shlex.quote(result.name)}{storage_option(arguments)}"

@@ -9,7 +9,7 @@ import sys
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
 from tempopt.errors import UsageError
-from tempopt.remote.address import is_server
+from tempopt.storage.http.address import is_server
 
 
 def dashboard(arguments: argparse.Namespace) -> int:

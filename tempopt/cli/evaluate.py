@@ -9,8 +9,8 @@ import sys
 
 from tempopt.cli import DONE, INTERRUPTED
 from tempopt.cli.storage import storage_option
-from tempopt.evaluation.evaluate import evaluate as evaluate_weights
-from tempopt.store.urls import shown
+from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
+from tempopt.storage.urls import shown
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.errors import UsageError
-from tempopt.study.template import ModuleInfo, inspect_module, render
+from tempopt.service.template import ModuleInfo, inspect_module, render
 
 
 def init(arguments: argparse.Namespace) -> int:

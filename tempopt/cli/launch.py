@@ -10,21 +10,21 @@ from typing import Any
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
-from tempopt.cli.jobs import launch_options
+from tempopt.cli.launcher_options import launch_options
 from tempopt.cli.search import elsewhere, to_verdict
-from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import TempoptError, UsageError
-from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Launcher
-from tempopt.launch.launching import PROGRAM, Launch
-from tempopt.records.rows import StudyRow
-from tempopt.results.study_result import StudyResult, load
+from tempopt.launch.registry import make_launcher
+from tempopt.launch.study_launch import PROGRAM, Launch
+from tempopt.report.study_result import StudyResult, load
+from tempopt.service.extend import grown, ordered
 from tempopt.spec.compared_sets import MAX_RUNS
-from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
-from tempopt.store.store import Store
-from tempopt.study.enlarge import grown, ordered
+from tempopt.storage.rows import StudyRow
+from tempopt.storage.store import Store
+from tempopt.verdict.set_comparison import check_comparison
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
@@ -68,7 +68,7 @@ def resume(arguments: argparse.Namespace) -> int:
     """Continue a study from the database alone, with agents that a launcher starts."""
     with Store.open(arguments.url, create=False) as store, _launcher(arguments) as launcher:
         study = store.load_study(arguments.name)
-        spec = StudySpec.stored(study)
+        spec = StudySpec.from_json(study.spec)
 
         def order() -> tuple[StudySpec, StudyRow | None]:
             new_spec = grown(

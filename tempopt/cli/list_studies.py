@@ -10,8 +10,8 @@ from rich.text import Text
 from tempopt.cli import DONE
 from tempopt.cli.output import shown
 from tempopt.cli.tables import make_table, print_table
-from tempopt.results.summary import summary_json
-from tempopt.store.store import Store
+from tempopt.report.list_row import summary_json
+from tempopt.storage.store import Store
 
 
 def list_studies(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from tempopt.cli import DONE
 from tempopt.cli.output import shown
 from tempopt.errors import UsageError
-from tempopt.remote import credentials
-from tempopt.remote.address import server_url
+from tempopt.storage.http import credentials
+from tempopt.storage.http.address import server_url
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -62,7 +62,7 @@ def _asked(url: str) -> str:
 
 def _me(url: str, token: str) -> dict[str, Any]:
     """Return what a server says of a token; AccessDenied if it does not know it."""
-    from tempopt.remote.connection import ServerConnection
+    from tempopt.storage.http.connection import ServerConnection
 
     connection = ServerConnection(url, token)
     try:

@@ -10,8 +10,8 @@ from rich.text import Text
 from tempopt.cli import DONE
 from tempopt.cli.output import shown
 from tempopt.cli.tables import print_table
-from tempopt.study import admin
-from tempopt.study.admin import Printed
+from tempopt.service import lifecycle
+from tempopt.service.lifecycle import Printed
 
 _WHY = "Only what a run prints is kept. For results: tempopt show; for curves: tempopt report."
 
@@ -19,7 +19,7 @@ _WHY = "Only what a run prints is kept. For results: tempopt show; for curves: t
 def logs(arguments: argparse.Namespace) -> int:
     """Print a line for each attempt at a run, or all that the attempts at one printed."""
     ticket = " ".join(arguments.ticket) or None
-    outputs = admin.logs(arguments.url, arguments.name, ticket)
+    outputs = lifecycle.logs(arguments.url, arguments.name, ticket)
     if arguments.attempt is not None:
         outputs = [output for output in outputs if output.attempt == arguments.attempt]
     if not outputs:

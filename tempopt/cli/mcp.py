@@ -10,11 +10,11 @@ from tempopt.errors import missing_extra
 
 def mcp(arguments: argparse.Namespace) -> int:
     """Answer one client on standard input and output until it leaves."""
-    from tempopt.mcp_server.budget import Budget
-    from tempopt.mcp_server.session import Session
+    from tempopt.server.mcp.budget import Budget
+    from tempopt.server.mcp.session import Session
 
     try:
-        from tempopt.mcp_server.serving import serve
+        from tempopt.server.mcp.serving import serve
     except ModuleNotFoundError as error:
         packages = {"mcp", "mcp_types"}
         raise missing_extra(error, "mcp", packages, "tempopt mcp speaks MCP by its package") from error

@@ -12,9 +12,9 @@ from tempopt.cli.specs import read_spec
 def plan(arguments: argparse.Namespace) -> int:
     """Print the forecast of a study; nothing is written."""
     spec = read_spec(arguments.spec, arguments.set)
-    from tempopt.study import api  # loads Optuna, which a spec that is refused does not need
+    from tempopt.service import studies  # loads Optuna, which a spec that is refused does not need
 
-    forecast = api.plan(
+    forecast = studies.plan(
         spec,
         storage=arguments.url,
         workers=arguments.workers,

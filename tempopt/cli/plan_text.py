@@ -5,11 +5,10 @@ from __future__ import annotations
 from rich.table import Table
 
 from tempopt.cli.tables import print_table
-from tempopt.forecast.power import LARGE_GAIN
-from tempopt.forecast.runs import Span
-from tempopt.forecast.words import lasting, on, runs_text
-from tempopt.study.planning import StudyForecast
-from tempopt.study.progress import LABELS
+from tempopt.service.forecast import StudyForecast
+from tempopt.verdict.detectable_gain import LARGE_GAIN
+from tempopt.verdict.forecast_text import lasting, on, runs_text
+from tempopt.verdict.planned_runs import Span
 
 _HOUR = 3600.0
 
@@ -30,7 +29,7 @@ def _table(forecast: StudyForecast, where: str) -> Table:
             table.add_column(name, justify="right", no_wrap=True)
     for kind, span in forecast.runs.gain.items():
         no_gain = forecast.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
-        table.add_row(LABELS[kind], *_cells(span), *_cells(no_gain))
+        table.add_row(kind, *_cells(span), *_cells(no_gain))
     totals = [forecast.runs.total(gain=gain) for gain in (True, False)]
     table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
     hours = [total_hours for total in totals if (total_hours := forecast.hours(total))]

@@ -15,8 +15,8 @@ from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, masked
 from tempopt.files import replace
 from tempopt.report.page.html import PlotlyJs, file_name, render_report
-from tempopt.results.study_result import load
-from tempopt.store.store import Store
+from tempopt.report.study_result import load
+from tempopt.storage.store import Store
 
 _SCREEN = "-"
 _OURS = b'<meta name="generator" content="tempopt'

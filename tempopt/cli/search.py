@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tempopt.cli import DONE, FAILED, INTERRUPTED
+from tempopt.cli.argument_types import Trials
 from tempopt.cli.output import print_decision
 from tempopt.cli.specs import read_spec
 from tempopt.cli.storage import storage_option
-from tempopt.cli.values import Trials
 from tempopt.errors import UsageError
-from tempopt.remote.address import is_server
 from tempopt.spec.compared_sets import refuse_comparison
 from tempopt.spec.yaml_source import read_sets
+from tempopt.storage.http.address import is_server
 
 if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
-    from tempopt.results.study_result import StudyResult
+    from tempopt.report.study_result import StudyResult
 
 
 def search(arguments: argparse.Namespace) -> int:
@@ -45,10 +45,10 @@ def search(arguments: argparse.Namespace) -> int:
 
         return launch.search(arguments, spec, enqueue)
 
-    from tempopt.study import admin, api
+    from tempopt.service import lifecycle, studies
 
     def carry_out(observer: Observer) -> StudyResult:
-        return api.search(
+        return studies.search(
             spec,
             storage=arguments.url,
             workers=arguments.workers,
@@ -61,7 +61,7 @@ def search(arguments: argparse.Namespace) -> int:
         )
 
     def interrupted() -> str:
-        if not admin.may_be_begun(arguments.url, spec.study.name):
+        if not lifecycle.may_be_begun(arguments.url, spec.study.name):
             return "Interrupted before the study was begun; nothing was written."
         return elsewhere(spec.study.name, arguments)
 
@@ -80,10 +80,10 @@ def resume(arguments: argparse.Namespace) -> int:
 
         return launch.resume(arguments)
 
-    from tempopt.study import api
+    from tempopt.service import studies
 
     def carry_out(observer: Observer) -> StudyResult:
-        return api.resume(
+        return studies.resume(
             arguments.name,
             storage=arguments.url,
             workers=arguments.workers,
@@ -130,8 +130,8 @@ def to_verdict(
         arguments: What was typed.
         interrupted: Returns what to say after Ctrl-C; None: how to resume it.
     """
-    from tempopt.results.decision import screen_lines
-    from tempopt.study.progress import observing
+    from tempopt.report.decision import screen_lines
+    from tempopt.service.progress import observing
 
     # what a program reads is the result alone
     stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
@@ -192,9 +192,9 @@ def elsewhere(name: str, arguments: argparse.Namespace) -> str:
 
 
 def how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
-    from tempopt.study import admin
+    from tempopt.service import lifecycle
 
-    if not admin.may_be_begun(arguments.url, name):
+    if not lifecycle.may_be_begun(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
     if is_server(arguments.url) and again != "agent":
         return elsewhere(name, arguments)

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempopt.cli import DONE
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError, missing_extra
-from tempopt.remote.address import is_server
 from tempopt.server.tokens import first_token
-from tempopt.store import urls
-from tempopt.store.store import Store
+from tempopt.storage import urls
+from tempopt.storage.http.address import is_server
+from tempopt.storage.store import Store
 
 
 def serve(arguments: argparse.Namespace) -> int:

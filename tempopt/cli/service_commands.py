@@ -5,7 +5,7 @@ A table; carries nothing out, and imports nothing that takes time.
 
 from __future__ import annotations
 
-from tempopt.cli import values
+from tempopt.cli import argument_types
 from tempopt.cli.arguments import JSON, STORE, WORKERS, Command, argument
 
 SERVICE = {
@@ -31,7 +31,7 @@ SERVICE = {
             argument(
                 "--port",
                 metavar="N",
-                type=values.port,
+                type=argument_types.port,
                 default=8765,
                 help="port to listen on; 0 selects a free one (default: 8765)",
             ),
@@ -41,7 +41,7 @@ SERVICE = {
                 "--trust-proxy",
                 metavar="NETWORK",
                 action="append",
-                type=values.network,
+                type=argument_types.network,
                 default=[],
                 help="address or network of a proxy whose X-Forwarded-For and -Proto count; repeatable",
             ),
@@ -54,19 +54,19 @@ SERVICE = {
             argument(
                 "--gpu-hours",
                 metavar="H",
-                type=values.number,
+                type=argument_types.number,
                 help="most GPU-hours of its studies; where none is used, hours of training (default: any)",
             ),
             argument(
                 "--runs",
                 metavar="N",
-                type=values.count,
+                type=argument_types.count,
                 help="most trainings of its studies, of every kind (default: any)",
             ),
             argument(
                 "--user",
                 metavar="USER",
-                type=values.user,
+                type=argument_types.user,
                 help="on a database: whose studies they are, and whose budget is spent (default: mcp)",
             ),
             WORKERS,

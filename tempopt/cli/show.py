@@ -10,7 +10,7 @@ import argparse
 from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -34,8 +34,8 @@ def show(arguments: argparse.Namespace) -> int:
                 raise
             has_begun = False
         from tempopt.cli import study_text
-        from tempopt.cli.jobs import given
-        from tempopt.launch.standing import standing
+        from tempopt.cli.launcher_options import given
+        from tempopt.launch.job_status import standing
 
         jobs = standing(rows, given(arguments)) if not (arguments.heads and has_begun) else []
         if not has_begun:
@@ -53,8 +53,8 @@ def export(arguments: argparse.Namespace) -> int:
     """Write what is recommended as YAML for LightningCLI or as a Python script."""
     with Store.open(arguments.url, create=False) as store:
         store.load_study(arguments.name)
-        from tempopt.results import export as exports
-        from tempopt.results import study_result
+        from tempopt.report import export as exports
+        from tempopt.report import study_result
 
         result = study_result.load(store, arguments.name)
     text = exports.to_text(result, arguments.format, winner=arguments.winner)

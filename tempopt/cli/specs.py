@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tempopt.errors import SpecError
+from tempopt.spec.collect_errors import with_all_faults
 from tempopt.spec.load import load_spec
-from tempopt.spec.remaining_faults import with_all_faults
+from tempopt.spec.logger_secrets import refuse_secrets
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
-from tempopt.workers.secrets import refuse_secrets
 
 
 def read_spec(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:

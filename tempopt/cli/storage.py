@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tempopt.errors import UsageError
 from tempopt.files import read_text
-from tempopt.remote.address import is_server
-from tempopt.store import urls
+from tempopt.storage import urls
+from tempopt.storage.http.address import is_server
 
 
 def storage_url(arguments: argparse.Namespace) -> str:

@@ -10,19 +10,19 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from tempopt.agent.running import to_json
+from tempopt.agent.worker_views import to_json
 from tempopt.cli.output import print_decision, shown
 from tempopt.cli.storage import storage_option
 from tempopt.cli.tables import make_table, print_table
-from tempopt.launch.standing import UNKNOWN, Standing
-from tempopt.records.run_code import run_codes
-from tempopt.results import study_result
-from tempopt.results.decision import screen_lines
-from tempopt.results.findings import find, render_lines
-from tempopt.results.heads_text import map_lines
-from tempopt.results.study_result import Baseline, StudyResult
-from tempopt.store.store import Store
-from tempopt.study.progress import LABELS, number
+from tempopt.launch.job_status import UNKNOWN, Standing
+from tempopt.report import study_result
+from tempopt.report.decision import screen_lines
+from tempopt.report.findings import find, render_lines
+from tempopt.report.heads_text import map_lines
+from tempopt.report.study_result import Baseline, StudyResult
+from tempopt.service.progress import number
+from tempopt.storage.run_code import run_codes
+from tempopt.storage.store import Store
 
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
@@ -88,7 +88,7 @@ def _tickets(result: StudyResult) -> Table:
         if count.requested == 0 and not result.spec.about_temperature:
             continue
         requested_text = "not known yet" if count.requested is None else str(count.requested)
-        table.add_row(LABELS[kind], requested_text, *(str(getattr(count, state)) for state in states))
+        table.add_row(kind, requested_text, *(str(getattr(count, state)) for state in states))
     return table
 
 

@@ -14,11 +14,11 @@ from urllib.parse import quote
 from tempopt.cli import DONE
 from tempopt.cli.output import in_columns
 from tempopt.errors import UsageError
-from tempopt.remote.address import is_server
-from tempopt.remote.connection import ServerConnection
-from tempopt.remote.credentials import token_for
 from tempopt.server.tokens import lifetime, made
-from tempopt.store.store import Store
+from tempopt.storage.http.address import is_server
+from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.http.credentials import token_for
+from tempopt.storage.store import Store
 
 _COLUMNS = ("id", "name", "user", "scopes", "studies", "created", "expires", "used", "state")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tempopt.cli import DONE
 from tempopt.cli.storage import storage_option
-from tempopt.study import transfer
+from tempopt.service import study_file
 
 
 def dump(arguments: argparse.Namespace) -> int:
     """Write a study into a file."""
     path = Path(arguments.output or f"{arguments.name}.tempopt")
-    done = transfer.dump(arguments.url, arguments.name, path, overwrite=arguments.output is not None)
+    done = study_file.dump(arguments.url, arguments.name, path, overwrite=arguments.output is not None)
     print(
         f"{path} holds the study {done.study}: {done.tickets} tickets, {done.measurements} measurements, "
         f"{done.file / 1000:.0f} kB. Read it anywhere: tempopt load {shlex.quote(str(path))}"
@@ -24,7 +24,7 @@ def dump(arguments: argparse.Namespace) -> int:
 
 def load(arguments: argparse.Namespace) -> int:
     """Write the study of a file into a database."""
-    done = transfer.load(arguments.url, Path(arguments.file), name=arguments.name)
+    done = study_file.load(arguments.url, Path(arguments.file), name=arguments.name)
     where = f"{shlex.quote(done.study)}{storage_option(arguments)}"
     print(
         f"The study {done.study} is loaded: {done.tickets} tickets, {done.measurements} measurements.\n"

@@ -9,10 +9,10 @@ import time
 
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StoreUnreachable
-from tempopt.records.rows import StudyState
-from tempopt.store.store import Store
-from tempopt.study.progress import observing
-from tempopt.study.watch import Watch
+from tempopt.launch.watch import Watch
+from tempopt.service.progress import observing
+from tempopt.storage.rows import StudyState
+from tempopt.storage.store import Store
 
 
 def look_on(arguments: argparse.Namespace) -> None:

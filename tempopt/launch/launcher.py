@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from tempopt.errors import UsageError, unknown
-from tempopt.launch.nodes import split_over
-from tempopt.workers.placement import Need
+from tempopt.launch.node_split import split_over
+from tempopt.spec.resources import Need
 
 State = Literal["waiting", "running", "done", "failed", "gone"]
 

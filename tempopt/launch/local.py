@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from tempopt.agent.gpu_locks import free
+from tempopt.agent.machine import this_machine
+from tempopt.agent.placement import room
 from tempopt.errors import UsageError
 from tempopt.files import absolute
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.supervise import Ended, Supervisor
-from tempopt.workers.gpu_locks import free
-from tempopt.workers.machine import this_machine
-from tempopt.workers.placement import Need, room
+from tempopt.spec.resources import Need
 
 
 class LocalLauncher(Launcher):

@@ -20,14 +20,15 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tempopt.agent.machine import Machine
+from tempopt.agent.placement import room
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.launch.nodes import split_over
+from tempopt.launch.node_split import split_over
 from tempopt.launch.ray_connection import CONNECTION
 from tempopt.launch.ray_errors import shortly
 from tempopt.launch.ray_keeper import NAMESPACE, Keeper, Stand
-from tempopt.workers.machine import Machine
-from tempopt.workers.placement import Need, room
+from tempopt.spec.resources import Need
 
 _HEAD = "node:__internal_head__"
 _LINGER = 60.0

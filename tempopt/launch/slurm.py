@@ -1,7 +1,7 @@
 """Agents as jobs of a Slurm cluster, submitted through submitit from a host that has Slurm's commands.
 
 Each agent is one job of one task on one node; those of the same size are a job array. What a job does on its
-node is slurm_job.py's.
+node is slurm_entrypoint.py's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from tempopt.errors import UsageError, unknown
 from tempopt.files import absolute
-from tempopt.launch import slurm_job
+from tempopt.launch import slurm_entrypoint
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.launch.nodes import split_over
+from tempopt.launch.node_split import split_over
 from tempopt.launch.supervise import Ended
-from tempopt.workers.placement import Need
+from tempopt.spec.resources import Need
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
@@ -223,7 +223,7 @@ class SlurmLauncher(Launcher):
         executor = submitit.SlurmExecutor(folder=folder)
         executor.update_parameters(**self._parameters(size, tasks))
         with _submitting(size.storage):
-            jobs = executor.map_array(slurm_job.work, [replace(task, storage="") for task in tasks])
+            jobs = executor.map_array(slurm_entrypoint.work, [replace(task, storage="") for task in tasks])
         # Slurm has a copy of the script
         for script in (*folder.glob(".submission_file_*.sh"), *folder.glob("*_submission.sh")):
             script.unlink()
@@ -271,7 +271,7 @@ class SlurmLauncher(Launcher):
         if state in _RUNNING:
             return Job(id=id, state="running")
         folder = self._folder_of(id)
-        ending = None if folder is None else slurm_job.read_ended(folder, id)
+        ending = None if folder is None else slurm_entrypoint.read_ended(folder, id)
         if ending is not None:
             return Job(
                 id=id,
@@ -316,8 +316,8 @@ class SlurmLauncher(Launcher):
             folder = self._folder_of(id)
             if folder is not None:
                 submitit.core.utils.JobPaths(folder, job_id=id).submitted_pickle.unlink(missing_ok=True)
-                if slurm_job.read_ended(folder, id) is None:
-                    slurm_job.write_ended(folder, id, Ended(code=130))
+                if slurm_entrypoint.read_ended(folder, id) is None:
+                    slurm_entrypoint.write_ended(folder, id, Ended(code=130))
 
 
 def _slurm(*words: str, check: bool = True) -> str:
@@ -376,7 +376,7 @@ def _submitting(storage: str) -> Iterator[None]:
         is_own = name in ("SBATCH_EXPORT", "TEMPOPT_TOKEN")
         if (name.startswith("SLURM_") and name != "SLURM_CONF") or is_own:
             del os.environ[name]
-    os.environ[slurm_job.STORAGE] = storage
+    os.environ[slurm_entrypoint.STORAGE] = storage
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""What is shown of a study beside the terminal: plots, one page to send on, and Optuna's dashboard."""
+"""Results of a study: decision, findings, export, the report page, plots and Optuna's dashboard."""

@@ -24,16 +24,16 @@ from optuna.storages import RDBStorage
 from optuna_dashboard import get_note, save_note, save_plotly_graph_object, wsgi
 
 from tempopt.errors import NothingToPlot, StorageError, StudyFailed, UsageError
-from tempopt.records.rows import StudySummary
+from tempopt.report import export
 from tempopt.report.note import belongs_to_tempopt, render_note
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import plot_keys
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import GROUND
-from tempopt.results import export
-from tempopt.results.study_result import StudyResult, load
-from tempopt.store import urls
-from tempopt.store.store import Store
+from tempopt.report.study_result import StudyResult, load
+from tempopt.storage import urls
+from tempopt.storage.rows import StudySummary
+from tempopt.storage.store import Store
 from tempopt.version import __version__
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tempopt.results.comparison_text import pairs_answer
-from tempopt.results.decision import decide
-from tempopt.results.findings import GAIN, NO_GAIN, answer_of, find
-from tempopt.results.recommendation_text import recommendation_text
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import baseline_name
+from tempopt.report.comparison_text import pairs_answer
+from tempopt.report.decision import decide
+from tempopt.report.findings import GAIN, NO_GAIN, answer_of, find
+from tempopt.report.formatting import baseline_name
+from tempopt.report.recommendation_text import recommendation_text
+from tempopt.report.study_result import StudyResult
 from tempopt.temperature import registered_path
 
 

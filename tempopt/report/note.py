@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tempopt.errors import StudyFailed
-from tempopt.records.rows import KINDS
+from tempopt.report.export import to_python
+from tempopt.report.formatting import baseline_name
 from tempopt.report.headline import decision_lines, statements
-from tempopt.results.export import to_python
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import baseline_name
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import KINDS
 
 # A link that nothing refers to: Markdown shows nothing of it.
 _MARK = re.compile(r"\[tempopt\]: # \(([0-9a-f]{16})\)\n\n")

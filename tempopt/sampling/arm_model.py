@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from tempopt.sampling.guarding import Guarding
+from tempopt.sampling.guard_constraints import Guarding
 from tempopt.sampling.surrogate import (
     Forecast,
     Posterior,

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
-from tempopt.records.rows import (
+from tempopt.sampling.features import Features
+from tempopt.sampling.frozen_history import History
+from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.optuna_factories import make_pruner, make_sampler
+from tempopt.sampling.trial_params import trial_params
+from tempopt.seeds import derive, seed_name
+from tempopt.spec.conditions import counted
+from tempopt.spec.search_space import Arm
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import (
     OVER,
     SAMPLED,
     SEARCHING,
@@ -23,17 +33,7 @@ from tempopt.records.rows import (
     TicketRow,
     TrialParam,
 )
-from tempopt.records.tickets import oriented, usable
-from tempopt.sampling.features import Features
-from tempopt.sampling.history import History
-from tempopt.sampling.initial_design import first_trial
-from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
-from tempopt.sampling.optuna_study import trial_params
-from tempopt.seeds import derive, seed_name
-from tempopt.spec.conditions import counted
-from tempopt.spec.search_space import Arm
-from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
-from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.ticket_queries import oriented, usable
 from tempopt.temperature import GROUPS, is_neutral, split_name
 
 _DESIGN = ("baseline", "constant")
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
+    from tempopt.sampling.candidate_pool import ParameterSets
     from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-    from tempopt.sampling.parameter_sets import ParameterSets
 
 
 def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
@@ -123,9 +123,9 @@ class Arms:
 
     def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
-        from tempopt.sampling.guarding import guarding
+        from tempopt.sampling.guard_constraints import guarding
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-        from tempopt.sampling.prior_study import PriorStudy
+        from tempopt.sampling.warm_start import PriorStudy
 
         if arm not in self._strategies:
             study, arm_name = self._spec.study, cast("Arm", arm)
@@ -192,7 +192,7 @@ class Arms:
         Args:
             guards: What it measured of guarded metrics, by name.
         """
-        from tempopt.sampling.guarding import guarding
+        from tempopt.sampling.guard_constraints import guarding
 
         limits = guarding(self._spec, self._runs_at_one())
         return {} if limits is None else limits.constraints(guards)
@@ -335,7 +335,7 @@ class Arms:
 
     def _sets_within(self, arm: str) -> ParameterSets:
         """Return the parameter sets of an arm as the search's model describes them."""
-        from tempopt.sampling.parameter_sets import ParameterSets
+        from tempopt.sampling.candidate_pool import ParameterSets
 
         strategy = self._strategy("search")
         return ParameterSets(

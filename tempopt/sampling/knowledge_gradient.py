@@ -16,14 +16,14 @@ import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from tempopt.records.rows import Parameters
 from tempopt.sampling.arm_model import ArmModel, Array, Describe, finite
-from tempopt.sampling.guarding import LIKELY, Guarding
-from tempopt.sampling.parameter_sets import ParameterSets
-from tempopt.sampling.prior_study import PriorStudy
+from tempopt.sampling.candidate_pool import ParameterSets
+from tempopt.sampling.guard_constraints import LIKELY, Guarding
 from tempopt.sampling.surrogate import Posterior, select_batch
+from tempopt.sampling.warm_start import PriorStudy
 from tempopt.seeds import shared_seed
 from tempopt.spec.sections import FEWEST, MOST_RUNS
+from tempopt.storage.rows import Parameters
 
 _PATIENCE = 0.5
 """Share of a new run's worth that the rest of a run may fall to before it is ended: forecasts can err."""

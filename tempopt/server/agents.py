@@ -13,15 +13,15 @@ from starlette.concurrency import run_in_threadpool
 
 from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.records.rows import OpenStudy
-from tempopt.remote.protocol import Join, Joined, Leave, Left, Sync, Synced
-from tempopt.remote.wire import PROTOCOL, to_plain
 from tempopt.server.app_state import State, state_of
 from tempopt.server.auth import Principal, about, require
-from tempopt.server.desk import Desk
-from tempopt.server.documented import REFUSALS, refusal
 from tempopt.server.errors import ApiError
-from tempopt.server.operations import held
+from tempopt.server.monitoring import held
+from tempopt.server.openapi_responses import REFUSALS, refusal
+from tempopt.server.study_session import Desk
+from tempopt.storage.http.protocol import Join, Joined, Leave, Left, Sync, Synced
+from tempopt.storage.http.wire import PROTOCOL, to_plain
+from tempopt.storage.rows import OpenStudy
 from tempopt.version import __version__
 
 _LOOK_SECONDS = 1.0

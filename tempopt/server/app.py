@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from tempopt.server import (
-    agents,
-    audit,
-    errors,
-    me,
-    operations,
-    specs,
-    studies,
-    study_writes,
-    token_routes,
-)
+from tempopt.server import agents, audit, errors, me, monitoring, specs, studies, study_writes, token_routes
 from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server.app_state import State
 from tempopt.server.app_state import state_of as state_of
 from tempopt.server.audit import Audit
 from tempopt.server.auth import Guard
-from tempopt.server.desks import Desks
 from tempopt.server.limits import BodyLimits, check_query
 from tempopt.server.pages import routes
 from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
-from tempopt.store.store import Store
+from tempopt.server.study_sessions import Desks
+from tempopt.storage.store import Store
 from tempopt.version import __version__
 
 
@@ -49,7 +39,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         checkpoints=checkpoints,
         guard=Guard(store),
         desks=Desks(store, checkpoints=checkpoints),
-        metrics=operations.Metrics(store),
+        metrics=monitoring.Metrics(store),
         reports=Reports(store),
     )
     errors.install(app)
@@ -68,6 +58,6 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         app.include_router(module.router)
     app.state.study_list = StudyList(store)
     app.include_router(routes.router)
-    operations.install(app)
+    monitoring.install(app)
 
     return app

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from tempopt.server.desks import Desks
-from tempopt.store.store import Store
+from tempopt.server.study_sessions import Desks
+from tempopt.storage.store import Store
 
 if TYPE_CHECKING:
     from tempopt.server.auth import Guard
-    from tempopt.server.operations import Metrics
+    from tempopt.server.monitoring import Metrics
     from tempopt.server.reports import Reports
 
 

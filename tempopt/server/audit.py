@@ -12,11 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError, masked
-from tempopt.records.access import AuditRow
-from tempopt.remote.protocol import WITHOUT_NUL
 from tempopt.server.app_state import State, state_of
 from tempopt.server.auth import READS, Principal, client_address, require
-from tempopt.server.documented import REFUSALS
+from tempopt.server.openapi_responses import REFUSALS
+from tempopt.storage.access_rows import AuditRow
+from tempopt.storage.http.protocol import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
 # What agents say all the time is in the study itself, and a check changes nothing.

@@ -21,12 +21,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from tempopt.errors import StorageError
-from tempopt.records.access import TokenRow
 from tempopt.server import sessions, tokens
 from tempopt.server.app_state import State, state_of
+from tempopt.server.auth_throttle import Failures
 from tempopt.server.errors import ApiError
-from tempopt.server.failures import Failures
-from tempopt.store.store import Store
+from tempopt.storage.access_rows import TokenRow
+from tempopt.storage.store import Store
 
 Scope = Literal["view", "submit", "agent", "admin"]
 SCOPES: tuple[Scope, ...] = ("view", "submit", "agent", "admin")

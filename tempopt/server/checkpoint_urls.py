@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tempopt.errors import UsageError
-from tempopt.records.changes import Kept
-from tempopt.store.checkpoints import is_ours, join
+from tempopt.storage.changes import Kept
+from tempopt.storage.checkpoints import is_ours, join
 
 PREFIX = "tempopt://"
 

@@ -14,16 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from tempopt.errors import StudyNotFound
-from tempopt.records.rows import KINDS, Kind, TicketRow
-from tempopt.remote.filesystem import PIECE
-from tempopt.remote.protocol import StudyName
 from tempopt.server.app_state import State, state_of
 from tempopt.server.auth import Principal, require
-from tempopt.server.documented import REFUSALS, refusal
 from tempopt.server.errors import ApiError
 from tempopt.server.files import Bytes, Upload, check_size, file_of, given, has_come, read_piece, taken
+from tempopt.server.openapi_responses import REFUSALS, refusal
 from tempopt.server.uploads import UPLOAD, Came, tidy
-from tempopt.store.checkpoints import is_local, is_ours, join, opened, run_name
+from tempopt.storage.checkpoints import is_local, is_ours, join, opened, run_name
+from tempopt.storage.http.filesystem import PIECE
+from tempopt.storage.http.protocol import StudyName
+from tempopt.storage.rows import KINDS, Kind, TicketRow
 
 LARGEST_SIGNED = 5 * 1024**3
 """Bytes that an object store takes in one request."""

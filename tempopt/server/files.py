@@ -13,7 +13,6 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 
-from tempopt.remote.filesystem import PIECE
 from tempopt.server.app_state import State
 from tempopt.server.errors import ApiError
 from tempopt.server.uploads import (
@@ -26,7 +25,8 @@ from tempopt.server.uploads import (
     out_of_store,
     size_in_store,
 )
-from tempopt.store.checkpoints import is_local, local_path
+from tempopt.storage.checkpoints import is_local, local_path
+from tempopt.storage.http.filesystem import PIECE
 
 LARGEST = 64 * 1024**3
 """Bytes of a checkpoint."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from tempopt.server.auth import SCOPES, Principal, Scope, require
-from tempopt.server.documented import REFUSALS
+from tempopt.server.openapi_responses import REFUSALS
 from tempopt.version import __version__
 
 router = APIRouter(prefix="/api", tags=["me"], responses=REFUSALS)

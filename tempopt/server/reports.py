@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal
 
-from tempopt.records.rows import StudyRow
-from tempopt.results.study_result import load
-from tempopt.store.store import Store
+from tempopt.report.study_result import load
+from tempopt.storage.rows import StudyRow
+from tempopt.storage.store import Store
 
 if TYPE_CHECKING:
     from tempopt.report.page.html import Site

@@ -15,9 +15,9 @@ import uvicorn
 from tempopt.errors import UsageError
 from tempopt.server.app import create_app
 from tempopt.server.app_state import State
-from tempopt.server.lines import Line
-from tempopt.store.checkpoints import location, reason
-from tempopt.store.store import Store
+from tempopt.server.header_timeout import Line
+from tempopt.storage.checkpoints import location, reason
+from tempopt.storage.store import Store
 
 # Requests that are under way when the server is asked to end have so long.
 _GRACE_SECONDS = 10

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 
 from fastapi import Request, Response
 
-from tempopt.records.access import SessionRow
-from tempopt.store.store import Store
+from tempopt.storage.access_rows import SessionRow
+from tempopt.storage.store import Store
 
 LIFE = timedelta(days=7)
 """A session is over after so long, whatever happens; before if its token is."""

@@ -14,15 +14,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from tempopt.records.rows import StudyState
-from tempopt.remote.protocol import Body
 from tempopt.server.app_state import State
-from tempopt.server.asked import SUBMIT, Shared
 from tempopt.server.auth import Principal
-from tempopt.server.documented import REFUSALS
 from tempopt.server.errors import ApiError
-from tempopt.spec.checked_text import CheckedText
-from tempopt.study import checking
+from tempopt.server.openapi_responses import REFUSALS
+from tempopt.server.study_dependencies import SUBMIT, Shared
+from tempopt.service import spec_check
+from tempopt.spec.lint import CheckedText
+from tempopt.storage.http.protocol import Body
+from tempopt.storage.rows import StudyState
 
 router = APIRouter(prefix="/api", tags=["specs"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
@@ -113,9 +113,9 @@ def _turn() -> Iterator[None]:
 def checked(text: str, principal: Principal, shared: State) -> tuple[CheckedText, Checked]:
     """Return what there is to say of a spec to its author."""
     with _turn():
-        checked_text = checking.check(text, shared.store, principal.may_see)
+        checked_text = spec_check.check(text, shared.store, principal.may_see)
         stored_study = (
-            None if checked_text.spec is None else checking.standing(checked_text.spec, shared.store)
+            None if checked_text.spec is None else spec_check.standing(checked_text.spec, shared.store)
         )
     return checked_text, Checked(
         valid=checked_text.spec is not None and (stored_study is None or stored_study.same),

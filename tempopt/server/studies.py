@@ -11,22 +11,22 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import Field, TypeAdapter
 
-from tempopt.agent.running import to_json
+from tempopt.agent.worker_views import to_json
 from tempopt.errors import without_passwords
-from tempopt.launch.standing import UNKNOWN
-from tempopt.records.changes import News
-from tempopt.records.rows import JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
-from tempopt.remote.protocol import WITHOUT_NUL
-from tempopt.remote.wire import measurements_to_plain, run_to_plain, to_plain
-from tempopt.results import export as exports
-from tempopt.results.answer import verdict_json
-from tempopt.results.study_result import load
-from tempopt.results.summary import summary_json
-from tempopt.server.asked import LARGEST, VIEW, Seen, Shared
+from tempopt.launch.job_status import UNKNOWN
+from tempopt.report import export as exports
+from tempopt.report.list_row import summary_json
+from tempopt.report.study_result import load
+from tempopt.report.study_summary import verdict_json
 from tempopt.server.auth import Principal
-from tempopt.server.documented import REFUSALS, REFUSALS_OF_TEXT, Name
 from tempopt.server.errors import ApiError
-from tempopt.store import urls
+from tempopt.server.openapi_responses import REFUSALS, REFUSALS_OF_TEXT, Name
+from tempopt.server.study_dependencies import LARGEST, VIEW, Seen, Shared
+from tempopt.storage import urls
+from tempopt.storage.changes import News
+from tempopt.storage.http.protocol import WITHOUT_NUL
+from tempopt.storage.http.wire import measurements_to_plain, run_to_plain, to_plain
+from tempopt.storage.rows import JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
 
 router = APIRouter(prefix="/api", tags=["studies"], responses=REFUSALS)
 Seeing = Annotated[Principal, Depends(VIEW)]

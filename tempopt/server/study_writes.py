@@ -12,23 +12,23 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from tempopt.agent.beginning import stand
-from tempopt.agent.runner import optimizers
-from tempopt.confirmation.compare import check_comparison
+from tempopt.agent.study_creation import stand
+from tempopt.agent.study_runner import optimizers
 from tempopt.errors import AccessDenied, SpecError, UsageError, not_text
-from tempopt.records.rows import StudyState
-from tempopt.remote.protocol import Body
 from tempopt.server.app_state import State
-from tempopt.server.asked import LARGEST, SUBMIT, Meant, Shared
 from tempopt.server.auth import Principal, about
-from tempopt.server.documented import REFUSALS
-from tempopt.spec.own_schedules import check_schedules
+from tempopt.server.openapi_responses import REFUSALS
+from tempopt.server.study_dependencies import LARGEST, SUBMIT, Meant, Shared
+from tempopt.service import lifecycle
+from tempopt.service.extend import grow, grown, ordered
+from tempopt.service.spec_check import refuse_not_looked_up
+from tempopt.spec.custom_schedules import check_schedules
+from tempopt.spec.logger_secrets import refuse_secrets
 from tempopt.spec.study_spec import StudySpec
-from tempopt.study import admin
-from tempopt.study.checking import refuse_not_looked_up
-from tempopt.study.enlarge import grow, grown, ordered
+from tempopt.storage.http.protocol import Body
+from tempopt.storage.rows import StudyState
+from tempopt.verdict.set_comparison import check_comparison
 from tempopt.version import __version__
-from tempopt.workers.secrets import refuse_secrets
 
 router = APIRouter(prefix="/api/studies", tags=["studies"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
@@ -122,7 +122,7 @@ class Done(Body):
 
 
 class Told(Body):
-    """What came of telling a study to pause or to stop, as :class:`tempopt.study.admin.Told`."""
+    """What came of telling a study to pause or to stop, as :class:`tempopt.service.lifecycle.Told`."""
 
     before: StudyState
     agents: list[str]
@@ -242,13 +242,13 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
 @router.post("/{name}/pause", summary="Pause a study")
 def pause(study: Meant, shared: Shared) -> Told:
     """Have every agent of a study save its runs and leave, until it is resumed."""
-    return Told(**asdict(admin.pause(shared.store, study.name)))
+    return Told(**asdict(lifecycle.pause(shared.store, study.name)))
 
 
 @router.post("/{name}/stop", summary="Stop the search of a study")
 def stop(study: Meant, shared: Shared) -> Told:
     """End the search of a study: runs at work end, and what was found is confirmed."""
-    return Told(**asdict(admin.stop(shared.store, study.name)))
+    return Told(**asdict(lifecycle.stop(shared.store, study.name)))
 
 
 @router.post("/{name}/resume", summary="Resume a study, and let it grow")
@@ -275,7 +275,7 @@ def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
 def enqueue(body: Queue, study: Meant, shared: Shared) -> Done:
     """Add search tickets with these parameter sets; those that were tried before are left out."""
     _refuse_no_text(body.sets)
-    spec = StudySpec.stored(study)
+    spec = StudySpec.from_json(study.spec)
     added = grow(shared.store, study, spec, 0, body.sets, version=body.version)
     return _done(shared, study.name, [] if added else ["Each of them is in the study already."])
 
@@ -290,7 +290,7 @@ def delete(
 ) -> Deleted:
     """Delete a study with its trials, its checkpoints and what it logged."""
     try:
-        done = admin.delete(shared.store, study.name, force=force)
+        done = lifecycle.delete(shared.store, study.name, force=force)
     finally:
         shared.desks.close(study.name)
     return Deleted(**asdict(done))
@@ -300,5 +300,5 @@ def delete(
 def collect(study: Meant, shared: Shared, body: Collection | None = None) -> Collected:
     """Remove the checkpoints of a study that no run needs any more, or list them."""
     dry_run = body is not None and body.dry_run
-    [collection] = admin.collect(shared.store, study.name, dry_run=dry_run)
+    [collection] = lifecycle.collect(shared.store, study.name, dry_run=dry_run)
     return Collected(study=collection.study, files=collection.files, left=collection.left)

@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from tempopt.records.access import TokenRow
 from tempopt.server.app_state import State, state_of
 from tempopt.server.auth import Principal, Scope, about, require
-from tempopt.server.documented import REFUSALS
 from tempopt.server.errors import ApiError
+from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.tokens import lifetime, made
+from tempopt.storage.access_rows import TokenRow
 
 router = APIRouter(prefix="/api/tokens", tags=["access"], responses=REFUSALS)
 Asking = Annotated[Principal, Depends(require("admin"))]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from tempopt.errors import UsageError
-from tempopt.records.access import TokenRow
-from tempopt.store.store import Store
+from tempopt.storage.access_rows import TokenRow
+from tempopt.storage.store import Store
 
 SCOPES = ("view", "submit", "agent", "admin")
 """What a token may do: read studies; begin, grow and end them; train for them; everything."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from tempopt.errors import masked
 from tempopt.server.errors import ApiError
-from tempopt.store.checkpoints import opened, reason
+from tempopt.storage.checkpoints import opened, reason
 
 LOGGER = logging.getLogger("tempopt.server")
 UPLOAD = re.compile(r"[0-9a-f]{8,32}")

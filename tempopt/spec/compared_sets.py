@@ -1,6 +1,6 @@
 """The ``compare:`` section: parameter sets that are compared on fresh seeds.
 
-Reads and checks them as far as data alone can tell. How they are compared is confirmation/compare.py's.
+Reads and checks them as far as data alone can tell. How they are compared is verdict/set_comparison.py's.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.lightning_sections import parse_trainer
+from tempopt.spec.alpha_ledger import level
+from tempopt.spec.lightning_config import parse_trainer
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.sections import Pairs, Section
 from tempopt.spec.study_section import StudySection
 from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
-from tempopt.statistics.alpha_ledger import level
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_real
 from tempopt.temperature.plan import flat_numbers

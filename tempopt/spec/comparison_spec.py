@@ -9,7 +9,7 @@ from typing import Any
 
 from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
-from tempopt.spec.catalog import find_spec
+from tempopt.spec.bundled_studies import find_spec
 from tempopt.spec.compared_sets import GivenSet, digest, named_sets, varied_sets, with_sets
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec

@@ -1,6 +1,6 @@
 """The guards of a study, ``study.guards``: what a winner may not make worse, each read from a short text.
 
-How a guard is shown to be kept is confirmation/guards.py's; which names a metric has is the module's matter.
+How a guard is shown to be kept is verdict/guards.py's; which names a metric has is the module's matter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tempopt.statistics.levels import Direction
+from tempopt.spec.alpha_levels import Direction
 
 _MARGIN = r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
 _FORMS = (

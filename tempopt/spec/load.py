@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.spec import yaml_source as document
-from tempopt.spec.catalog import find_spec
+from tempopt.spec.bundled_studies import find_spec
 from tempopt.spec.compared_sets import with_sets
 from tempopt.spec.study_spec import StudySpec
 

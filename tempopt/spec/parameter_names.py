@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tempopt.errors import unknown
-from tempopt.spec.lightning_sections import SEARCHABLE, UNSEARCHED
+from tempopt.spec.lightning_config import SEARCHABLE, UNSEARCHED
 from tempopt.spec.temperatures import unnamed
 from tempopt.spec.trainer_arguments import argument_problem
 from tempopt.temperature.named import split_name

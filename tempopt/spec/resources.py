@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from tempopt.spec.byte_sizes import SIZE, in_bytes
 from tempopt.spec.sections import Section
-from tempopt.spec.sizes import SIZE, in_bytes
-from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
     from tempopt.spec.study_section import StudySection
@@ -19,6 +19,28 @@ Workers = int | Literal["auto"]
 
 _WORKERS = "a whole number of at least 1, auto or null"
 _GPUS = "a share of a GPU below 1, a whole number of GPUs, or null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one trial takes, on whatever machine it runs.
+
+    Args:
+        gpus: Cards: a share of one in (0, 1), or a whole number; 0: it trains on the CPU.
+        cpus: CPU cores, >= 1.
+        memory: Main memory in bytes; None: not counted.
+        ranks: Processes that train it together, >= 1; each has its own card if there are cards.
+    """
+
+    gpus: float = 0.0
+    cpus: int = 1
+    memory: int | None = None
+    ranks: int = 1
+
+    @property
+    def trials_per_card(self) -> int:
+        """How many trials fit on one card, >= 1; 1 as well for those that take several or none."""
+        return int(1 / self.gpus + 1e-9) if 0 < self.gpus < 1 else 1
 
 
 class Resources(Section):

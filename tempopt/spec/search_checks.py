@@ -11,8 +11,8 @@ from tempopt.spec.search_space import idle
 from tempopt.spec.study_section import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
 from tempopt.temperature.entropy_control import CONTROL, has_target
-from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.parameters import check_parameter
+from tempopt.temperature.plan_parts import CREDITED
 
 _REMEDY = (
     "Search what it goes with as well (a schedule and temperature_final, num_knots and temperature_knot_2, "

@@ -21,7 +21,6 @@ from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.temperatures import LEVELS
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS
 from tempopt.temperature.named import as_found, join_name, split_name
 from tempopt.temperature.parameters import (
@@ -32,6 +31,7 @@ from tempopt.temperature.parameters import (
     neutral_values,
 )
 from tempopt.temperature.plan import is_own_number
+from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tempopt.statistics.levels import Test, least_pairs, spent
+from tempopt.spec.alpha_levels import Test, least_pairs, spent
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""

@@ -1,7 +1,7 @@
 """The options of Optuna's samplers and pruners, written down so that a spec is validated without Optuna.
 
 tests/spec/test_strategy_options.py compares them with Optuna's own. Whether a sampler can draw with the
-values is found by sampling/optuna_strategies.py.
+values is found by sampling/optuna_factories.py.
 """
 
 from __future__ import annotations

@@ -9,8 +9,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tempopt.errors import unknown
+from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.guards import GuardSpec, parse_guard
-from tempopt.spec.lightning_sections import one_metric
+from tempopt.spec.lightning_config import one_metric
+from tempopt.spec.program import guard_name
 from tempopt.spec.sections import (
     KNOWLEDGE_GRADIENT,
     PRUNERS,
@@ -23,10 +26,7 @@ from tempopt.spec.sections import (
     Strategy,
 )
 from tempopt.spec.yaml_source import FaultsError
-from tempopt.statistics.alpha_ledger import level
-from tempopt.statistics.levels import Direction
 from tempopt.temperature.learned import Learns
-from tempopt.workers.messages import guard_name
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 """Modes of ``torch.compile`` that a study may ask for."""

@@ -23,6 +23,7 @@ from pydantic import (
 from tempopt.errors import SpecError
 from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
+from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.compared_sets import (
     NO_SEARCH,
     ComparedSet,
@@ -30,12 +31,13 @@ from tempopt.spec.compared_sets import (
     of_comparison,
     with_sets,
 )
-from tempopt.spec.consistency import problems
 from tempopt.spec.constants import constant_grid
+from tempopt.spec.cross_checks import problems
 from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.identity import identifying
-from tempopt.spec.lightning_sections import parse_class, parse_trainer
-from tempopt.spec.resources import Resources
+from tempopt.spec.lightning_config import parse_class, parse_trainer
+from tempopt.spec.program import Program
+from tempopt.spec.resources import Need, Resources
 from tempopt.spec.search_checks import notes_on
 from tempopt.spec.search_space import (
     Arm,
@@ -49,18 +51,14 @@ from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, Section, Str
 from tempopt.spec.study_section import StudySection
 from tempopt.spec.validation_errors import listed, validated
 from tempopt.spec.yaml_source import Document, FaultsError, Override
-from tempopt.statistics.levels import Direction
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
+from tempopt.temperature.plan_parts import NORMALISATION
 from tempopt.version import __version__
-from tempopt.workers.messages import Program
-from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-    from tempopt.records.rows import StudyRow
 
 __all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec"]
 
@@ -370,11 +368,6 @@ class StudySpec(Section):
                 f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "
                 "with that version, or install the newest: pip install --upgrade tempopt"
             ) from None
-
-    @classmethod
-    def stored(cls, study: StudyRow) -> Self:
-        """Return the spec of a study in a store; SpecError as :meth:`from_json`."""
-        return cls.from_json(study.spec)
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:

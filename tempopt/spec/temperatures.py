@@ -13,7 +13,6 @@ from pydantic import Field
 from tempopt.errors import unknown
 from tempopt.spec.sections import Section
 from tempopt.spec.yaml_source import FaultsError
-from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.temperature.named import (
     AS_FOUND,
@@ -25,6 +24,7 @@ from tempopt.temperature.named import (
 )
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flat_numbers
+from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
 if TYPE_CHECKING:

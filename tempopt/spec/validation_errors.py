@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from tempopt.errors import SpecError
 from tempopt.spec import yaml_source as document
-from tempopt.spec.lightning_sections import unknown_key
+from tempopt.spec.lightning_config import unknown_key
 from tempopt.spec.yaml_source import Document, FaultsError
 
 Spec = TypeVar("Spec", bound=BaseModel)

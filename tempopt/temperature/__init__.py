@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tempopt.temperature.alike import (
-    hashable,
-    same_training,
-    training_key,
-)
+from tempopt.temperature.custom_schedules import check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
 from tempopt.temperature.entropy_control import (
     CONTROL,
@@ -18,25 +14,6 @@ from tempopt.temperature.entropy_control import (
     is_controlled,
 )
 from tempopt.temperature.generation import GENERATION, GenerationParameters
-from tempopt.temperature.groups import (
-    CREDITED,
-    GROUPS,
-    NORMALISATION,
-    active_groups,
-    at_constant,
-    constant_levels,
-    constant_plans,
-    is_neutral,
-    mean_level,
-    moves,
-    neutral,
-    only,
-    part_names,
-    parts_of,
-    schedule_of,
-    temperatures_of,
-    without,
-)
 from tempopt.temperature.heads import (
     HEAD_PATTERNS,
     AlternatingHeads,
@@ -88,7 +65,6 @@ from tempopt.temperature.normalisers import (
     ThresholdNormaliser,
     TopKNormaliser,
 )
-from tempopt.temperature.own_schedules import check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.parameters import (
     NEUTRAL,
     PLAN_PARAMETERS,
@@ -103,6 +79,25 @@ from tempopt.temperature.plan import (
     TemperaturePlan,
     is_own_number,
     progress,
+)
+from tempopt.temperature.plan_parts import (
+    CREDITED,
+    GROUPS,
+    NORMALISATION,
+    active_groups,
+    at_constant,
+    constant_levels,
+    constant_plans,
+    is_neutral,
+    mean_level,
+    moves,
+    neutral,
+    only,
+    part_names,
+    parts_of,
+    schedule_of,
+    temperatures_of,
+    without,
 )
 from tempopt.temperature.ranges import number
 from tempopt.temperature.schedules import (
@@ -124,6 +119,7 @@ from tempopt.temperature.schedules import (
     Triangular,
     WarmupAnneal,
 )
+from tempopt.temperature.training_equivalence import hashable, same_training, training_key
 
 __all__ = [
     "AS_FOUND",

@@ -1,7 +1,7 @@
 """The parameters of sampling from a language model: which tokens may be drawn, and how likely each is.
 
 They act where a model generates, so in validation and testing, and on no training. None of them is a
-temperature of attention. How tokens are drawn is ``tempopt.generation``'s business.
+temperature of attention. How tokens are drawn is ``tempopt.attention.generation``'s business.
 """
 
 from __future__ import annotations

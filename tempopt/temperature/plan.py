@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
+from tempopt.temperature.custom_schedules import OTHER, check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, LocalHeads, UniformHeads
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, unread_of_piecewise
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
@@ -21,7 +22,6 @@ from tempopt.temperature.length import (
     YarnScaling,
 )
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
-from tempopt.temperature.own_schedules import OTHER, check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.ranges import FINITE, check_number
 from tempopt.temperature.schedules import SCHEDULES, Constant, Piecewise, Schedule, WarmupAnneal
 

@@ -22,14 +22,14 @@ import pytest
 
 from tempopt.errors import StorageError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
-from tempopt.launch.launching import PROGRAM
-from tempopt.records.liveness import machine
-from tempopt.records.rows import TicketRow
+from tempopt.launch.study_launch import PROGRAM
+from tempopt.service import lifecycle, studies
+from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
-from tempopt.study import admin, api
+from tempopt.storage.liveness import machine
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.store import Store
 from tempopt.testing.toys import PACE, PROBE, WORDS
-from tempopt.workers.placement import Need
 
 _TRIALS = 8
 _ENDED = ("done", "failed", "gone")
@@ -88,7 +88,7 @@ def _alone() -> list[Any]:
     """Return the result of the study when one agent, in this process, carries it out in peace."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
-        api.search(_spec(), storage=storage, workers=1, checkpoints=f"{folder}/runs")
+        studies.search(_spec(), storage=storage, workers=1, checkpoints=f"{folder}/runs")
         return _facts(storage)
 
 
@@ -181,7 +181,7 @@ class LauncherTests:
         trials = _trials(storage)
         assert len(trials) == _TRIALS and all(trial.state.is_finished() for trial in trials)
         assert _facts(storage) == _alone()
-        result = api.load_study(storage, _NAME)
+        result = studies.load_study(storage, _NAME)
         assert result.state == "done" and result.verdict is not None
 
     def test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in_peace(
@@ -221,7 +221,7 @@ class LauncherTests:
     ) -> None:
         ids = launcher.start([self._task(storage, folder, pace=0.2)])
         self._agent_in_the_middle(launcher, ids, storage)
-        admin.pause(storage, _NAME)
+        lifecycle.pause(storage, _NAME)
         assert [job.state for job in self._ended(launcher, ids)] == ["done"]
         assert not [row for row in _tickets(storage) if row.state == "running"]
         # as one that waited for room, or was sent back to wait for it, while the study was paused

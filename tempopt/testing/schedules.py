@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.own_schedules import CLOSE, own_numbers
+from tempopt.temperature.custom_schedules import CLOSE, own_numbers
 from tempopt.temperature.ranges import OwnRange, own_range
 from tempopt.temperature.schedules import Schedule
 

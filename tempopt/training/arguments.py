@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tempopt.class_loading import load_class
 from tempopt.errors import SpecError, unknown
-from tempopt.workers.class_paths import load_class
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace

@@ -16,7 +16,7 @@ from torch import Tensor
 from tempopt.attention.analysis.heatmap import heatmap
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
 from tempopt.attention.analysis.statistics import attention_weights, visible_pairs
-from tempopt.workers.messages import MOMENTS
+from tempopt.training.messages import MOMENTS
 
 MOST_BYTES = 300 * 1024
 """Size of all maps of a run, as they are kept, at most."""

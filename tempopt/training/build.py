@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tempopt.class_loading import load_class, load_schedule
 from tempopt.errors import SpecError, unknown
+from tempopt.spec.program import Program
+from tempopt.temperature.custom_schedules import is_own
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.entropy_control import CONTROL_PARAMETERS, ControlParameters
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import split_name
-from tempopt.temperature.own_schedules import is_own
 from tempopt.temperature.parameters import (
     NEUTRAL,
     PLAN_PARAMETERS,
@@ -27,8 +29,6 @@ from tempopt.temperature.parameters import (
 from tempopt.temperature.plan import OWN_NUMBER, flat_numbers, is_own_number
 from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS
 from tempopt.training.arguments import Arguments, loaders, parameter
-from tempopt.workers.class_paths import load_class, load_schedule
-from tempopt.workers.messages import Program
 
 if TYPE_CHECKING:
     import lightning as L
@@ -336,7 +336,7 @@ def build(
 
     Args:
         program: What is trained; prepared once in a process, however many runs follow.
-        parameters: As in :class:`tempopt.workers.messages.RunRequest`.
+        parameters: As in :class:`tempopt.training.messages.RunRequest`.
         reseed: Called before the data and before the module are made, to seed the generators for each.
 
     Raises:

@@ -20,8 +20,8 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
 from tempopt.errors import SpecError, unknown
-from tempopt.records.rows import is_finite
 from tempopt.seeds import derive
+from tempopt.storage.rows import is_finite
 from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
 from tempopt.training import lightning_internals as internals
 from tempopt.training.ranks import ALONE, Ranks, Wishes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tempopt.workers.messages import Message, RunRequest, Stop
+from tempopt.training.messages import Message, RunRequest, Stop
 
 
 class Channel(Protocol):

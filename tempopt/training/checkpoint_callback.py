@@ -16,9 +16,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from tempopt.training import lightning_internals as internals
 from tempopt.training.callbacks import end
 from tempopt.training.checkpoints import RunCheckpoints
+from tempopt.training.messages import Saved
 from tempopt.training.ranks import Ranks, Wishes
 from tempopt.training.steps import step_of, steps_of
-from tempopt.workers.messages import Saved
 
 _STATE = "tempopt_loop"
 

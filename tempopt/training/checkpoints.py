@@ -15,11 +15,11 @@ import lightning as L
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from tempopt.store.checkpoints import opened
+from tempopt.storage.checkpoints import opened
 from tempopt.training.lightning_internals import state_of
+from tempopt.training.messages import RunRequest, Saved
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.steps import step_of
-from tempopt.workers.messages import RunRequest, Saved
 
 _RUN = "tempopt_run"
 _WRITING = ".writing"

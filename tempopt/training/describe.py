@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
+from tempopt.class_loading import dotted, load_class, module_name, refuse_module
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, loaders, parameter
-from tempopt.workers.class_paths import dotted, load_class, module_name, refuse_module
 
 _GOVERNED = ("validate_at",)
 _MISSING = object()

@@ -38,6 +38,7 @@ from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.channel import Channel
 from tempopt.training.gpu_memory import ran_out
+from tempopt.training.messages import Finished, Message, RunRequest, Stage, Stop
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_value_checks import read_by_metric, require_read, trained_values
 from tempopt.training.named_values import NamedValues, other_temperatures
@@ -45,7 +46,6 @@ from tempopt.training.no_effect import refuse_unread_generation, refuse_without_
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
 from tempopt.training.steps import step_of
-from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
 
 # Where the errors of torch's compiler come from.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")

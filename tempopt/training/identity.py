@@ -15,8 +15,9 @@ from pathlib import Path
 
 import lightning as L
 
-from tempopt.records.run_code import RunCode
-from tempopt.workers.messages import Program, RunRequest, encode
+from tempopt.spec.program import Program
+from tempopt.storage.run_code import RunCode
+from tempopt.training.messages import RunRequest, encode
 
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
 _SHOWN_PACKAGES = ("tempopt", "torch", "lightning", "optuna")

@@ -19,11 +19,11 @@ from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
 from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
+from tempopt.training.attention_observer import Curves
 from tempopt.training.callbacks import Tempered, TemperedAttention, loss_scale
-from tempopt.training.entropy_callback import Curves
+from tempopt.training.messages import LEARNED_CURVE, RunRequest
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.steps import step_of, steps_of
-from tempopt.workers.messages import LEARNED_CURVE, RunRequest
 
 _POINTS = 24
 # Those that take gradients and nothing else, and vectors of parameters.

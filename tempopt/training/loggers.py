@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Literal
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
+from tempopt.class_loading import load_class
 from tempopt.errors import SpecError, unknown
+from tempopt.spec.logger_secrets import refuse_secrets
 from tempopt.training.arguments import Arguments
-from tempopt.workers.class_paths import load_class
-from tempopt.workers.messages import Label
-from tempopt.workers.secrets import refuse_secrets
+from tempopt.training.messages import Label
 
 State = Literal["complete", "pruned", "diverged", "interrupted", "failed"]
 
@@ -165,7 +165,7 @@ class _MLFlow(Kind):
     own = ("run_id",)
 
     def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
-        tags = {**(arguments.get("tags") or {}), _ID: _id(label), "tempopt.study": label.study}
+        tags = {**(arguments.get("tags") or {}), _ID: _id(label), "tempopt.service": label.study}
         return {"experiment_name": label.study, "run_name": label.run, "tags": tags}
 
     def open(self, logger: MLFlowLogger, label: Label, *, start: int, is_retry: bool) -> None:

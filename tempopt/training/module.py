@@ -19,6 +19,7 @@ from tempopt.attention.attach.observers import Observe, Observers, check_tempera
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
 from tempopt.attention.functional.local_heads import local_arguments, local_attention, local_mask
+from tempopt.class_loading import load_schedule
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import (
     ControlParameters,
@@ -35,7 +36,6 @@ from tempopt.temperature.ranges import check_number
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, check_validate_at
 from tempopt.training.module_checks import check_controllable, check_entropy_known, takes_num_layers
 from tempopt.training.planned_control import PlannedControl
-from tempopt.workers.class_paths import load_schedule
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
 _HELD = (

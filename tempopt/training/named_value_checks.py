@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.batch_loss import loss_of_a_batch
+from tempopt.training.messages import Evaluation
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation
 
 VALIDATE = Evaluation(name="validate", on="validate")
 

@@ -13,14 +13,15 @@ from tempopt.attention.attach.attachment import attach
 from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
 from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
+from tempopt.spec.program import Program
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.build import Built, other_way
 from tempopt.training.callbacks import TemperedAttention
+from tempopt.training.messages import RunRequest
 from tempopt.training.module import TemperedModule
+from tempopt.training.named_temperature_callback import FollowValue
 from tempopt.training.untempered import Untempered
-from tempopt.training.value_following import FollowValue
-from tempopt.workers.messages import Program, RunRequest
 
 # As large as those of the self-test, in ratio to the temperature as found.
 _PERTURBED = (16.0, 1 / 16.0, 1.5)

@@ -13,8 +13,8 @@ from typing import Any
 
 from tempopt.errors import SpecError
 from tempopt.temperature import GENERATION, NEUTRAL, TEMPERATURE_PARAMETERS, TemperatureParameters
+from tempopt.training.messages import RunRequest
 from tempopt.training.module import TemperedModule
-from tempopt.workers.messages import RunRequest
 
 
 def refuse_without_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:
@@ -57,7 +57,8 @@ def refuse_unread_generation(module: object, space: Collection[str]) -> None:
         class_name = type(module).__name__
         raise SpecError(
             f"search.{searched_names[0]}: {class_name} never reads self.generation in its evaluation, so "
-            f"that it changes nothing. Draw tokens by tempopt.generation.sample(logits, self.generation) in "
+            "that it changes nothing. Draw tokens by "
+            "tempopt.attention.generation.sample(logits, self.generation) in "
             f"validation_step, or take {' and '.join(searched_names)} out."
         )
 

@@ -10,11 +10,11 @@ import lightning as L
 from tempopt.attention.modules.entropy_controller import EntropyTarget, contrast, curriculum
 from tempopt.temperature import Constant, ControlParameters, Cosine
 from tempopt.temperature.entropy_control import CONTRAST, CURRICULUM
+from tempopt.training.attention_observer import Curves
 from tempopt.training.callbacks import Tempered
-from tempopt.training.entropy_callback import Curves
 from tempopt.training.entropy_control import EntropyControl
+from tempopt.training.messages import CONTROLLED_CURVE
 from tempopt.training.steps import step_of, steps_of
-from tempopt.workers.messages import CONTROLLED_CURVE
 
 CHANGES = 200
 """Number of changes of the temperatures over a training, one every step where it has fewer steps."""

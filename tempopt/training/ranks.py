@@ -18,7 +18,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from tempopt.workers.messages import Stop
+from tempopt.training.messages import Stop
 
 T = TypeVar("T")
 

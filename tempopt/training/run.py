@@ -19,9 +19,11 @@ from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.values import ValueAttachment
-from tempopt.records.rows import is_finite
+from tempopt.spec.program import ValidateAt
+from tempopt.storage.rows import is_finite
 from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
+from tempopt.training.attention_observer import ObserveCallback
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
     LossScaleCallback,
@@ -38,28 +40,12 @@ from tempopt.training.channel import Channel
 from tempopt.training.checkpoint_callback import KeepCallback
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.data import NoTestDataError, not_divided, seed_data, tested
-from tempopt.training.entropy_callback import ObserveCallback
+from tempopt.training.evaluate_only import UnitsCallback, has_test_data, load_trained
 from tempopt.training.identity import run_code, run_identity
 from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import leave_process_alone
-from tempopt.training.measured import guarded, measurements
-from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues, tempered_of
-from tempopt.training.planned_control import PlannedControl, controls_of
-from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
-from tempopt.training.steps import step_of
-from tempopt.training.trackers import Trackers
-from tempopt.training.trained import UnitsCallback, has_test_data, load_trained
-from tempopt.training.trainer_options import (
-    LEAN,
-    callbacks_given,
-    compile_faults,
-    compiled,
-    plugins_given,
-    refuse_control,
-)
-from tempopt.training.untempered import configure_untempered
-from tempopt.workers.messages import (
+from tempopt.training.measurements import guarded, measurements
+from tempopt.training.messages import (
     Evaluation,
     Finished,
     Kept,
@@ -69,8 +55,22 @@ from tempopt.workers.messages import (
     RunRequest,
     Saved,
     Started,
-    ValidateAt,
 )
+from tempopt.training.module import TemperedModule
+from tempopt.training.named_values import NamedValues, tempered_of
+from tempopt.training.planned_control import PlannedControl, controls_of
+from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
+from tempopt.training.steps import step_of
+from tempopt.training.trackers import Trackers
+from tempopt.training.trainer_options import (
+    LEAN,
+    callbacks_given,
+    compile_faults,
+    compiled,
+    plugins_given,
+    refuse_control,
+)
+from tempopt.training.untempered import configure_untempered
 
 BEAT_SECONDS = 0.25
 

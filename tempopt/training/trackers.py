@@ -25,7 +25,7 @@ from tempopt.temperature import TemperatureParameters
 from tempopt.training.callbacks import Tempered, TrackCallback
 from tempopt.training.lightning_internals import logs_hyperparameters
 from tempopt.training.loggers import Ended, GivenLogger, State
-from tempopt.workers.messages import Finished, Label, RunRequest, Stop
+from tempopt.training.messages import Finished, Label, RunRequest, Stop
 
 _LONGEST = 300
 # A tracker that had a run wait so long before it failed is not asked again by the runs of the next while, or

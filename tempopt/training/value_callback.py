@@ -14,7 +14,7 @@ from torch import nn
 
 from tempopt.attention.attach.checkpoints import VALUES
 from tempopt.attention.attach.values import Transform, ValueAttachment, attach_value
-from tempopt.training.value_following import FollowValue
+from tempopt.training.named_temperature_callback import FollowValue
 
 
 class ValueCallback(FollowValue):

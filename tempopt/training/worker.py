@@ -19,19 +19,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from tempopt.class_loading import find_modules_in
 from tempopt.errors import UsageError
-from tempopt.workers.class_paths import find_modules_in
-from tempopt.workers.messages import (
-    Failed,
-    Finished,
-    Message,
-    Ready,
-    RunRequest,
-    Stop,
-    decode,
-    encode,
-)
-from tempopt.workers.output import Output, is_disk_refusal
+from tempopt.training.messages import Failed, Finished, Message, Ready, RunRequest, Stop, decode, encode
+from tempopt.training.output import Output, is_disk_refusal
 
 if TYPE_CHECKING:
     from tempopt.training.ranks import Ranks
@@ -131,7 +122,7 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finishe
         if request.task == "rehearse":
             return rehearse(request, channel, ranks)
         if request.task == "time":
-            from tempopt.training.timing import measure
+            from tempopt.training.measure_times import measure
 
             return measure(request, ranks)
         run = Run(request, channel, ranks)

@@ -15,12 +15,12 @@ from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, Pauses, ServerStu
 from tempopt.agent.observer import Observer
 from tempopt.agent.turn import Turn
 from tempopt.errors import AccessDenied, SpecError, StoreUnreachable, StudyNotFound, UsageError
-from tempopt.records.rows import OpenStudy
-from tempopt.remote.connection import ServerConnection
-from tempopt.store import Store
+from tempopt.storage import Store
+from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.rows import OpenStudy
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
-from tests.store.scenes import HOUR, new_ticket, take_next
+from tests.storage.scenes import HOUR, new_ticket, take_next
 from tests.toy_study import TOYS, begin
 
 

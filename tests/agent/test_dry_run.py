@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tempopt.agent.dry_run import rehearse, stage_text
-from tempopt.agent.runner import StudyRunner
+from tempopt.agent.study_runner import StudyRunner
 from tempopt.spec.study_spec import StudySpec
-from tempopt.workers.messages import Failed, Finished, Message, RunRequest, Stage
+from tempopt.training.messages import Failed, Finished, Message, RunRequest, Stage
 
 STAGES = [
     Stage(ticket=0, attempt=1, what="made model and data", seconds=0.04),

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from tempopt.agent.local_client import TicketClient
 from tempopt.agent.observer import Unobserved
-from tempopt.agent.ticket_client import TicketClient
-from tempopt.confirmation.stages import first_tickets, more_tickets
-from tempopt.records.changes import Ended, Outcomes
-from tempopt.records.rows import TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.optuna_calls import make_study
-from tempopt.store.store import Store
+from tempopt.storage.changes import Ended, Outcomes
+from tempopt.storage.optuna_calls import make_study
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.store import Store
+from tempopt.verdict.stages import first_tickets, more_tickets
 from tests.toy_study import toy_spec
 
 
@@ -54,7 +54,7 @@ class Scene:
         return (1e-9 if ticket.number in self.worthless else 1.0), 0.2
 
     def client(self, name: str) -> TicketClient:
-        self._patch.setattr("tempopt.agent.ticket_client.agent_name", lambda: name)
+        self._patch.setattr("tempopt.agent.local_client.agent_name", lambda: name)
         return TicketClient(
             spec=self.spec,
             study=self.study,

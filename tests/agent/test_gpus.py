@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.agent import Agent
+from tempopt.agent.agent_loop import Agent
 from tempopt.agent.observer import Unobserved
 from tempopt.agent.run_requests import Requests
 from tempopt.errors import UsageError
-from tempopt.study.api import resume, search
-from tempopt.workers.messages import RunRequest
+from tempopt.service.studies import resume, search
+from tempopt.training.messages import RunRequest
 from tests.toy_study import SMALL, URL, tickets, toy_spec
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.study.api import check, resume, search
+from tempopt.service.studies import check, resume, search
 from tests.servers import descendants, strike, worker_pids
 from tests.toy_study import (
     URL,

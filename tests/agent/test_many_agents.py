@@ -14,9 +14,9 @@ import optuna
 import pytest
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.records.rows import TicketRow
-from tempopt.store.store import Store
-from tempopt.study.api import join, load_study, resume, search
+from tempopt.service.studies import join, load_study, resume, search
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.store import Store
 from tests.servers import worker_pids
 from tests.toy_study import (
     FAKED,
@@ -137,9 +137,9 @@ def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: 
 def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() -> None:
     def grow() -> None:
         command = (
-            "from tempopt.store.store import Store\n"
+            "from tempopt.storage.store import Store\n"
             "from tempopt.spec.study_spec import StudySpec\n"
-            "from tempopt.confirmation.stages import more_tickets\n"
+            "from tempopt.verdict.stages import more_tickets\n"
             f"store = Store.open({URL!r}); study = store.load_study('toy')\n"
             "spec = StudySpec.from_json(study.spec)\n"
             "store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, 4))\n"
@@ -185,7 +185,7 @@ def test_parameters_wanted_of_a_study_that_is_there_are_tickets_more() -> None:
 def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
     program = FAKED + (
         "import sys\n"
-        "from tempopt.study.api import join\n"
+        "from tempopt.service.studies import join\n"
         "from tempopt.agent.observer import Unobserved\n"
         "class Notes(Unobserved):\n"
         "    def note(self, text): print(text, file=sys.stderr, flush=True)\n"

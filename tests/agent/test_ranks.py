@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.study.api import check, search
+from tempopt.service.studies import check, search
 from tests.servers import worker_pids
 from tests.toy_study import SMALL, URL, EndedStudy, facts, read_study, reports, tickets, toy_spec, work_in
 

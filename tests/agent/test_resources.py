@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
+from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
-from tempopt.workers.placement import Need
 
 
 def spec_of(trainer: dict[str, Any] | None = None, resources: dict[str, Any] | None = None) -> StudySpec:

@@ -14,11 +14,11 @@ import pytest
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError
 
-from tempopt.agent.agent import Agent
+from tempopt.agent.agent_loop import Agent
 from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
-from tempopt.records import changes as changes_of
-from tempopt.store.store import Store
-from tempopt.study.api import resume, search
+from tempopt.service.studies import resume, search
+from tempopt.storage import changes as changes_of
+from tempopt.storage.store import Store
 from tests.toy_study import (
     FAKED,
     SMALL,
@@ -100,8 +100,8 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
     program = FAKED + (
         "import json, pathlib\n"
         "from tempopt.errors import StoreUnreachable\n"
-        "from tempopt.store.store import Store\n"
-        "from tempopt.study.api import search\n"
+        "from tempopt.storage.store import Store\n"
+        "from tempopt.service.studies import search\n"
         "calls = []\n"
         "work = Store.write\n"
         "def fail(*args, **kwargs):\n"
@@ -209,8 +209,8 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
         cause = OperationalError("BEGIN", {}, sqlite3.OperationalError("database is locked"))
         raise StorageInternalError("An exception is raised during the commit.") from cause
 
-    monkeypatch.setattr("tempopt.store.optuna_calls._ATTEMPTS", 1)
-    monkeypatch.setattr("tempopt.store.optuna_calls._storage", raise_refused)
+    monkeypatch.setattr("tempopt.storage.optuna_calls._ATTEMPTS", 1)
+    monkeypatch.setattr("tempopt.storage.optuna_calls._storage", raise_refused)
     with pytest.raises(StoreUnreachable, match="Another program holds the database"):
         resume("toy", storage=URL, workers=1)
 
@@ -227,7 +227,7 @@ def test_a_study_in_tables_of_optuna_that_are_not_known_is_the_same_and_optuna_s
         state_sets.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
         return False
 
-    monkeypatch.setattr("tempopt.store.optuna_tables.SCHEMA", "one of another day")
+    monkeypatch.setattr("tempopt.storage.optuna_tables.SCHEMA", "one of another day")
     storage = optuna.storages.RDBStorage(URL)
     study_run = read_study(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
     assert is_same_study(study_run, undisturbed_fake)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tempopt.agent.study_cache import StudyCache
-from tempopt.confirmation.stages import first_tickets
-from tempopt.records.changes import Ended, Outcomes, Reported, Wanted
-from tempopt.records.rows import Measurement, TicketRow
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
+from tempopt.storage.changes import Ended, Outcomes, Reported, Wanted
+from tempopt.storage.rows import Measurement, TicketRow
+from tempopt.storage.store import Store
+from tempopt.verdict.stages import first_tickets
 
 
 @pytest.fixture

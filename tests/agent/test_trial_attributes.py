@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tempopt.agent.trial_attributes import trial_attributes
-from tempopt.records.rows import Measurement, TicketRow
+from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.temperature import TemperatureParameters
 
 MakeTicket = Callable[..., TicketRow]

@@ -19,15 +19,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tempopt.agent import worker_pool
-from tempopt.agent.agent import Agent
+from tempopt.agent.agent_loop import Agent
+from tempopt.agent.local_client import TicketClient
 from tempopt.agent.observer import Unobserved
+from tempopt.agent.placement import Placement
 from tempopt.agent.run_requests import Requests
-from tempopt.agent.ticket_client import TicketClient
 from tempopt.errors import StudyFailed
-from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
-from tempopt.workers.messages import (
+from tempopt.storage.rows import NewTicket, TicketRow
+from tempopt.storage.store import Store
+from tempopt.training.messages import (
     Failed,
     Finished,
     Message,
@@ -38,7 +39,6 @@ from tempopt.workers.messages import (
     decode,
     encode,
 )
-from tempopt.workers.placement import Placement
 
 NAMES = itertools.count()
 

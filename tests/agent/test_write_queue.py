@@ -18,7 +18,7 @@ from tempopt.agent import write_queue
 from tempopt.agent.store_connection import StoreAway, StoreConnection, StoreLost
 from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
 from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
-from tempopt.records.changes import (
+from tempopt.storage.changes import (
     Began,
     Change,
     Ended,
@@ -30,8 +30,8 @@ from tempopt.records.changes import (
     Wanted,
     Written,
 )
-from tempopt.records.liveness import agent_name
-from tempopt.records.rows import Checkpoint, Measurement
+from tempopt.storage.liveness import agent_name
+from tempopt.storage.rows import Checkpoint, Measurement
 
 
 class Clock:
@@ -323,7 +323,7 @@ def test_a_study_that_was_deleted_is_not_waited_for(clock: Clock) -> None:
 
 
 def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
-    script = "from tempopt.records.liveness import agent_name; print(agent_name())"
+    script = "from tempopt.storage.liveness import agent_name; print(agent_name())"
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     dead_agent = process.stdout.strip()
     for agent in (dead_agent, agent_name(), "elsewhere:12:abcdef01:99"):

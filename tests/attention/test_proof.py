@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.frozen import frozen
 from tempopt.attention.attach.proof import prove
+from tempopt.attention.attach.softmax_capture import frozen
 from tempopt.errors import AttachError
 
 WIDTH, HEADS, TOKENS = 16, 4, 7

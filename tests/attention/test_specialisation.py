@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 from tempopt.attention.analysis.head_measures import Specialisations
 from tempopt.attention.analysis.patterns import PATTERNS, pattern_score
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
-from tempopt.attention.analysis.whole_model import specialisations
+from tempopt.attention.analysis.specialise_model import specialisations
 from tempopt.errors import AttachError, UsageError
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 

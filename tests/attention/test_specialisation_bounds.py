@@ -18,7 +18,7 @@ from lightning_modules.associative_recall import draw_recall
 from tempopt.attention.analysis.head_measures import HeadMeasure, Specialisations
 from tempopt.attention.analysis.patterns import pattern_score
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
-from tempopt.attention.analysis.whole_model import specialisations
+from tempopt.attention.analysis.specialise_model import specialisations
 from tempopt.errors import SpecError, UsageError
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 

@@ -18,11 +18,11 @@ from benchmarks.simulated.luck import PAIR
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import world_of
 from benchmarks.verdict_runs import STUDIES, table_cells
-from tempopt.confirmation.evaluations import evaluations
-from tempopt.confirmation.pairs import winner_of
-from tempopt.records.tickets import arms_of
 from tempopt.spec.load import load_spec
+from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import learning
+from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.run_evaluations import evaluations
 
 _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")
 

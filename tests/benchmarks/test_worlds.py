@@ -13,7 +13,7 @@ from benchmarks.recorded.tasks import value_at
 from benchmarks.simulated.luck import OWN, PAIR, SHARED, luck, of_seed
 from benchmarks.simulated.worlds import NAMES, Collapse, Made, world_of
 from tempopt.temperature import LR_RATIOS, learning, neutral
-from tempopt.workers.messages import Evaluation
+from tempopt.training.messages import Evaluation
 
 _SEEDS = 2000
 _FEWER = 500

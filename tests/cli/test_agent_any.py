@@ -8,9 +8,9 @@ import pytest
 
 from tempopt import cli
 from tempopt.agent import any_agent
+from tempopt.service.extend import ordered
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store import Store
-from tempopt.study.enlarge import ordered
+from tempopt.storage import Store
 from tests.toy_study import SMALL, TOYS, begin, toy_spec
 
 

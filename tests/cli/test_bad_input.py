@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from tempopt import cli
-from tempopt.records.rows import NewTicket
 from tempopt.spec.load import load_spec
-from tempopt.store.checkpoints import DEFAULT_FOLDER
-from tempopt.store.store import Store
+from tempopt.storage.checkpoints import DEFAULT_FOLDER
+from tempopt.storage.rows import NewTicket
+from tempopt.storage.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import descendants
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tempopt import cli
-from tempopt.study import api
+from tempopt.service import studies
 
 MODULE = """
 import lightning as L
@@ -81,7 +81,7 @@ def test_check_prints_what_it_is_told(
         arguments.update(trials=spec.study.trials, dry_run=dry_run)
         return ["one thing", "another"]
 
-    monkeypatch.setattr(api, "check", fake_check)
+    monkeypatch.setattr(studies, "check", fake_check)
     (folder / "pairs.yaml").write_text(
         "study: {name: pairs, metric: val_accuracy, direction: maximize}\n"
         "search: {temperature_init: {low: 0.25, high: 4.0}}\n"

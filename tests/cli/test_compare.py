@@ -15,14 +15,14 @@ import pytest
 
 from tempopt import cli
 from tempopt.agent.observer import Unobserved
-from tempopt.cli import launched
-from tempopt.confirmation.compare import Comparison, Variant
-from tempopt.confirmation.comparisons import Answer
-from tempopt.results.study_result import StudyResult
+from tempopt.cli import agent_entrypoint
+from tempopt.report.study_result import StudyResult
+from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
-from tempopt.statistics.paired_tests import paired
-from tempopt.store.store import Store
-from tempopt.study import api
+from tempopt.storage.store import Store
+from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.set_comparison import Comparison, Variant
+from tempopt.verdict.statistics.paired_tests import paired
 from tests.toy_study import URL, Watcher
 
 SPEC = """\
@@ -159,7 +159,7 @@ def test_a_comparison_has_no_search_to_stop(
     folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        api.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
+        studies.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
     assert cli.main(["stop", "toy"]) == 0
     assert "there is no search to stop" in capsys.readouterr().out
     assert cli.main(["list"]) == 0 and cli.main(["show", "toy"]) == 0
@@ -249,12 +249,12 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
 ) -> None:
     sets = [{}, {"temperature_init": 4.0}, {"lr": 0.1}]
     with pytest.raises(KeyboardInterrupt):
-        api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupt_after(3))
-    result = api.resume("toy", storage=URL, workers=1)
+        studies.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupt_after(3))
+    result = studies.resume("toy", storage=URL, workers=1)
     assert result.state == "done" and result.comparison is not None
     facts_resumed, comparison = facts(), result.comparison
     monkeypatch.chdir(tmp_path_factory.mktemp("undisturbed"))
-    whole_result = api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
+    whole_result = studies.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
     assert (facts_resumed, comparison) == (facts(), whole_result.comparison)
 
 
@@ -315,8 +315,8 @@ def test_the_exit_code_says_what_was_found(
 ) -> None:
     result = make_result(*differences)
     for name in ("compare", "resume", "join"):
-        monkeypatch.setattr(api, name, lambda *words, **options: result)
-    monkeypatch.setattr("tempopt.results.decision.screen_lines", lambda *words: ["the verdict"])
+        monkeypatch.setattr(studies, name, lambda *words, **options: result)
+    monkeypatch.setattr("tempopt.report.decision.screen_lines", lambda *words: ["the verdict"])
     words = ["toy.yaml", "{}", "{lr: 0.1}"] if command == "compare" else ["gate"]
     report = ["--no-report"] if command != "agent" else []
     assert cli.main([command, *words, *report]) == code
@@ -328,9 +328,9 @@ def test_the_exit_code_says_what_was_found(
 def test_an_agent_that_a_launcher_has_started_has_done_its_work_whatever_was_found(
     make_result: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempopt.results.decision.screen_lines", lambda *words: ["the verdict"])
+    monkeypatch.setattr("tempopt.report.decision.screen_lines", lambda *words: ["the verdict"])
     task = {"study": "gate", "storage": URL, "spec": None, "options": ["--no-report"], "workers": 1}
     for differences, code in ((OPEN, 0), (DOWN, 0), (UP, 0), (None, 1)):
         result: StudyResult = make_result(differences)
-        monkeypatch.setattr(api, "take_part", lambda *words, result=result, **options: result)
-        assert launched._work(task) == code
+        monkeypatch.setattr(studies, "take_part", lambda *words, result=result, **options: result)
+        assert agent_entrypoint._work(task) == code

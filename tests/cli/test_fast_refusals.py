@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 from tests.refused_specs import REFUSED
 
 REPOSITORY = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import StorageError
-from tempopt.records.rows import TicketRow
-from tempopt.store.store import Store
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.store import Store
 from tempopt.testing.toys import PACE
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tempopt import cli
-from tempopt.study import admin
-from tempopt.study.admin import Printed
+from tempopt.service import lifecycle
+from tempopt.service.lifecycle import Printed
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def run_logs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
             assert (name, ticket_name) == ("pairs", ticket)
             return list(printed_logs)
 
-        monkeypatch.setattr(admin, "logs", logs)
+        monkeypatch.setattr(lifecycle, "logs", logs)
         assert cli.main(["logs", "pairs", *words]) == 0
         return capsys.readouterr().out
 

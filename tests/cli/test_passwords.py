@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.records.changes import Ended, Outcomes, Wanted
-from tempopt.records.rows import NewTicket
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
+from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.rows import NewTicket
+from tempopt.storage.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import find_or_start
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tempopt import cli
-from tempopt.workers.machine import Machine
+from tempopt.agent.machine import Machine
 from tests.toy_study import toy_spec
 
 pytestmark = pytest.mark.usefixtures("fake_workers")
@@ -73,7 +73,7 @@ def test_it_says_the_runs_with_a_gain_and_without_one_and_no_mean_of_both(
 def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
     spec: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tempopt.study.planning.rehearse", None)
+    monkeypatch.setattr("tempopt.service.forecast.rehearse", None)
     words = [
         "--json",
         "--trials",
@@ -111,7 +111,7 @@ def test_hours_that_are_given_are_on_gpus_only_where_the_machine_or_the_spec_has
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     machine = Machine(cores=2, memory=None, cards=cards, dealt=False, why="")
-    monkeypatch.setattr("tempopt.study.planning.this_machine", lambda: machine)
+    monkeypatch.setattr("tempopt.service.forecast.this_machine", lambda: machine)
     accelerator = ["--set", "trainer.accelerator=auto"]
     assert cli.main(["plan", spec, "--run-hours", "0.01", *accelerator, *words]) == 0
     out = capsys.readouterr().out

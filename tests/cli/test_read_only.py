@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.store import Store
-from tempopt.study.api import search
+from tempopt.service.studies import search
+from tempopt.storage import Store
 from tests.toy_study import SMALL, toy_spec
 
 

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import create_engine, update
 
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.checkpoints import run_name
-from tempopt.store.models import TICKET
-from tempopt.store.store import Store
+from tempopt.storage.checkpoints import run_name
+from tempopt.storage.models import TICKET
+from tempopt.storage.store import Store
 from tests.report.made_study import World, make, write
 
 URL = "sqlite:///tempopt.db"

@@ -125,7 +125,7 @@ def test_a_report_that_fails_is_told_and_fails_nothing(
 
 
 def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tempopt.store.store import Store
+    from tempopt.storage.store import Store
 
     store = Store.open(URL, create=False)
     monkeypatch.setattr(Store, "open", lambda *_, **__: store)

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from tempopt import cli
 from tempopt.errors import StorageError
 from tempopt.report.dashboard import Dashboard
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 from tests.report.made_study import World, make, write
 from tests.servers import Server, find_or_start
 

@@ -13,10 +13,10 @@ import yaml
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli import search as command
-from tempopt.results import decision
-from tempopt.store import urls
-from tempopt.store.store import Store
-from tempopt.study import api
+from tempopt.report import decision
+from tempopt.service import studies
+from tempopt.storage import urls
+from tempopt.storage.store import Store
 from tests.toy_study import toy_spec
 
 Called = dict[str, Any]
@@ -46,9 +46,9 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
         )
 
     monkeypatch.setattr(command, "read_spec", load)
-    monkeypatch.setattr(api, "search", run)
-    monkeypatch.setattr(api, "resume", run)
-    monkeypatch.setattr(api, "join", run)
+    monkeypatch.setattr(studies, "search", run)
+    monkeypatch.setattr(studies, "resume", run)
+    monkeypatch.setattr(studies, "join", run)
 
     def screen_lines(result: object, storage: str, report: str) -> list[str]:
         return [
@@ -243,7 +243,7 @@ def interrupt_search(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Ca
                     store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(api, "search", interrupt)
+        monkeypatch.setattr(studies, "search", interrupt)
 
     return arrange
 

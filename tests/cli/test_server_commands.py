@@ -21,16 +21,16 @@ import yaml
 import tempopt
 from tempopt import cli
 from tempopt.agent.observer import Unobserved
-from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import AccessDenied, StudyNotFound, UsageError
-from tempopt.remote import credentials
+from tempopt.launch import watch
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store import Store, urls
-from tempopt.study import watch
+from tempopt.storage import Store, urls
+from tempopt.storage.http import credentials
+from tempopt.verdict.stages import first_tickets
 from tests.report.made_study import World, make, write
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
-from tests.store.scenes import HOUR, complete, make_end, take_next
+from tests.storage.scenes import HOUR, complete, make_end, take_next
 from tests.toy_study import SMALL, toy_spec
 
 pytestmark = pytest.mark.server
@@ -39,7 +39,7 @@ AGENT = """
 import sys
 from tests import fake_worker
 from tempopt.errors import StudyNotFound
-from tempopt.study import api
+from tempopt.service import api
 fake_worker.install()
 while True:
     try:
@@ -67,7 +67,7 @@ def both_urls(running_server: RunningServer, work_folder: Path) -> tuple[str, st
     for url in (database, running_server.storage):
         write(url, synthetic)
         with Store.open(url) as store:
-            spec = StudySpec.stored(synthetic.row).with_overrides(["study.name=begun"])
+            spec = StudySpec.from_json(synthetic.row.spec).with_overrides(["study.name=begun"])
             study = store.create_study("begun", spec.to_json(), "1")
             store.set_checkpoints(study.id, (work_folder.parent / "kept").as_uri())
             store.add_tickets(study.id, first_tickets(spec))

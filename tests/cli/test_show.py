@@ -15,14 +15,14 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import StoreUnreachable
-from tempopt.records.changes import Began, Ended, Outcomes, Reported, Wanted
-from tempopt.records.liveness import machine
-from tempopt.records.rows import KINDS, Kind, NewTicket, TicketRow
-from tempopt.results.decision import screen_lines
+from tempopt.report.decision import screen_lines
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
+from tempopt.storage.changes import Began, Ended, Outcomes, Reported, Wanted
+from tempopt.storage.liveness import machine
+from tempopt.storage.rows import KINDS, Kind, NewTicket, TicketRow
+from tempopt.storage.store import Store
+from tests.report.full_text import full_lines
 from tests.report.made_study import World, make, write
-from tests.results.full_text import full_lines
 
 URL = "sqlite:///tempopt.db"
 SPEC = {

@@ -9,7 +9,7 @@ import pytest
 
 from tempopt.cli.storage import storage_option, storage_url
 from tempopt.errors import StorageError, UsageError
-from tempopt.store import urls
+from tempopt.storage import urls
 
 RAW = "postgresql://me:zqx@kvw:2/jq@host/studies"
 WRITTEN = "postgresql://me:zqx%40kvw%3A2%2Fjq@host/studies"

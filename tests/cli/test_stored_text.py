@@ -8,7 +8,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 from tests.cli.test_show import SPEC
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.server.tokens import TOKEN, is_of, made
-from tempopt.store import Store
+from tempopt.storage import Store
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
 

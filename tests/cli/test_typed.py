@@ -24,13 +24,6 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import tempopt.cli.init
-import tempopt.cli.launch
-import tempopt.cli.login
-import tempopt.mcp_server.serving
-import tempopt.remote.connection
-import tempopt.report.dashboard
-import tempopt.server.serving  # noqa: F401
 from tempopt import cli
 from tests.cli.test_bad_input import SPEC
 from tests.report.made_study import World, make, write

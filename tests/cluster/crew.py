@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tempopt.errors import StorageError
-from tempopt.records.rows import TicketRow
+from tempopt.storage.rows import TicketRow
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.network import Machine
 from tests.cluster.studies import NAME, environment, read_tickets, state, tempopt, write_spec

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from sqlalchemy.exc import OperationalError
 
-from tempopt.records.rows import KINDS
-from tempopt.store.checkpoints import run_name
-from tempopt.workers.messages import LOG
+from tempopt.storage.checkpoints import run_name
+from tempopt.storage.rows import KINDS
+from tempopt.training.messages import LOG
 from tests import servers
 from tests.cluster import small_disk, studies
 from tests.cluster.chaos import BACKENDS

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tempopt.server.tokens import made
-from tempopt.store import Store
+from tempopt.storage import Store
 from tests.cluster.studies import environment, tempopt
 
 # Beyond the time for which a server holds an answer back.

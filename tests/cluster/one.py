@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tempopt.records.rows import TicketRow
+from tempopt.storage.rows import TicketRow
 from tests.cluster import studies
 from tests.cluster.crew import PATIENCE, wait_until
 

@@ -14,10 +14,10 @@ from typing import Any
 import optuna
 
 from tempopt.errors import StorageError
-from tempopt.records.rows import StudyState, TicketRow
+from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store import Store
-from tempopt.study.api import load_study
+from tempopt.storage import Store
+from tempopt.storage.rows import StudyState, TicketRow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "chaos"

@@ -13,7 +13,7 @@ import yaml
 
 from tempopt import cli
 from tempopt.spec.resources import Resources
-from tempopt.store.urls import parse
+from tempopt.storage.urls import parse
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

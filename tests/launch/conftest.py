@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.store.store import Store
-from tempopt.workers.placement import Need
+from tempopt.spec.resources import Need
+from tempopt.storage.store import Store
 
 
 class Recorder(Launcher):

@@ -13,10 +13,10 @@ import pytest
 
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Task
-from tempopt.launch.launching import PROGRAM
 from tempopt.launch.local import LocalLauncher
+from tempopt.launch.study_launch import PROGRAM
+from tempopt.spec.resources import Need
 from tempopt.testing import LauncherTests
-from tempopt.workers.placement import Need
 from tests.cli.conftest import WRITTEN, holds_no_password
 from tests.servers import descendants
 
@@ -90,7 +90,7 @@ def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: P
             time.sleep(0.05)
         launcher.cancel([id])
     (job,) = launcher.jobs([id])
-    assert b"tempopt.cli.launched" in words and "See that the server is running" in log.read_text()
+    assert b"tempopt.cli.agent_entrypoint" in words and "See that the server is running" in log.read_text()
     holds_no_password(words.decode(errors="replace"))
     holds_no_password(job.message)
     holds_no_password(log.read_text())

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Job, Task, tasks
-from tempopt.launch.launching import PROGRAM
+from tempopt.launch.registry import make_launcher
+from tempopt.launch.study_launch import PROGRAM
+from tempopt.spec.resources import Need
 from tempopt.testing import LauncherTests
-from tempopt.workers.placement import Need
 from tests.cluster import conftest as cluster_fixtures
 from tests.cluster import ray_cluster, studies
 from tests.cluster.crew import wait_until
@@ -408,7 +408,7 @@ _ALONE = """
 import json, os, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher, ray
-from tempopt.workers.placement import Need
+from tempopt.agent.placement import Need
 
 launcher = RayLauncher({})
 assert ray.get_runtime_context().gcs_address != sys.argv[1]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.find import make_launcher
+from tempopt.launch.registry import make_launcher
 from tests.cluster import ray_cluster
 from tests.cluster.ray_cluster import RayCluster
 from tests.servers import strike

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.find import make_launcher
+from tempopt.launch.registry import make_launcher
 from tests.cluster import ray_cluster
 
 _MISSING = ray_cluster.why_not()

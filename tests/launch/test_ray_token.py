@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy
 
 from tempopt.errors import UsageError
-from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Launcher, Task
-from tempopt.launch.launching import PROGRAM
+from tempopt.launch.registry import make_launcher
+from tempopt.launch.study_launch import PROGRAM
 from tests.cluster import ray_cluster, studies
 from tests.cluster.crew import wait_until
 from tests.cluster.ray_cluster import CPUS, RayCluster
@@ -223,8 +223,8 @@ def test_a_mode_that_shows_no_token_is_named(
 def test_jobs_that_cannot_be_asked_after_without_a_token_say_so(cluster: RayCluster) -> None:
     from datetime import UTC, datetime
 
-    from tempopt.launch.standing import Given, standing
-    from tempopt.records.rows import JobRow
+    from tempopt.launch.job_status import Given, standing
+    from tempopt.storage.rows import JobRow
 
     row = JobRow(
         id="chaos-1:0", launcher="ray", options={"address": cluster.address}, created=datetime.now(UTC)

@@ -17,16 +17,16 @@ from sqlalchemy import make_url
 
 pytest.importorskip("submitit", reason="Slurm's tests are of the tier service, which needs tempopt[slurm].")
 
-from tempopt.agent.beginning import stand
+from tempopt.agent.study_creation import stand
 from tempopt.errors import UsageError
-from tempopt.launch import slurm, slurm_job
+from tempopt.launch import slurm, slurm_entrypoint
 from tempopt.launch.launcher import Job, Task
-from tempopt.launch.launching import PROGRAM
 from tempopt.launch.slurm import SlurmLauncher
+from tempopt.launch.study_launch import PROGRAM
+from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store import Store
+from tempopt.storage import Store
 from tempopt.testing import LauncherTests
-from tempopt.workers.placement import Need
 from tests.cluster import slurm as cluster
 from tests.cluster import studies
 from tests.cluster.crew import wait_until
@@ -477,8 +477,8 @@ def test_no_agent_has_more_workers_than_a_node_has_room_for(
 
 def test_a_job_that_asked_for_no_cards_sees_none() -> None:
     task = Task(program=PROGRAM, study="any", storage="", environment={"A": "b"})
-    assert slurm_job._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
-    assert slurm_job._environment(replace(task, gpus=1)) == {"A": "b"}
+    assert slurm_entrypoint._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
+    assert slurm_entrypoint._environment(replace(task, gpus=1)) == {"A": "b"}
 
 
 @pytest.mark.parametrize(

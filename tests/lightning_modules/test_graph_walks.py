@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.graph_walks import GraphWalks, GraphWalksData, Walks, are_walks, draw_walks
-from tempopt.generation import pass_at_k_of, sample
+from tempopt.attention.generation import pass_at_k_of, sample
 from tempopt.temperature import GenerationParameters, TemperatureParameters
 
 Fit = Callable[..., L.Trainer]

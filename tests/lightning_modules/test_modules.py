@@ -29,8 +29,9 @@ from lightning_modules import (
 )
 from tempopt import TemperedModule
 from tempopt.attention.attach.query_rows import query_rows
+from tempopt.spec.program import Program
+from tempopt.training.messages import Evaluation, RunRequest
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Program, RunRequest
 
 Fit = Callable[..., L.Trainer]
 

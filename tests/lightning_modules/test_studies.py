@@ -10,7 +10,7 @@ import yaml
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.dry_run import rehearse
-from tempopt.workers.messages import Evaluation, Message, RunRequest
+from tempopt.training.messages import Evaluation, Message, RunRequest
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 

@@ -11,11 +11,11 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, distribution_to_json
 from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
-from tempopt.records.rows import Measurement, TicketRow
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.optuna_calls import make_study
-from tempopt.store.optuna_tables import TICKET, End
-from tempopt.store.store import Store
+from tempopt.storage.optuna_calls import make_study
+from tempopt.storage.optuna_tables import TICKET, End
+from tempopt.storage.rows import Measurement, TicketRow
+from tempopt.storage.store import Store
 from tests.report.made_study import SyntheticStudy, World, make, write
 
 _TABLES = (

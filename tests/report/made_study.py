@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from sqlalchemy import create_engine, insert
 
-from tempopt.confirmation.evaluations import OBSERVED, evaluations
-from tempopt.confirmation.pairs import more_pairs
-from tempopt.confirmation.stages import next_tickets
-from tempopt.records.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
-from tempopt.records.tickets import arms_of, parameters_of
-from tempopt.results.study_result import StudyResult, assemble
+from tempopt.report.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.models import ATTENTION_MAP, MEASUREMENT, TICKET
-from tempopt.store.reading import STAGES
-from tempopt.store.store import Store
+from tempopt.storage.models import ATTENTION_MAP, MEASUREMENT, TICKET
+from tempopt.storage.queries import STAGES
+from tempopt.storage.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
+from tempopt.storage.store import Store
+from tempopt.storage.ticket_queries import arms_of, parameters_of
 from tempopt.temperature import TemperatureParameters
+from tempopt.verdict.pairs import more_pairs
+from tempopt.verdict.run_evaluations import OBSERVED, evaluations
+from tempopt.verdict.stages import next_tickets
 
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MACHINES = (("node-a", "NVIDIA H200 (cuda:0)"), ("node-b", "NVIDIA H200 (cuda:1)"), ("laptop", "cpu"))

@@ -12,7 +12,7 @@ import pytest
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import plot_keys
 from tempopt.report.plots import PLOTS, importance_data
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
 from tests.report.test_html import SCRIPT, hostile
 

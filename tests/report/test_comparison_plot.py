@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import NothingToPlot
-from tempopt.records.rows import NewTicket
 from tempopt.report.headline import answer
 from tempopt.report.note import render_note
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import codes_to_reproduce, plot_keys, tiles
 from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
 from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.storage.rows import NewTicket
+from tempopt.verdict.stages import first_tickets
 from tests.specs import change_spec
 
 

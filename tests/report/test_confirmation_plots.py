@@ -10,9 +10,9 @@ from statistics import fmean
 import pytest
 from scipy import stats
 
-from tempopt.records.tickets import arms_of
 from tempopt.report import plots
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.ticket_queries import arms_of
 from tests.report.made_study import SyntheticStudy, World, finish, make, runs_of
 
 

@@ -16,12 +16,12 @@ from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all
 from optuna_dashboard import get_note, save_note
 
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.records.rows import StudySummary
 from tempopt.report import dashboard
 from tempopt.report.dashboard import Dashboard, open_artifacts, open_storage, publish
 from tempopt.report.note import belongs_to_tempopt
 from tempopt.report.plots import PLOTS
-from tempopt.store.store import Store
+from tempopt.storage.rows import StudySummary
+from tempopt.storage.store import Store
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World
 

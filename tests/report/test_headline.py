@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tempopt.confirmation.guards import Guard
+from tempopt.report.export import to_python, to_yaml
+from tempopt.report.findings import GAIN
 from tempopt.report.headline import answer, decision_lines, statements, terms
 from tempopt.report.note import escaped, render_note
-from tempopt.results.export import to_python, to_yaml
-from tempopt.results.findings import GAIN
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
+from tempopt.verdict.guards import Guard
+from tests.report.full_text import full_lines
 from tests.report.made_study import World, make
-from tests.results.full_text import full_lines
 
 
 def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed_result: StudyResult) -> None:

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from markupsafe import Markup
 
+from tempopt.report.formatting import rounded
 from tempopt.report.headline import statements
 from tempopt.report.page.html import Site, file_name, render_report
 from tempopt.report.page.sections import codes_to_reproduce, stages, tiles
 from tempopt.report.plots import PLOTS
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import rounded
+from tempopt.report.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
 from tests.report.made_study import World, make
 
@@ -265,7 +265,7 @@ def test_the_spec_on_the_page_asks_the_same_question(page: str, confirmed_result
 
 
 def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed_result: StudyResult) -> None:
-    from tempopt.results import export
+    from tempopt.report import export
 
     parsed_page = PageParser(page)
     texts = parsed_page.texts["code"]

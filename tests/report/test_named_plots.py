@@ -13,7 +13,7 @@ import pytest
 from tempopt.report import plots
 from tempopt.report.page.sections import pictures, tiles
 from tempopt.report.plots import PLOTS
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
 
 FOUND = {"contrast": 0.5, "head": 2.0}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tempopt.report.findings import find
 from tempopt.report.headline import decision_lines
 from tempopt.report.note import belongs_to_tempopt, escaped, render_note
-from tempopt.results.findings import find
 from tests.report.made_study import World, make
 
 MARKUP = '<a href="x">`|*_[</a>'

@@ -13,13 +13,13 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import arms_of
 from tempopt.report import plots
+from tempopt.report.formatting import duration
 from tempopt.report.page.sections import tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import duration
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters
 from tests.report.made_study import World, make, runs_of
 

@@ -14,12 +14,12 @@ import pytest
 from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Made, world_of
 from tempopt import cli
-from tempopt.confirmation.pairs import more_pairs
 from tempopt.report.page.html import render_report
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
 from tempopt.spec.domains import Range
 from tempopt.spec.study_spec import StudySpec
-from tests.results.full_text import full_lines
+from tempopt.verdict.pairs import more_pairs
+from tests.report.full_text import full_lines
 
 URL = "sqlite:///the lab's.db"
 FAST = {"sampler": "random", "pruner": "none"}

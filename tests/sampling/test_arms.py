@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.confirmation.stages import first_tickets
-from tempopt.records.rows import TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import TicketRow
 from tempopt.temperature import active_groups, is_neutral, training_key
+from tempopt.verdict.stages import first_tickets
 from tests.simulated import Worth, row
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}

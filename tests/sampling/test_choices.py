@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.features import Features
-from tempopt.sampling.history import frozen
+from tempopt.sampling.frozen_history import frozen
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.spec.study_spec import StudySpec

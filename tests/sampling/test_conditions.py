@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tempopt.confirmation.references import exchange
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.features import Features
+from tempopt.verdict.references import exchange
 
 SEARCH: dict[str, Any] = {
     "temperature_init": {"low": 0.25, "high": 4.0},

@@ -14,7 +14,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.features import Features
-from tempopt.sampling.history import frozen
+from tempopt.sampling.frozen_history import frozen
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.sampling.unit_cube import at_place, place_of

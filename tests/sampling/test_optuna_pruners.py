@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from tempopt.sampling.history import History
-from tempopt.sampling.optuna_strategies import make_pruner
+from tempopt.sampling.frozen_history import History
+from tempopt.sampling.optuna_factories import make_pruner
 from tempopt.spec.study_spec import Strategy
 
 STEPS = (1, 3, 9, 10, 40, 100, 250, 900)

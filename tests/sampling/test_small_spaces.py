@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tempopt.confirmation.stages import first_tickets
-from tempopt.records.rows import TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.unit_cube import at_place, configurations, count_values
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import TicketRow
 from tempopt.temperature import is_neutral
+from tempopt.verdict.stages import first_tickets
 from tests.simulated import row
 from tests.specs import make
 

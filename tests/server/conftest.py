@@ -13,9 +13,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from tempopt.server.app import create_app
-from tempopt.server.lines import Line
+from tempopt.server.header_timeout import Line
 from tempopt.server.tokens import made
-from tempopt.store import Store
+from tempopt.storage import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from tempopt.server.auth import Guard
 from tempopt.server.errors import ApiError
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 
 
 def guard_of(store: Store) -> tuple[Guard, SimpleNamespace]:

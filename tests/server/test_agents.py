@@ -12,16 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tempopt.agent.server_client import _parts
-from tempopt.confirmation.stages import first_tickets
-from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Outcomes, Reported, Returned
-from tempopt.records.rows import Checkpoint, Measurement, TicketRow
-from tempopt.remote.protocol import Counted, Renewal, Sync, Take
-from tempopt.remote.wire import PROTOCOL, change_to_plain, from_plain
+from tempopt.agent.remote_client import _parts
 from tempopt.server import agents
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.optuna_calls import make_study
-from tempopt.store.store import Store
+from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Outcomes, Reported, Returned
+from tempopt.storage.http.protocol import Counted, Renewal, Sync, Take
+from tempopt.storage.http.wire import PROTOCOL, change_to_plain, from_plain
+from tempopt.storage.optuna_calls import make_study
+from tempopt.storage.rows import Checkpoint, Measurement, TicketRow
+from tempopt.storage.store import Store
+from tempopt.verdict.stages import first_tickets
 from tests.server.conftest import RunningServer
 from tests.toy_study import toy_spec
 

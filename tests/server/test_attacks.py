@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tempopt.confirmation.stages import first_tickets
-from tempopt.records.changes import Ended, Outcomes, Wanted
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.optuna_calls import make_study
+from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.optuna_calls import make_study
+from tempopt.verdict.stages import first_tickets
 from tests.server.conftest import RunningServer
 from tests.server.test_agents import Agent
 from tests.toy_study import toy_spec

@@ -19,10 +19,10 @@ from starlette.testclient import TestClient
 from tempopt.errors import UsageError, masked
 from tempopt.server.app import create_app
 from tempopt.server.auth import FRESH_SECONDS, SCOPES
+from tempopt.server.auth_throttle import Failures
 from tempopt.server.errors import ApiError
-from tempopt.server.failures import Failures
 from tempopt.server.tokens import digest, first_token, lifetime, made
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 from tests.server.conftest import RunningServer
 from tests.server.guarded import code_of, guard_of, request_of
 from tests.toy_study import toy_spec

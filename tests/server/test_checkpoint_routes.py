@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tempopt.records.changes import Ended, Outcomes
-from tempopt.remote import filesystem
-from tempopt.remote.filesystem import SERVER
 from tempopt.server import checkpoints as routes
 from tempopt.server import files, uploads
 from tempopt.server.app import create_app
-from tempopt.store.checkpoints import opened
-from tempopt.study.admin import collect, delete
+from tempopt.service.lifecycle import collect, delete
+from tempopt.storage.changes import Ended, Outcomes
+from tempopt.storage.checkpoints import opened
+from tempopt.storage.http import filesystem
+from tempopt.storage.http.filesystem import SERVER
 from tests.server.conftest import RunningServer, serve_app
 from tests.server.test_agents import Agent
 from tests.server.test_checkpoints import (
@@ -222,7 +222,7 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
 
     def worker(statements: str) -> None:
         code = (
-            "import os, sys; from tempopt.store.checkpoints import opened;"
+            "import os, sys; from tempopt.storage.checkpoints import opened;"
             "assert not [name for name in os.environ if name.startswith('AWS')];"
             f"fs, path = opened({URL!r}); {statements};"
             "assert not {'s3fs', 'botocore', 'sqlalchemy'} & set(sys.modules)"

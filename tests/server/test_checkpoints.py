@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.records.changes import Ended, Kept, Outcomes, Returned
-from tempopt.records.rows import Checkpoint, TicketRow
-from tempopt.remote import filesystem
-from tempopt.remote.filesystem import SERVER, ServerFileSystem
 from tempopt.server import checkpoints as routes
 from tempopt.server import files
 from tempopt.server.app import create_app
-from tempopt.store.checkpoints import opened
+from tempopt.storage.changes import Ended, Kept, Outcomes, Returned
+from tempopt.storage.checkpoints import opened
+from tempopt.storage.http import filesystem
+from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
+from tempopt.storage.rows import Checkpoint, TicketRow
 from tests.server.conftest import RunningServer, serve_app
 from tests.server.test_agents import Agent, begin
 

@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy import update
 
 from tempopt.errors import StorageError, StoreBusy, StoreUnreachable
-from tempopt.records.changes import MOST_SECONDS, Began, Ended, Kept, Lost, Outcomes, Reported, Returned
-from tempopt.records.rows import LARGEST_VALUE, Checkpoint, TicketRow
-from tempopt.remote.protocol import Counted, Renewal
-from tempopt.remote.wire import PROTOCOL
 from tempopt.server.tokens import made
-from tempopt.store.models import TICKET
-from tempopt.store.store import Store
+from tempopt.storage.changes import MOST_SECONDS, Began, Ended, Kept, Lost, Outcomes, Reported, Returned
+from tempopt.storage.http.protocol import Counted, Renewal
+from tempopt.storage.http.wire import PROTOCOL
+from tempopt.storage.models import TICKET
+from tempopt.storage.rows import LARGEST_VALUE, Checkpoint, TicketRow
+from tempopt.storage.store import Store
 from tests.server.conftest import RunningServer
 from tests.server.test_agents import STEPS, Agent, make_end, run_counts
 from tests.server.test_agents import agent as agent

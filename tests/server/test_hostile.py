@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tempopt.records.rows import TicketRow
-from tempopt.remote.wire import PROTOCOL
+from tempopt.server.header_timeout import Line
 from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimits
-from tempopt.server.lines import Line
+from tempopt.storage.http.wire import PROTOCOL
+from tempopt.storage.rows import TicketRow
 from tests.server.conftest import RunningServer
 from tests.toy_study import toy_spec
 

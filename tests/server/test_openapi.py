@@ -16,10 +16,10 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from tempopt.remote.wire import PROTOCOL
 from tempopt.server.app import create_app
 from tempopt.server.tokens import made as new_token
-from tempopt.store import Store
+from tempopt.storage import Store
+from tempopt.storage.http.wire import PROTOCOL
 from tests.report.made_study import World, make, write
 from tests.toy_study import toy_spec
 

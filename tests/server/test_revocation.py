@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tempopt.records.rows import TicketRow
 from tempopt.server import auth
+from tempopt.storage.rows import TicketRow
 from tests.server.conftest import RunningServer
 from tests.server.test_agents import Agent
 from tests.server.test_agents import agent as agent

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.study.api import search
-from tempopt.study.progress import Lines
+from tempopt.service.progress import Lines
+from tempopt.service.studies import search
 from tests.server.conftest import RunningServer
 from tests.toy_study import REPOSITORY, toy_spec, work_in
 

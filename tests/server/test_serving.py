@@ -16,7 +16,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.server.serving import Listening
-from tempopt.store.store import Store
+from tempopt.storage.store import Store
 
 Process = subprocess.Popen[str]
 

@@ -15,7 +15,7 @@ import pytest
 from tempopt.errors import StudyFailed
 from tests.report.made_study import World, make, write
 from tests.server.conftest import RunningServer
-from tests.store.scenes import take_next
+from tests.storage.scenes import take_next
 from tests.toy_study import toy_spec
 
 TRAP = """
@@ -153,7 +153,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 from fastapi.testclient import TestClient
 from tempopt.server.app import create_app
 from tempopt.server.tokens import made
-from tempopt.store import Store
+from tempopt.storage import Store
 from tests.toy_study import toy_spec
 with Store.open("sqlite:///{tmp_path}/t.db") as store:
     token, _ = made(store, name="all", scopes=["admin"])
@@ -374,8 +374,8 @@ def test_what_is_shown_is_what_the_command_line_shows(
 ) -> None:
     synthetic = make(World(trials=4, layers=1, heads=2, reports=3))
     write(running_server.storage, synthetic)
-    from tempopt.results import export
-    from tempopt.results.study_result import load
+    from tempopt.report import export
+    from tempopt.report.study_result import load
 
     result = load(running_server.store, synthetic.row.name)
     reply = client.get(f"/api/studies/{synthetic.row.name}").json()

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse
+from tempopt.verdict.stages import first_tickets
 
 VALID: dict[str, Any] = {
     "study": {

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from tempopt.agent.process import WorkerProcess
 from tempopt.attention.analysis.heatmap import heatmap
 from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
+from tempopt.training.messages import MOMENTS, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import MOMENTS, Started
-from tempopt.workers.process import WorkerProcess
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 from tests.training.test_ranks import carry_out, finished_message, make, pair
 

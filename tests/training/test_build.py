@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tempopt.errors import SpecError
+from tempopt.spec.program import Program
 from tempopt.spec.search_space import arm_parameters, parse_search
 from tempopt.training import build as room
 from tempopt.training.build import build, check_space, prepare
-from tempopt.workers.messages import Program
 
 MODULE = """
 import enum

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tempopt.training.messages import Evaluation, Finished, Kept, Progress, Report, RunRequest, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Finished, Kept, Progress, Report, RunRequest, Started
 from tests.tiers import long_but
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}

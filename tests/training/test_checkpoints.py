@@ -13,8 +13,8 @@ import torch
 
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.identity import run_identity
+from tempopt.training.messages import Evaluation, Kept, NotKept, RunRequest, Saved, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Kept, NotKept, RunRequest, Saved, Started
 
 pytest_plugins = ["tests.training.object_store"]
 

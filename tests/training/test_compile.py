@@ -17,8 +17,8 @@ from tempopt.errors import SpecError
 from tempopt.temperature import learning
 from tempopt.training import compiling
 from tempopt.training.dry_run import rehearse
+from tempopt.training.messages import Evaluation, Finished, Report
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Finished, Report
 
 pytestmark = pytest.mark.long
 

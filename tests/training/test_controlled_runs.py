@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from tempopt import AttachCallback, load_checkpoint
+from tempopt.agent.process import WorkerProcess
 from tempopt.errors import SpecError
 from tempopt.training.dry_run import rehearse
+from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Finished, RunRequest, Stage, Started
-from tempopt.workers.process import WorkerProcess
 from tests.training.test_attach_callback import Data, fit_stock, toys, trainer
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given

@@ -17,7 +17,7 @@ import yaml
 from torch import Tensor
 
 from tempopt import AttachCallback, load_study, search
-from tempopt.results.export import to_python, to_yaml
+from tempopt.report.export import to_python, to_yaml
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]

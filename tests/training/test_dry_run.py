@@ -8,7 +8,7 @@ import pytest
 
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.dry_run import check, rehearse
-from tempopt.workers.messages import Evaluation, Stage, Started
+from tempopt.training.messages import Evaluation, Stage, Started
 
 TEST = [Evaluation(name="test", on="test")]
 

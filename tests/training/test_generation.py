@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from tempopt import TemperedModule
+from tempopt.attention.generation import sample
 from tempopt.errors import SpecError, UsageError
-from tempopt.generation import sample
+from tempopt.spec.program import Program
 from tempopt.temperature import GenerationParameters
 from tempopt.training.build import build
 from tempopt.training.dry_run import rehearse
+from tempopt.training.messages import Evaluation
 from tempopt.training.no_effect import refuse_unread_generation
-from tempopt.workers.messages import Evaluation, Program
 
 
 class Writer(TemperedModule):

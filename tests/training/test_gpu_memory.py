@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from tempopt.training import gpu_memory
+from tempopt.training.messages import Failed, RunRequest
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
 from tempopt.training.worker import _failed
-from tempopt.workers.messages import Failed, RunRequest
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")

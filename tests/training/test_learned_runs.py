@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tempopt.agent.process import WorkerProcess
 from tempopt.temperature import learning
 from tempopt.training.dry_run import rehearse
+from tempopt.training.messages import Evaluation, RunRequest, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, RunRequest, Started
-from tempopt.workers.process import WorkerProcess
 from tests.training.test_compile import _compiler, graphs, trace_only
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given

@@ -23,9 +23,9 @@ from tempopt.training.build import check_space
 from tempopt.training.dry_run import rehearse
 from tempopt.training.identity import run_identity
 from tempopt.training.loggers import loggers_given
+from tempopt.training.messages import Evaluation, Label, RunRequest, Started, decode, encode
 from tempopt.training.run import Run
 from tempopt.training.trackers import Trackers
-from tempopt.workers.messages import Evaluation, Label, RunRequest, Started, decode, encode
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential", "lr": 0.02}
 LABEL = Label(study="warm", begun="2026-01-01", run="search-0012", kind="search", arm="search")

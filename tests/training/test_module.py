@@ -19,9 +19,9 @@ from tempopt.attention.functional.attention import tempered_attention
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.modules.learned import HeadTemperature, QueryKeyNorm
 from tempopt.errors import SpecError
+from tempopt.spec.program import Program
 from tempopt.temperature import NEUTRAL, NORMALISERS, TemperatureParameters
 from tempopt.training.build import prepare
-from tempopt.workers.messages import Program
 
 
 class Small(TemperedModule):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tempopt.workers.messages import Evaluation, Kept, RunRequest, Started
-from tempopt.workers.process import WorkerProcess
+from tempopt.agent.process import WorkerProcess
+from tempopt.training.messages import Evaluation, Kept, RunRequest, Started
 from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished_message, make, pair, results
 
 # fixtures are found by their names

@@ -9,8 +9,8 @@ import pytest
 
 from tempopt.errors import AttachError, UsageError
 from tempopt.training.dry_run import rehearse
+from tempopt.training.messages import Evaluation, RunRequest
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, RunRequest
 
 MOVING = {"named.schedule": "linear", "named.temperature_final": 0.2}
 CONTRAST = "contrast_modules.Contrast"

@@ -13,10 +13,10 @@ import torch
 
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.dry_run import check, rehearse
+from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
 from tempopt.training.worker import _answer
-from tempopt.workers.messages import Evaluation, Finished, RunRequest, Stage, Started
 
 STEPS = 24
 WAYS = [

@@ -13,11 +13,11 @@ import yaml
 from lightning.pytorch.cli import LightningCLI
 
 from tempopt.errors import SpecError
-from tempopt.results.export import to_python, to_yaml
+from tempopt.report.export import to_python, to_yaml
+from tempopt.spec.program import Program
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.build import build, check_space
 from tempopt.training.describe import inspect_module
-from tempopt.workers.messages import Program
 
 MODULE = """
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from tempopt import attach
 from tempopt.errors import SpecError
 from tempopt.temperature import NEUTRAL
 from tempopt.training.dry_run import rehearse
-from tempopt.workers.messages import Evaluation
+from tempopt.training.messages import Evaluation
 
 TEST = [Evaluation(name="test", on="test")]
 RATIOS = [0.25, 4.0]

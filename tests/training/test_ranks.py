@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from tempopt.workers.messages import (
+from tempopt.agent.placement import Placement
+from tempopt.agent.process import WorkerProcess
+from tempopt.training.messages import (
     Evaluation,
     Failed,
     Finished,
@@ -30,8 +32,6 @@ from tempopt.workers.messages import (
     Stop,
     encode,
 )
-from tempopt.workers.placement import Placement
-from tempopt.workers.process import WorkerProcess
 
 pytestmark = pytest.mark.long
 
@@ -438,9 +438,9 @@ def test_ranks_end_when_their_agent_is_killed(two: Any, make: Any, tmp_path: Pat
     )
     program = (
         "import pathlib, time\n"
-        "from tempopt.workers.messages import Report, decode\n"
-        "from tempopt.workers.placement import Placement\n"
-        "from tempopt.workers.process import WorkerProcess\n"
+        "from tempopt.training.messages import Report, decode\n"
+        "from tempopt.agent.placement import Placement\n"
+        "from tempopt.agent.process import WorkerProcess\n"
         "trainer = WorkerProcess(slot=0, place=Placement(ranks=2))\n"
         f"trainer.send(decode(pathlib.Path({str(tmp_path / 'request.json')!r}).read_bytes()))\n"
         "while not isinstance(trainer.receive(), Report): pass\n"

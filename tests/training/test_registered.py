@@ -15,8 +15,8 @@ from tempopt import TemperedModule, ValueCallback
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import learning
 from tempopt.training.dry_run import rehearse
+from tempopt.training.messages import RunRequest, Stage
 from tempopt.training.run import Run
-from tempopt.workers.messages import RunRequest, Stage
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tempopt.errors import SpecError
+from tempopt.spec.program import Program
 from tempopt.training import callbacks
 from tempopt.training.callbacks import TemperatureCallback
+from tempopt.training.messages import Evaluation, Kept, Progress, Report, RunRequest, Saved, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Kept, Program, Progress, Report, RunRequest, Saved, Started
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
 
@@ -314,7 +315,7 @@ def test_an_attached_module_follows_its_schedule(request_for: Any, listener: Any
 
 
 def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
-    from tempopt.workers.messages import decode, encode
+    from tempopt.training.messages import decode, encode
 
     request = request_for(
         parameters={"lr": 0.1 + 0.2, "data.workers": 2},

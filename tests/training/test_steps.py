@@ -8,8 +8,8 @@ import lightning as L
 import pytest
 
 from tempopt.errors import SpecError
+from tempopt.training.messages import Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Started
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "linear"}
 EPOCHS = {"max_steps": -1, "max_epochs": 2, "check_val_every_n_epoch": 1, "val_check_interval": 5}

@@ -12,8 +12,8 @@ import pytest
 
 from tempopt.training import trackers
 from tempopt.training.loggers import loggers_given
+from tempopt.training.messages import Label, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Label, Started
 
 LABEL = Label(study="warm", begun="2026-01-01", run="search-0012", kind="search", arm="search")
 

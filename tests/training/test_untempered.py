@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tempopt.errors import AttachError, SpecError
-from tempopt.study.api import compare, load_study
+from tempopt.service.studies import compare, load_study
 from tempopt.training.dry_run import check, rehearse
+from tempopt.training.messages import Evaluation, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Started
 from tests.toy_study import URL, work_in
 
 TEST = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]

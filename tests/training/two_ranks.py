@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tempopt.agent.process import WorkerProcess
+from tempopt.training.messages import Kept, RunRequest, Started
 from tempopt.training.run import Run
-from tempopt.workers.messages import Kept, RunRequest, Started
-from tempopt.workers.process import WorkerProcess
 from tests.training.test_ranks import carry_out, finished_message, recorded_lines, results
 
 STEPS = 24

@@ -55,9 +55,9 @@ from tempopt.attention.analysis.statistics import (
     check_weights,
     weight_entropy,
 )
+from tempopt.attention.analysis.t_interval import half_width
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
-from tempopt.statistics.t_interval import half_width
 
 LEAST_SCORE = 0.5
 """Score from which a head can be named: half of the weight that uniform attention puts elsewhere. Ours."""

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from torch import nn
 
+from tempopt.attention.attach.baked_marker import refuse_baked
 from tempopt.attention.attach.examples import own_example
 from tempopt.attention.attach.hf_interface import BINDING
 from tempopt.attention.attach.hf_layers import (
@@ -26,13 +27,13 @@ from tempopt.attention.attach.hf_layers import (
     normalises_query,
 )
 from tempopt.attention.attach.learning import HeadTemperatures
-from tempopt.attention.attach.marks import refuse_baked
+from tempopt.attention.attach.mechanisms import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.projection import TemperedProjection, factors_of, restore
 from tempopt.attention.attach.proof import UnfitError
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_rows
 from tempopt.attention.attach.self_check import Forward, self_test
-from tempopt.attention.attach.ways import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
+from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
     CONTROL,
@@ -46,7 +47,6 @@ from tempopt.temperature import (
     has_target,
     is_own,
 )
-from tempopt.workers.class_paths import load_schedule
 
 Parameters = TemperatureParameters | Mapping[str, object]
 Way = Literal["auto", "query_rows", "attention_interface"]

@@ -1,7 +1,7 @@
 """Writes attached temperatures into the weights of a model, so that it keeps them without tempopt.
 
 Which weights those are is found in ``tempopt.attention.attach.scalings``, and how they are marked is decided
-in ``tempopt.attention.attach.marks``.
+in ``tempopt.attention.attach.baked_marker``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 from torch import nn
 
 from tempopt.attention.attach.attachment import detach
-from tempopt.attention.attach.marks import mark, mark_configurations
+from tempopt.attention.attach.baked_marker import mark, mark_configurations
 from tempopt.attention.attach.scalings import Example, scalings, write
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.marks import BESIDE, mark_state, marked_temperatures, unmark_state
+from tempopt.attention.attach.baked_marker import BESIDE, mark_state, marked_temperatures, unmark_state
 from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.query_rows import Layers
 from tempopt.attention.attach.scalings import Scaling

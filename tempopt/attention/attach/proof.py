@@ -1,6 +1,6 @@
 """Proves of what goes into a model's softmaxes that the temperature divides all of it that it has to divide.
 
-How logits are seen is in ``tempopt.attention.attach.frozen``; how outputs are compared, in ``self_test``.
+``softmax_capture`` records the logits; ``self_test`` compares the outputs.
 
 Of each softmax inside a tempered attention, L(t) being its logits at temperature t:
 
@@ -23,9 +23,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.frozen import Frozen, Softmax, frozen
 from tempopt.attention.attach.query_names import PROJECTION_NAMES
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
+from tempopt.attention.attach.softmax_capture import Frozen, Softmax, frozen
 from tempopt.errors import AttachError
 
 # As good as infinite, so that attention is uniform; at infinity itself a normalisation would divide by zero.

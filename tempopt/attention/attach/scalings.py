@@ -18,12 +18,12 @@ from tempopt.attention.attach.examples import own_example
 from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
 from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer, config_of
+from tempopt.attention.attach.preserve_state import copy_back
 from tempopt.attention.attach.projection import BINDING as BY_ROWS
 from tempopt.attention.attach.projection import Binding, Factors, factors_of
 from tempopt.attention.attach.query_names import FUSED_NAMES, INTERLEAVED_NAMES, leaf, query_norm
 from tempopt.attention.attach.query_rows import QueryRows, check_own, output_axes, query_rows
 from tempopt.attention.attach.self_check import Forward, TemperedInterface, same_by_hand
-from tempopt.attention.attach.unchanged import copy_back
 from tempopt.errors import AttachError
 from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
 

@@ -18,6 +18,7 @@ from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer
 from tempopt.attention.attach.hf_masks import GLOBAL
 from tempopt.attention.attach.outputs import Outputs, around, close, distance, few_numbers, tensors, watched
+from tempopt.attention.attach.preserve_state import copy_back, same_randomness, unchanged
 from tempopt.attention.attach.projection import Factors, TemperedProjection, place_of, untempered
 from tempopt.attention.attach.proof import (
     DISCARDED,
@@ -32,7 +33,6 @@ from tempopt.attention.attach.proof import (
     why_unmoved,
 )
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows, is_packed, query_rows
-from tempopt.attention.attach.unchanged import copy_back, same_randomness, unchanged
 from tempopt.errors import AttachError
 from tempopt.temperature import EntropyParameters, NoLengthScaling, SoftmaxNormaliser, UniformHeads
 

@@ -26,7 +26,8 @@ from tempopt.attention.attach.number_path import (
 )
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.outputs import close, nested_tensors
-from tempopt.attention.attach.unchanged import copy_back, same_randomness
+from tempopt.attention.attach.preserve_state import copy_back, same_randomness
+from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, SpecError, unknown
 from tempopt.temperature import (
     GROUPS,
@@ -39,7 +40,6 @@ from tempopt.temperature import (
     is_own_number,
 )
 from tempopt.temperature.ranges import HIGHEST, LOWEST, check_number
-from tempopt.workers.class_paths import load_schedule
 
 VALUE_PARAMETERS = frozenset(GROUPS["schedule"] | GROUPS["level"])
 """Names of the temperature parameters that a named temperature can follow: those of a schedule."""

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.attach.baked_marker import MARK, is_attached
 from tempopt.attention.attach.hf_layers import config_of
-from tempopt.attention.attach.marks import MARK, is_attached
 from tempopt.errors import AttachError, UsageError
 
 Kind = Literal["checkpoint", "state dict", "folder"]

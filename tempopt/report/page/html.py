@@ -22,10 +22,10 @@ from plotly.offline import get_plotlyjs_version
 
 from tempopt.files import replace
 from tempopt.report import headline
+from tempopt.report.findings import GAIN
 from tempopt.report.page import sections
 from tempopt.report.page.shared import cell, coded, colours, drawing, library, template
-from tempopt.results.findings import GAIN
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
 
 PlotlyJs = Literal["inline", "cdn"]
 """Where the page has plotly.js from: itself, or the network."""

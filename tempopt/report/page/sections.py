@@ -15,22 +15,16 @@ from importlib.metadata import PackageNotFoundError, version
 
 import yaml
 
-from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
-from tempopt.records.run_code import run_codes
+from tempopt.report import export
+from tempopt.report.decision import deciding_answer, is_winner_replaced
+from tempopt.report.formatting import baseline_label, baseline_name, duration, rounded
+from tempopt.report.heads_text import head_runs, heads_text
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
-from tempopt.results import export
-from tempopt.results.decision import deciding_answer, is_winner_replaced
-from tempopt.results.heads_text import head_runs, heads_text
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import (
-    baseline_label,
-    baseline_name,
-    duration,
-    rounded,
-)
-from tempopt.study.progress import LABELS
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.run_code import run_codes
+from tempopt.verdict.verdict import Verdict
 
 _MOST_TILES = 4
 _MAX_CODES = 5
@@ -89,7 +83,7 @@ def stages(result: StudyResult) -> list[Stage]:
     """Return the stages that have runs, in the order of work."""
     return [
         Stage(
-            label=LABELS[kind],
+            label=kind,
             num_runs=count.done + count.running + count.waiting + count.failed,
             num_over=count.done + count.failed,
             num_running=count.running,

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from tempopt.confirmation.compare import set_gains
-from tempopt.confirmation.comparisons import Answer, gains_by_pair
-from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot
-from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import of_kind, pairs_of, rounds_behind
+from tempopt.report.findings import part_text
+from tempopt.report.formatting import baseline_label, baseline_name
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
@@ -27,10 +24,13 @@ from tempopt.report.plots.style import (
     number,
     plain,
 )
-from tempopt.results.findings import part_text
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import baseline_label, baseline_name
-from tempopt.statistics.fieller import Ratio
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import of_kind, pairs_of, rounds_behind
+from tempopt.verdict.paired_evidence import Answer, gains_by_pair
+from tempopt.verdict.set_comparison import set_gains
+from tempopt.verdict.statistics.fieller import Ratio
+from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec

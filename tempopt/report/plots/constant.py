@@ -10,13 +10,9 @@ from statistics import fmean, geometric_mean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tempopt.confirmation.evaluations import WINNER as WINNERS_PLAN
-from tempopt.confirmation.evaluations import ConstantPlan
-from tempopt.confirmation.explanation import LEARNED_ARM
-from tempopt.confirmation.inference import AS_TRAINED, Tuned
-from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import of_kind, usable
+from tempopt.report.formatting import baseline_label, baseline_name, plan_text
+from tempopt.report.learned_text import place_of
 from tempopt.report.plots.confirmation import before
 from tempopt.report.plots.style import (
     BASELINE,
@@ -35,11 +31,15 @@ from tempopt.report.plots.style import (
     temperature_axis,
 )
 from tempopt.report.plots.temperatures import Shown, all_shown, measured_levels
-from tempopt.results.learned_text import place_of
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import baseline_label, baseline_name, plan_text
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.ticket_queries import of_kind, usable
 from tempopt.temperature import TemperatureParameters, neutral, own_parameters
-from tempopt.workers.messages import LEARNED_CURVE
+from tempopt.training.messages import LEARNED_CURVE
+from tempopt.verdict.explanation import LEARNED_ARM
+from tempopt.verdict.inference import AS_TRAINED, Tuned
+from tempopt.verdict.run_evaluations import WINNER as WINNERS_PLAN
+from tempopt.verdict.run_evaluations import ConstantPlan
+from tempopt.verdict.verdict import Verdict
 
 _COLOURS = {"search": WINNER, "baseline": BASELINE}
 _DASHES = ("solid", "dot", "dashdot")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.records.rows import KINDS, Kind, TicketRow
+from tempopt.report.formatting import duration
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
@@ -20,8 +20,8 @@ from tempopt.report.plots.style import (
     label_bars,
     plain,
 )
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import duration
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import KINDS, Kind, TicketRow
 
 _COLOURS: Mapping[Kind, str] = {
     "baseline": BASELINE,

@@ -15,7 +15,7 @@ from tempopt.attention.analysis.diagnose import Finding, anomalies
 from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
 from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import arms_of
+from tempopt.report.formatting import baseline_label
 from tempopt.report.plots.confirmation import confirming
 from tempopt.report.plots.style import (
     BASELINE,
@@ -27,8 +27,8 @@ from tempopt.report.plots.style import (
     evenly,
     scale,
 )
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import baseline_label
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.ticket_queries import arms_of
 
 Head = tuple[int, int]
 _ARMS = ("search", "baseline")

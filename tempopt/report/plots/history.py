@@ -12,8 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import oriented, usable
+from tempopt.report.formatting import baseline_label, baseline_name, temperature_text
 from tempopt.report.plots.style import (
     BASELINE,
     BASELINE_BAND,
@@ -30,8 +29,9 @@ from tempopt.report.plots.style import (
     mark_size,
     number,
 )
-from tempopt.results.study_result import Baseline, Curve, StudyResult
-from tempopt.results.wording import baseline_label, baseline_name, temperature_text
+from tempopt.report.study_result import Baseline, Curve, StudyResult
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import oriented, usable
 
 _FEWEST = 8
 _LISTED = 30

@@ -15,10 +15,10 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import usable
 from tempopt.report.plots.style import WINNER, Table, figure, label_bars, plain
-from tempopt.results.study_result import StudyResult
-from tempopt.sampling.history import View, frozen
+from tempopt.report.study_result import StudyResult
+from tempopt.sampling.frozen_history import View, frozen
+from tempopt.storage.ticket_queries import usable
 from tempopt.temperature import LinearNormaliser, split_name
 
 _FEWEST = 8

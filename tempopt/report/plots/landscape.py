@@ -10,7 +10,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.style import (
     BASELINE,
     FAINT,
@@ -31,7 +30,8 @@ from tempopt.report.plots.style import (
     temperature_axis,
 )
 from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown, measured_levels
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.ticket_queries import oriented, usable
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 
 _LISTED = 30

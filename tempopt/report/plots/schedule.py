@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
+from tempopt.report.formatting import parameters_text, temperature_text
 from tempopt.report.plots.style import (
     BASELINE,
     WINNER,
@@ -20,8 +21,7 @@ from tempopt.report.plots.style import (
     temperature_axis,
 )
 from tempopt.report.plots.temperatures import ATTENTION, Controlled, Shown, all_shown, controlled
-from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import parameters_text, temperature_text
+from tempopt.report.study_result import StudyResult
 from tempopt.temperature import (
     NEUTRAL,
     SCHEDULES,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tempopt.results.study_result import StudyResult
+from tempopt.report.study_result import StudyResult
 
 Cell = str | int | float | None
 

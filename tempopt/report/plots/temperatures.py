@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tempopt.records.rows import Parameters, TicketRow
-from tempopt.records.tickets import usable
 from tempopt.report.plots.confirmation import confirming
-from tempopt.results.course import course_text, shape
-from tempopt.results.study_result import StudyResult
+from tempopt.report.schedule_shape import course_text, shape
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import Parameters, TicketRow
+from tempopt.storage.ticket_queries import usable
 from tempopt.temperature import TemperatureParameters, is_controlled, own_parameters, training_key
-from tempopt.workers.messages import CONTROLLED_CURVE
+from tempopt.training.messages import CONTROLLED_CURVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from tempopt.errors import masked
 from tempopt.server import sessions
-from tempopt.server.asked import VIEW, Seen, Shared
 from tempopt.server.auth import READS, SCOPES, Principal, check_same_site, check_scopes, require
 from tempopt.server.errors import ApiError, as_refusal
 from tempopt.server.pages.rendering import (
@@ -26,6 +25,7 @@ from tempopt.server.pages.rendering import (
     render_page,
 )
 from tempopt.server.pages.study_list import PER_PAGE, StudyList, list_of
+from tempopt.server.study_dependencies import VIEW, Seen, Shared
 
 _MAX_FIELDS = 10
 REFRESH_SECONDS = 20

@@ -12,13 +12,12 @@ from datetime import datetime
 from fastapi import Request
 
 from tempopt.errors import StudyNotFound, TempoptError
-from tempopt.records.liveness import is_dead, study_standing
-from tempopt.records.rows import KINDS, StudyStanding, StudySummary, StudyTotals, TicketState
 from tempopt.report import headline
-from tempopt.results.findings import GAIN
-from tempopt.results.study_result import load
-from tempopt.store.store import Store
-from tempopt.study.progress import LABELS
+from tempopt.report.findings import GAIN
+from tempopt.report.study_result import load
+from tempopt.storage.liveness import is_dead, study_standing
+from tempopt.storage.rows import KINDS, StudyStanding, StudySummary, StudyTotals, TicketState
+from tempopt.storage.store import Store
 
 PER_PAGE = 100
 FRESH_SECONDS = 2.0
@@ -171,5 +170,5 @@ def _next_stage(summary: StudySummary) -> str:
     for kind in KINDS:
         counts = summary.tickets.get(kind, {})
         if counts.get("running", 0) or counts.get("waiting", 0):
-            return LABELS[kind]
+            return kind
     return ""

@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.server.app import create_app
 from tempopt.server.tokens import made
-from tempopt.store import Store
+from tempopt.storage import Store
 from tests.server.conftest import RunningServer, serve_app
 from tests.server.pages.made_studies import fill
 

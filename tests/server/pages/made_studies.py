@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import create_engine, delete, insert, update
 
-from tempopt.store import Store
-from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.storage import Store
+from tempopt.storage.models import LOG, MEASUREMENT, STUDY, TICKET
 from tests.report.made_study import SyntheticStudy, World, make, write
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -153,7 +153,7 @@ _VALUE = 0.98765
 def _change_value(site: RunningServer, study_id: int) -> None:
     from sqlalchemy import create_engine, update
 
-    from tempopt.store.models import TICKET
+    from tempopt.storage.models import TICKET
 
     engine = create_engine(site.storage)
     with engine.begin() as connection:

@@ -19,11 +19,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from tempopt.report.page import html as page_html
 from tempopt.server.app import create_app
 from tempopt.server.auth import FRESH_SECONDS
-from tempopt.server.failures import Failures
+from tempopt.server.auth_throttle import Failures
 from tempopt.server.pages.rendering import format_age, format_hours, format_value
 from tempopt.server.sessions import LIFE, Sessions
 from tempopt.server.tokens import made
-from tempopt.store import Store
+from tempopt.storage import Store
 from tests.server.conftest import RunningServer
 from tests.server.pages.conftest import Browser
 

@@ -1,0 +1,448 @@
+"""A study behind a server as one agent sees it: told over HTTP, decided there.
+
+While the server is away training continues; what happens is kept, on disk too, and delivered in its order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.agent_rpc import ServerLine
+from tempopt.agent.observer import Observer, Snapshot, WorkerView
+from tempopt.agent.store_connection import StoreAway, StoreConnection
+from tempopt.agent.study_client import Listeners
+from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
+from tempopt.errors import (
+    StorageError,
+    StudyFailed,
+    TempoptError,
+)
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.storage.checkpoints import run_name
+from tempopt.storage.http.protocol import LONGEST_WAIT, Counted, Joined, Renewal, Synced, Take
+from tempopt.storage.http.wire import change_to_plain, from_plain
+from tempopt.storage.liveness import leave
+from tempopt.storage.rows import Checkpoint, StudyRow, StudyState, TicketRow, to_go_on_from
+from tempopt.training.messages import RunRequest, decode
+
+_WAIT_SECONDS = 20.0
+# who leaves a study that has no run to begin is to know soon that it has none
+_SHORT_WAIT_SECONDS = 1.0
+# A request costs a server more than a transaction costs a database; so late is a run pruned at most.
+_SHARE_OF_AGE, _SOONEST_SECONDS = 0.35, 3.0
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """What the server has to know of a run to judge it.
+
+    Args:
+        attempt: Number of the attempt.
+        total_steps: Steps of the whole run, once it has begun.
+        reports: What counts of its reports, step to value.
+    """
+
+    attempt: int
+    total_steps: int | None = None
+    reports: dict[int, float] = field(default_factory=dict)
+
+
+class ServerClient:
+    """A study behind a server: a :class:`~tempopt.agent.study_client.StudyClient`.
+
+    Args:
+        spec: The study's spec.
+        study: The study's row, as the server told it.
+        joined: What the server told when the agent joined.
+        line: How the server is spoken to.
+        stays: Whether the agent stays when there is no run to begin, and the server may take its time.
+        folder: Local folder for logs and for what cannot be delivered, one subfolder per ticket.
+        observer: Who is told what a person should read.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: StudySpec,
+        study: StudyRow,
+        joined: Joined,
+        line: ServerLine,
+        folder: Path,
+        observer: Observer,
+        stays: bool = True,
+    ) -> None:
+        self.listeners = Listeners()
+        self._stays = stays
+        self._spec = spec
+        self._study = study
+        self._line = line
+        self._folder = folder
+        self._observer = observer
+        self._codes = set(joined.codes)
+        self._state: StudyState = study.state
+        self._over = False
+        self._standing = joined.standing
+        self._program = spec.program()
+        self._tickets: dict[int, TicketRow] = {}
+        self._requests: dict[int, dict[str, Any]] = {}
+        self._runs: dict[int, _Run] = {}
+        self._pruned_before: set[int] = set()
+        self._poll: _Poll | None = None
+        self._in_vain = -math.inf
+        self._wake, self._ring = socket.socketpair()
+        self._ring.setblocking(False)
+        self._connection = StoreConnection(timeout=spec.study.store_timeout, note=observer.note)
+        self._outbox = Outbox(
+            store=self,
+            agent=line.agent,
+            connection=self._connection,
+            study_id=study.id,
+            lease=spec.study.lease,
+            path=outbox_path(folder, line.agent),
+            share=_SHARE_OF_AGE,
+            soonest=_SOONEST_SECONDS,
+        )
+        self._deliver_for_the_dead()
+
+    def _deliver_for_the_dead(self) -> None:
+        for path, agent, changes in left_behind(self._folder):
+            self._line.sync(self._study.id, changes, dead=agent)
+            self._observer.note(
+                "What an agent on this machine could not tell the server before it died was told."
+            )
+            # what stays is told once more, which changes nothing
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    @property
+    def state(self) -> StudyState:
+        """State of the study, as the server told it last."""
+        return self._state
+
+    @property
+    def looked(self) -> float:
+        """When the server was asked last for a ticket, and has answered since that there is none."""
+        return self._in_vain
+
+    @property
+    def codes(self) -> set[str]:
+        """Identities of the code that has trained runs of the study, as far as is known here."""
+        return self._codes
+
+    # ---- what is told
+
+    def write(
+        self,
+        study_id: int,
+        changes: Sequence[Change],
+        *,
+        agent: str,
+        renew: Mapping[int, int],
+        steps: Mapping[int, int],
+        lease: float,
+        take: Wanted | None,
+        version: int | None,
+    ) -> Written:
+        """Tell the server what the outbox holds: at once, but in parts where an outage has made it long."""
+        *first, last = _parts(changes)
+        refused_ids: list[int] = []
+        pruned_steps: dict[int, int] = {}
+        for part in first:
+            answer = self._said(study_id, part)
+            refused_ids += answer.refused
+            pruned_steps |= answer.pruned
+        answer = self._said(
+            study_id,
+            last,
+            renew={id: Renewal(attempt=attempt, step=steps.get(id)) for id, attempt in renew.items()},
+            lease=lease,
+            take=None if take is None else Take(held=list(take.held)),
+        )
+        answer.refused += refused_ids
+        answer.pruned = pruned_steps | answer.pruned
+        self._answer = answer
+        return Written(
+            refused=dict.fromkeys(answer.refused, "It is another agent's by now."),
+            state=answer.state,
+            version=answer.version,
+            age=answer.age,
+        )
+
+    def _said(self, study_id: int, changes: Sequence[Change], **more: Any) -> Synced:
+        ticket_ids = {change.ticket_id for change in changes} & self._runs.keys()
+        runs = {id: _counted(self._runs[id]) for id in ticket_ids}
+        return self._line.sync(study_id, changes, runs=runs, **more)
+
+    def _deliver(self, held_ids: list[int] | None = None) -> TicketRow | None:
+        """Deliver everything, and return the ticket that was taken with it."""
+        take = None
+        if held_ids is not None:
+            take = Wanted(limits={}, lease=self._spec.study.lease, max_attempts=1, held=held_ids)
+        self._outbox.deliver(take)
+        return self._absorb(self._answer)
+
+    def _absorb(self, answer: Synced) -> TicketRow | None:
+        """Take in what the server has answered; return the ticket that it gave."""
+        self._state, self._over = answer.state, answer.over
+        self._standing = answer.standing or self._standing
+        if answer.refused:
+            self.listeners.abandon(answer.refused)
+        for id in answer.pruned:
+            if (run := self._runs.get(id)) is not None:
+                self.listeners.prune(id, run.attempt)
+        if answer.taken is None:
+            return None
+        assignment = answer.taken
+        ticket: TicketRow = from_plain(TicketRow, assignment.ticket)
+        reports = {step: math.nan if value is None else value for step, value in assignment.reports}
+        self._tickets[ticket.id], self._requests[ticket.id] = ticket, assignment.request
+        self._runs[ticket.id] = _Run(attempt=ticket.attempt, total_steps=ticket.total_steps, reports=reports)
+        if assignment.pruned:
+            self._pruned_before.add(ticket.id)
+        return ticket
+
+    def began(self, change: Began, history: Mapping[int, float]) -> None:
+        """Have told that a run has begun to train."""
+        run = self._runs[change.ticket_id]
+        run.total_steps, run.reports = change.total_steps, dict(history)
+        self._outbox.add(change)
+
+    def reported(
+        self,
+        ticket: TicketRow,
+        step: int,
+        reports: Mapping[int, float],
+        *,
+        total_steps: int | None,
+        age: float,
+    ) -> bool:
+        """Have a report told; whether it prunes the run is told by the server later."""
+        self._runs[ticket.id].reports = dict(reports)
+        change = Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
+        self._outbox.add(change, age=age)
+        return False
+
+    def progressed(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
+        """Have a lease renewed with the next delivery."""
+        self._outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
+
+    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
+        """Have a checkpoint recorded; the server deletes those that it makes needless."""
+        change = Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
+        self._outbox.add(change, age=age)
+        return dataclasses.replace(ticket, checkpoints=to_go_on_from((checkpoint, *ticket.checkpoints)))
+
+    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+        """Have the end of a run told; the server knows what only the whole study tells of it."""
+        self._runs[row.id].reports = dict(reports)
+        self._outbox.add(change)
+        self._tickets[row.id] = row
+
+    def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+        """Have it told that an attempt was lost."""
+        self._outbox.add(change)
+        self._tickets[row.id] = row
+
+    def returned(self, change: Returned) -> None:
+        """Have it told that an attempt was returned."""
+        self._outbox.add(change)
+        ticket = self._tickets[change.ticket_id]
+        self._tickets[change.ticket_id] = dataclasses.replace(ticket, state="waiting", agent=None)
+
+    def let_go(self, ticket: TicketRow) -> None:
+        """Renew a lease no more."""
+        self._outbox.drop(ticket.id)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the end of a run is to be told."""
+        # while a ticket is waited for, no other is asked for in passing
+        return self._outbox.urgent and self._poll is None
+
+    def speak(self) -> None:
+        """Deliver what there is to tell, if it is time."""
+        if self._outbox.due():
+            self._deliver()
+
+    # ---- what is to be done
+
+    def wakes(self) -> Sequence[socket.socket]:
+        """Return what becomes readable when the server has answered who waits for a ticket."""
+        return (self._wake,)
+
+    def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
+        """Return a ticket to do, None if there is none just now; the server is asked to say when there is."""
+        if self._poll is not None:
+            return self._polled()
+        if self._outbox.urgent:
+            began = time.monotonic()
+            ticket = self._deliver(held_ids)
+            if ticket is not None or self._over:
+                return ticket
+            self._had_nothing(began)
+        if self._state == "paused" or self._over:
+            return None
+        self._connection.check()
+        wait = _WAIT_SECONDS if held_ids or self._stays else _SHORT_WAIT_SECONDS
+        take = Take(held=held_ids, wait=min(wait, LONGEST_WAIT))
+        self._poll = _Poll(self._line, self._study.id, take, self._ring)
+        return None
+
+    def _had_nothing(self, began: float) -> None:
+        if self._state == "running" and not self._over:
+            self._in_vain = began
+
+    def _polled(self) -> TicketRow | None:
+        """Return what a request for a ticket has brought, None if it is under way still."""
+        poll = self._poll
+        assert poll is not None
+        if not poll.done.is_set():
+            return None
+        self._poll = None
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(4096, socket.MSG_DONTWAIT)
+        answer = self._connection.attempt(poll.result, reads=True)
+        ticket = self._absorb(answer)
+        if ticket is None:
+            self._had_nothing(poll.began)
+        return ticket
+
+    def over(self) -> bool:
+        """Return whether nothing is left to do, now and later."""
+        return self._over and not len(self._outbox)
+
+    def folder(self, ticket: TicketRow) -> Path:
+        """Return the local folder of a ticket, for its log."""
+        return self._folder / run_name(ticket.kind, ticket.number)
+
+    def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
+        """Return what a worker is to do with a ticket."""
+        plain = dict(self._requests[ticket.id])
+        program = dataclasses.asdict(self._program)
+        plain |= {"program": program, "folder": str(self.folder(ticket)), "memory_share": memory_share}
+        request = decode(json.dumps({"type": RunRequest.__name__, **plain}).encode())
+        assert isinstance(request, RunRequest)
+        return request
+
+    def reports(self, ticket: TicketRow) -> dict[int, float]:
+        """Return what earlier attempts at a ticket have reported, step to value."""
+        return dict(self._runs[ticket.id].reports)
+
+    def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
+        """Return whether the pruner ends a run by what earlier attempts have reported."""
+        was_pruned = ticket.id in self._pruned_before
+        self._pruned_before.discard(ticket.id)
+        return was_pruned
+
+    def any_done(self) -> bool:
+        """Return whether a run of the study is complete."""
+        return any(self._standing.get("done", {}).values()) or any(
+            ticket.state == "done" for ticket in self._tickets.values()
+        )
+
+    def known(self) -> Mapping[int, TicketRow]:
+        """Return the tickets that this agent has had."""
+        return self._tickets
+
+    def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
+        """Return the study as the server told it last, with what the agent's own workers do."""
+        stage = next((view.kind for view in own_views if view.kind is not None), None)
+        return Snapshot(**{**self._standing, "stage": stage, "workers": list(own_views), "elapsed": elapsed})
+
+    def close(self) -> None:
+        """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
+        with contextlib.suppress(StoreAway, StudyFailed, StorageError, TempoptError):
+            self._deliver()
+        with contextlib.suppress(TempoptError):
+            self._line.leave(self._study.id)
+        leave(self._line.agent)
+        if self._poll is not None:
+            self._poll.give_back()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close what news is heard by; the study is heard of no more."""
+        self._wake.close()
+        if self._poll is None or self._poll.done.is_set():
+            # else its thread rings once more, and is the last to hold it
+            self._ring.close()
+
+
+class _Poll:
+    """One request for a ticket, in a thread of its own: the server answers when there is one."""
+
+    def __init__(self, line: ServerLine, study_id: int, take: Take, ring: socket.socket) -> None:
+        self.done = threading.Event()
+        self._lock = threading.Lock()
+        self._unwanted = False
+        self._answer: Synced | Exception | None = None
+        self._line, self._study_id = line, study_id
+
+        def ask() -> None:
+            try:
+                self._answer = line.sync(study_id, take=take)
+            except Exception as error:
+                self._answer = error
+            with self._lock:
+                self.done.set()
+                unwanted = self._unwanted
+            if unwanted:
+                self._release()
+            with contextlib.suppress(OSError):
+                ring.send(b"!")
+
+        self._thread = threading.Thread(target=ask, name="tempopt-take", daemon=True)
+        self.began = time.monotonic()
+        self._thread.start()
+
+    def give_back(self) -> None:
+        """Have a ticket that this may bring, or has brought, wait again: its agent has left."""
+        with self._lock:
+            self._unwanted = True
+            if not self.done.is_set():
+                return
+        self._release()
+
+    def _release(self) -> None:
+        if isinstance(self._answer, Synced) and self._answer.taken is not None:
+            # who cannot say so leaves the ticket to its lease
+            with contextlib.suppress(TempoptError):
+                self._line.leave(self._study_id)
+
+    def result(self) -> Synced:
+        """Return the answer, or raise what came in place of one."""
+        assert self._answer is not None
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def _parts(changes: Sequence[Change]) -> list[list[Change]]:
+    """Return changes in their order, in parts that a server reads: one part, empty, if there are none."""
+    parts: list[list[Change]] = [[]]
+    size = 0
+    for change in changes:
+        length = len(json.dumps(change_to_plain(change)))
+        if parts[-1] and size + length > _MOST_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(change)
+        size += length
+    return parts
+
+
+def _counted(run: _Run) -> Counted:
+    reports = [(step, value if math.isfinite(value) else None) for step, value in sorted(run.reports.items())]
+    return Counted(attempt=run.attempt, total_steps=run.total_steps, reports=reports)

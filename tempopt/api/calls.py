@@ -1,0 +1,436 @@
+"""search, compare, resume and plan as Python calls them; what they do is done by tempopt.service."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from tempopt.agent.observer import Observer
+from tempopt.api.classes import Spec, loaded, with_paths
+from tempopt.api.handle import StudyHandle
+from tempopt.api.main_module import FOLDER
+from tempopt.errors import StudyChanged, UsageError
+from tempopt.report.study_result import StudyResult
+from tempopt.service import lifecycle, studies
+from tempopt.service.best_sets import advise_without, comparison_from
+from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
+from tempopt.service.evaluation.result import EvaluationResult
+from tempopt.service.extend import grown, ordered
+from tempopt.service.forecast import StudyForecast
+from tempopt.service.progress import watching
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.custom_schedules import import_schedules
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage import urls
+from tempopt.storage.http.address import is_server
+from tempopt.storage.rows import StudyRow
+from tempopt.storage.store import Store
+from tempopt.verdict.set_comparison import check_comparison
+
+
+class _Common(TypedDict, total=False):
+    storage: str | None
+    workers: Workers | None
+    checkpoints: str | Path | None
+    progress: bool
+    observer: Observer | None
+
+
+class _Search(_Common, total=False):
+    trials: int | None
+    more: int
+    enqueue: Sequence[Mapping[str, Any]]
+    submit: bool
+
+
+class _Compare(_Common, total=False):
+    name: str | None
+    vary: Mapping[str, Sequence[Any]] | None
+    all_pairs: bool
+    from_study: str | None
+    from_storage: str | None
+    top: int | None
+    without: Sequence[str]
+    pairs: int | None
+    max_runs: int
+
+
+class _Resume(_Common, total=False):
+    more: int
+    pairs: int
+    retry_failed: bool
+    explain: bool
+
+
+@overload
+def search(spec: Spec, *, wait: Literal[True] = True, **options: Unpack[_Search]) -> StudyResult: ...
+@overload
+def search(spec: Spec, *, wait: Literal[False], **options: Unpack[_Search]) -> StudyHandle: ...
+def search(
+    spec: Spec,
+    *,
+    storage: str | None = None,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    submit: bool = False,
+    progress: bool = True,
+    observer: Observer | None = None,
+    wait: bool = True,
+) -> StudyResult | StudyHandle:
+    """Carry a study through to its verdict, or continue it if the store has begun it.
+
+    Others may be at work on it at the same time, on this machine or another.
+
+    In a spec that is plain data, a class can be given as itself: ``"model": MyModel`` or
+    ``"model": {"class_path": MyModel, "init_args": {...}}``, and so the data module and callbacks. Workers
+    import it. A class that the running script or notebook defines is first written to a module, with what it
+    uses of the program, in the folder ``tempopt_modules`` of the current folder. The module's name has a hash
+    of its source: a class that was changed is another one, and belongs to another study.
+
+    Args:
+        spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
+        storage: URL of the database, or of a tempopt server; None: that of the environment variable
+            ``TEMPOPT_STORAGE``, else of ``tempopt login``, else ``sqlite:///tempopt.db``, as on the command
+            line.
+        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
+            None: what the spec says, else ``auto``; on a server none, for its agents train.
+        checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
+            if that can be reached, else ``tempopt-runs`` in the current folder.
+        trials: Search tickets of a study that is begun, instead of the spec's number.
+        more: Search tickets to add to a study that has been begun.
+        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        submit: Whether to leave the trainings to agents (``tempopt agent --any``), and watch; always so on a
+            server.
+        progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
+            each training, the latter two on standard error.
+        observer: Is told of the progress instead.
+        wait: False: begin in a process of its own, and return a handle at once.
+
+    Raises:
+        SpecError: The spec cannot be carried out, or a class cannot be imported by workers; nothing has been
+            written but the module.
+        StudyChanged: The store has a study of that name that asks something else.
+        StudyFailed: Nothing could be trained, or the store was away for too long.
+        KeyboardInterrupt: After everything was saved; the message says how to go on.
+    """
+    spec, storage = loaded(spec), urls.storage_url(storage)
+    ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue}
+    if submit and (workers is not None or not wait):
+        raise UsageError(
+            "With submit=True other agents train the study, and this call watches. Take workers and wait out."
+        )
+    if not wait:
+        refuse_comparison(spec)
+        import_schedules(spec)
+        return _begun(
+            lambda store: ordered(store, spec, **ask), storage, workers=workers, checkpoints=checkpoints
+        )
+    with _shown(spec.study.name, storage, progress, observer) as study_observer:
+        return studies.search(
+            spec,
+            storage=storage,
+            workers=workers,
+            checkpoints=checkpoints,
+            submit=submit,
+            observer=study_observer,
+            **ask,
+        )
+
+
+@overload
+def compare(
+    spec: Spec,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    wait: Literal[True] = True,
+    **options: Unpack[_Compare],
+) -> StudyResult: ...
+@overload
+def compare(
+    spec: Spec,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    wait: Literal[False],
+    **options: Unpack[_Compare],
+) -> StudyHandle: ...
+def compare(
+    spec: Spec,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    storage: str | None = None,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    name: str | None = None,
+    pairs: int | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    all_pairs: bool = False,
+    from_study: str | None = None,
+    from_storage: str | None = None,
+    top: int | None = None,
+    without: Sequence[str] = (),
+    max_runs: int = MAX_RUNS,
+    progress: bool = True,
+    observer: Observer | None = None,
+    wait: bool = True,
+) -> StudyResult | StudyHandle:
+    """Compare parameter sets on fresh paired seeds: each with the first one, the reference.
+
+    What was found is in ``comparison`` of what is returned. The same comparison asked again continues the
+    study that the store has of it, or returns its result.
+
+    Args:
+        spec: As for :func:`search`, with or without ``search:``, which is not read.
+        sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the spec as
+            it stands. A text is one in YAML, or the path of a YAML file. None: those of the spec's section
+            ``compare:``.
+        storage: As for :func:`search`, and so ``workers``, ``checkpoints``, ``progress``, ``observer`` and
+            ``wait``.
+        name: Name of the study; None: the spec's with a short hash of the sets.
+        pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
+        vary: In place of ``sets``: values by parameter, as in ``{"model.num_heads": [1, 2, 4]}``, each
+            combination of which is a set.
+        all_pairs: Whether each two sets are compared, in place of each with the first.
+        from_study: In place of ``sets``: name of a finished study, whose best sets are compared with its
+            baseline.
+        from_storage: URL of the database or server that has it; None: ``storage``.
+        top: How many of its sets, beside the baseline; None: three.
+        without: Names of parameters that are left out of all of them.
+        max_runs: Most runs that it may take; one that could take more is refused.
+
+    Raises:
+        SpecError: The spec or a set is wrong, or two sets train the same; nothing has been written.
+        UsageError: It could take more runs than are allowed, or there is nothing to compare.
+        StudyChanged: The store has a study of that name that asks something else.
+        StudyFailed: Nothing could be trained, or the store was away for too long.
+        KeyboardInterrupt: After everything was saved; the message says how to go on.
+    """
+    storage = urls.storage_url(storage)
+    if from_study is None:
+        study_spec = comparison_spec(
+            with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs
+        )
+    elif sets or vary:
+        raise UsageError("from_study gives the parameter sets. Give no sets and no vary with it.")
+    else:
+        study_spec = comparison_from(
+            from_study,
+            from_storage or storage,
+            with_paths(spec),
+            top=top,
+            without=without,
+            all_pairs=all_pairs,
+            name=name,
+            pairs=pairs,
+        )
+    study_spec = loaded(study_spec)
+    if not wait:
+        import_schedules(study_spec)
+        check_comparison(study_spec, max_runs)
+        return _begun(
+            lambda store: ordered(store, study_spec), storage, workers=workers, checkpoints=checkpoints
+        )
+    with (
+        advise_without(from_study),
+        _shown(study_spec.study.name, storage, progress, observer) as study_observer,
+    ):
+        return studies.compare(
+            study_spec,
+            storage=storage,
+            workers=workers,
+            checkpoints=checkpoints,
+            max_runs=max_runs,
+            observer=study_observer,
+        )
+
+
+def evaluate(
+    spec: Spec,
+    weights: str | Path,
+    *,
+    storage: str | None = None,
+    trials: int | None = None,
+    name: str | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> EvaluationResult:
+    """Find the best temperatures at inference, and generation, of trained weights; nothing is trained.
+
+    Args:
+        spec: As for :func:`search`. Of ``search:`` only what acts in an evaluation is searched.
+        weights: A checkpoint, a state dict or a folder that ``save_pretrained`` wrote.
+        storage: URL of the database, as for :func:`search`; no server.
+        trials: How many parameter sets are evaluated in all; None: ``study.trials``.
+        name: Name of the Optuna study that has the evaluations; None: the spec's with a short hash.
+        on_progress: Called with a line on each evaluation.
+
+    Raises:
+        SpecError: The spec is wrong, or the weights do not fit it.
+        UsageError: There are no such weights, or the storage is a server.
+        StudyChanged: The storage has a study of that name that asks something else.
+        StudyFailed: Nothing could be evaluated.
+    """
+    return evaluate_weights(
+        with_paths(spec),
+        weights,
+        storage=urls.storage_url(storage),
+        trials=trials,
+        name=name,
+        on_progress=on_progress,
+    )
+
+
+@overload
+def resume(name: str, *, wait: Literal[True] = True, **options: Unpack[_Resume]) -> StudyResult: ...
+@overload
+def resume(name: str, *, wait: Literal[False], **options: Unpack[_Resume]) -> StudyHandle: ...
+def resume(
+    name: str,
+    *,
+    storage: str | None = None,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    more: int = 0,
+    pairs: int = 0,
+    retry_failed: bool = False,
+    explain: bool = False,
+    progress: bool = True,
+    observer: Observer | None = None,
+    wait: bool = True,
+) -> StudyResult | StudyHandle:
+    """Continue a study from the database alone; other arguments and errors as for :func:`search`.
+
+    Args:
+        name: Name of the study.
+        pairs: Confirming seeds to add to its verdict, instead of trials.
+        retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
+        explain: Whether its verdict is explained: the worth of each part of the winner, of a simpler plan and
+            of learned temperatures.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: More was asked with ``retry_failed`` or ``explain``. Pairs were to be added, and there is
+            no verdict; or a change is none of a search space.
+    """
+    storage = urls.storage_url(storage)
+    ask: dict[str, Any] = {"more": more, "pairs": pairs, "retry_failed": retry_failed, "explain": explain}
+    if not wait:
+
+        def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
+            study = store.load_study(name)
+            return grown(store, study, **ask), study
+
+        return _begun(order, storage, workers=workers, checkpoints=checkpoints, create=False)
+    with _shown(name, storage, progress, observer) as study_observer:
+        return studies.resume(
+            name, storage=storage, workers=workers, checkpoints=checkpoints, observer=study_observer, **ask
+        )
+
+
+def plan(
+    spec: Spec,
+    *,
+    storage: str | None = None,
+    workers: Workers | None = None,
+    trials: int | None = None,
+    earlier: str | None = None,
+    run_hours: float | None = None,
+) -> StudyForecast:
+    """Return how many runs a study takes, for how long, and what gain it can show; nothing is stored.
+
+    Args:
+        spec: As for :func:`search`.
+        storage: URL of the database whose runs tell of the noise, if it has any of this study; None: as for
+            :func:`search`.
+        workers: Trials side by side; as for :func:`search`, but any machine's.
+        trials: Search trials, instead of the spec's number.
+        earlier: Name of a study in the database whose runs tell of the noise and of the time of a run; None:
+            this study itself, or one of ``study.warm_start``.
+        run_hours: Hours of one run; None: measured in that study, or else in a dry run.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyNotFound: There is no study ``earlier``.
+        UsageError: Its runs say nothing of this study's noise.
+    """
+    storage = urls.storage_url(storage)
+    return studies.plan(
+        loaded(spec), storage=storage, workers=workers, trials=trials, earlier=earlier, run_hours=run_hours
+    )
+
+
+def _begun(
+    order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
+    storage: str,
+    *,
+    workers: Workers | None,
+    checkpoints: str | Path | None,
+    create: bool = True,
+) -> StudyHandle:
+    """Return the handle of a study that is begun or continued in a process of its own."""
+    if is_server(storage):
+        raise UsageError(
+            f"wait=False begins an agent in a process of its own, and {storage} is a tempopt server, whose "
+            "agents are started by themselves. Use tempopt.connect(url).search(spec, wait=False)."
+        )
+    store = Store.open(storage, create=create)
+    try:
+        with _explained():
+            spec, study = order(store)
+        return StudyHandle(store, spec, study, workers=workers, checkpoints=checkpoints)
+    except BaseException:
+        store.close()
+        raise
+
+
+@contextmanager
+def _shown(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
+    """Yield the observer; an interrupt says how to go on."""
+    try:
+        with _explained():
+            if observer is not None:
+                yield observer
+                return
+            with watching(progress) as study_observer:
+                yield study_observer
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(name, storage)) from None
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Have a study that was changed since its class was say so."""
+    try:
+        yield
+    except StudyChanged as error:
+        if f"{FOLDER}." not in str(error):
+            raise
+        raise StudyChanged(
+            f"{error}\nThe name of a module in {FOLDER} has a hash of what was written to it: a class of the "
+            "running program, or something that it uses there, is not what it was when the study was begun. "
+            "Define it as it was, or give the changed one another name of the study: study.name."
+        ) from None
+
+
+def _how_to_go_on(name: str, storage: str) -> str:
+    if not lifecycle.may_be_begun(storage, name):
+        return "Interrupted before the study was begun; nothing was written."
+    if is_server(storage):
+        look = f"tempopt.load_study({storage!r}, {name!r})"
+        return f"Waiting was interrupted; the study goes on. To look again:\n  {look}"
+    shown_url = urls.parse(storage).shown
+    is_default = storage == urls.storage_url(None)
+    call = f"tempopt.resume({name!r}" + ("" if is_default else f", storage={shown_url!r}") + ")"
+    command = f"tempopt resume {shlex.quote(name)}" + (
+        "" if is_default else f" --storage {shlex.quote(shown_url)}"
+    )
+    return (
+        "Interrupted. Everything that was reported is saved. To go on, make the same call again, or:\n"
+        f"  {call}\n  {command}"
+    )

@@ -1,0 +1,115 @@
+"""Classes in a spec given as Python data: each is replaced by the path under which workers import it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tempopt.api.main_module import write_module
+from tempopt.api.main_source import MAIN, main_names
+from tempopt.errors import SpecError
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
+
+Spec = StudySpec | Mapping[str, Any] | str | Path
+"""A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one."""
+
+_SECTIONS = ("model", "data", "trainer")
+_IN_MAIN = re.compile(r"__main__\.([A-Za-z_]\w*)")
+
+
+def loaded(spec: Spec) -> StudySpec:
+    """Return a spec that workers can carry out, whatever way it was given.
+
+    Raises:
+        SpecError: It is wrong, or a class in it cannot be had by workers.
+        UsageError: A module with classes of the running program cannot be written.
+    """
+    raw_spec = with_paths(spec)
+    if isinstance(raw_spec, StudySpec):
+        return importable(raw_spec)
+    if isinstance(raw_spec, Mapping):
+        return importable(StudySpec.parse(raw_spec, source="the study spec"))
+    return importable(load_spec(raw_spec))
+
+
+def with_paths(spec: Spec) -> Spec:
+    """Return a spec that is plain data with the import path in place of every class; others as they are.
+
+    Raises:
+        SpecError: There is an object where a class belongs, or a class that no other process can import.
+    """
+    if isinstance(spec, StudySpec) or not isinstance(spec, Mapping):
+        return spec
+    return {key: _plain(value, key) if key in _SECTIONS else value for key, value in spec.items()}
+
+
+def _plain(data: Any, where: str) -> Any:
+    """Return a part of a spec with paths in place of classes; a class by itself is one without arguments."""
+    if isinstance(data, type):
+        path = _path(data, where)
+        is_argument = where.endswith(".class_path") or ".init_args" in where
+        return path if is_argument else {"class_path": path}
+    if isinstance(data, Mapping):
+        return {key: _plain(value, f"{where}.{key}") for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value, f"{where}[{number}]") for number, value in enumerate(data)]
+    try:
+        to_jsonable_python(data)
+    except PydanticSerializationError as error:
+        name = type(data).__qualname__
+        raise SpecError(
+            f"{where}: given an object of the class {name}, and a spec is plain data. Give a plain number or "
+            "text, or in place of an object its class and arguments, from which every run makes its own: "
+            '{"class_path": TheClass, "init_args": {...}}.'
+        ) from error
+    return data
+
+
+def _path(cls: type, where: str) -> str:
+    module, name = cls.__module__, cls.__qualname__
+    if "." in name:
+        raise SpecError(
+            f"{where}: the class {name} is defined inside of a function or another class, where workers do "
+            "not find it. Define it at the top level of a module, a script or a cell."
+        )
+    namespace = main_names() if module == MAIN else vars(sys.modules.get(module, object))
+    if namespace.get(name) is not cls:
+        raise SpecError(
+            f"{where}: the class {name} was given, but {module}.{name} is another one by now or is not "
+            "there. Import or define it again, and give that."
+        )
+    return f"{module}.{name}"
+
+
+def importable(spec: StudySpec) -> StudySpec:
+    """Return a spec with classes of the running program replaced by those of a module that is written.
+
+    Raises:
+        SpecError: A class cannot be written to a module.
+        UsageError: The module cannot be written.
+    """
+    sections = {key: getattr(spec, key) for key in _SECTIONS}
+    names: dict[str, None] = {}
+    _replaced(sections, lambda name: str(names.setdefault(name)))
+    if not names:
+        return spec
+    module = write_module(list(names))
+    return spec.model_copy(update=_replaced(sections, lambda name: f"{module}.{name}"))
+
+
+def _replaced(data: Any, path: Callable[[str], str]) -> Any:
+    """Return plain data with what names a class of the running program replaced."""
+    if isinstance(data, str):
+        match = _IN_MAIN.fullmatch(data)
+        return data if match is None else path(match[1])
+    if isinstance(data, Mapping):
+        return {key: _replaced(value, path) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, bytes):
+        return [_replaced(value, path) for value in data]
+    return data

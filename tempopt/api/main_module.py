@@ -1,0 +1,201 @@
+"""Writes classes of the running program, with all that they need of it, into a module that workers import."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tempopt.api.main_source import MAIN, Definition, definition, imports_of, is_defined_in_main, main_names
+from tempopt.errors import SpecError, UsageError
+from tempopt.files import replace
+
+FOLDER = "tempopt_modules"
+"""Folder for these modules, in the current one, where workers look for modules first."""
+
+_HEAD = '''"""{names} as the running program defined {them}: written by tempopt, for its workers to import.
+
+A study that was begun with this file needs it to be resumed. Its name holds a hash of what is in it.
+"""
+
+'''
+_FOLDER_TEXT = '"""Classes of scripts and notebooks, written by tempopt; their studies need them."""\n'
+_CONSTANTS = (int, float, str, bytes, list, tuple, dict, set, type(None))
+_LONGEST_CONSTANT = 20_000
+_NOT_OURS = ("__name__", "__doc__", "__builtins__", "__builtin__", "__package__", "__spec__", "__loader__")
+# A message names so many of what is in the way.
+_NAMED = 8
+
+
+def write_module(classes: Sequence[str]) -> str:
+    """Write classes of the running program into a module in the current folder, and return its name.
+
+    Args:
+        classes: Their names in the running program, each once; the module is named after the first.
+
+    Raises:
+        SpecError: There is no such class, or its source or something that it uses cannot be written.
+        UsageError: The file cannot be written.
+    """
+    names = main_names()
+    for class_name in classes:
+        if not isinstance(names.get(class_name), type):
+            raise SpecError(f'"{MAIN}.{class_name}": the program that is running has no class {class_name}.')
+    module = _Module()
+    for class_name in classes:
+        module.need(class_name)
+    if module.problems:
+        raise SpecError(_refusal(classes, module.problems))
+    pronoun = "it" if len(classes) == 1 else "them"
+    text = _HEAD.format(names=", ".join(classes), them=pronoun) + module.text()
+    name = f"{classes[0].lower()}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    folder = Path.cwd() / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"The classes of the running program have to be written to {folder} for workers to import, and "
+            f"that cannot be made: {error.strerror}. Go to a folder that can be written to."
+        ) from error
+    _write(folder / "__init__.py", _FOLDER_TEXT)
+    _write(folder / f"{name}.py", text)
+    return f"{FOLDER}.{name}"
+
+
+def _write(path: Path, text: str) -> None:
+    # one that is the same may be read by workers just now
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        replace(path, text)
+
+
+class _Module:
+    """A module that grows by what its definitions need.
+
+    Attributes:
+        problems: What cannot be written, each in words.
+    """
+
+    def __init__(self) -> None:
+        self._names = main_names()
+        self._seen: set[str] = set()
+        self._imports: dict[str, None] = {}
+        self._constants: list[str] = []
+        self._definitions: list[str] = []
+        self._waiting: list[tuple[str, bool]] = []
+        self._postponed = False
+        self.problems: list[str] = []
+
+    def text(self) -> str:
+        """Return the source of the module behind its docstring."""
+        head = ["from __future__ import annotations"] if self._postponed else []
+        body = "".join(f"\n\n{text}" for text in self._definitions)
+        # what the program has imported for another reason is no part of these classes
+        used_imports = sorted(statement for statement in self._imports if _inside(statement) in body)
+        return "\n".join([*head, "", *used_imports, "", *self._constants]).strip("\n") + "\n" + body
+
+    def need(self, name: str) -> None:
+        """Take in what a name stands for in the running program, and all that it needs."""
+        self._waiting.append((name, False))
+        while self._waiting:
+            self._take(*self._waiting.pop(0))
+
+    def _take(self, name: str, hint: bool = False) -> None:
+        """Take in one name, after those that have to be there when it is defined.
+
+        Args:
+            hint: Whether it is used in an annotation alone, which does without it.
+        """
+        # what is in no place here is a builtin, or missing there, too
+        if name in self._seen or name not in self._names or name in _NOT_OURS:
+            return
+        self._seen.add(name)
+        value = self._names[name]
+        if is_defined_in_main(value):
+            source = definition(value)
+            if not isinstance(source, str):
+                self._define(name, value, source)
+            elif not hint:
+                self.problems.append(f"{name}, which {source}")
+        elif statements := imports_of(name, value) or _import(name, value):
+            self._imports.update(dict.fromkeys(statements))
+        elif (constant := _constant(value)) is not None:
+            self._constants.append(f"{name} = {constant}")
+        elif not hint:
+            self.problems.append(f"{name} (of type {type(value).__qualname__})")
+
+    def _define(self, name: str, value: Any, source: Definition) -> None:
+        self.problems += _redefined(name, value, self._names)
+        self._postponed |= source.postponed
+        if value.__qualname__ != name:
+            # another name of it
+            self._take(value.__qualname__)
+            self._definitions.append(f"{name} = {value.__qualname__}\n")
+            return
+        for used_name in sorted(source.eager):
+            self._take(used_name)
+        self._definitions.append(source.text)
+        self._waiting += [(used_name, False) for used_name in sorted(source.lazy)]
+        self._waiting += [(used_name, True) for used_name in sorted(source.hints)]
+
+
+def _inside(statement: str) -> str:
+    """Return the module that a statement imports into its package's name; empty if it does another thing."""
+    words = statement.split()
+    return words[1] if len(words) == 2 and "." in words[1] else ""
+
+
+def _redefined(name: str, value: object, names: dict[str, Any]) -> list[str]:
+    """Return which bases of a class have been defined anew since, so that its source means another class."""
+    bases = value.__bases__ if isinstance(value, type) else ()
+    return [
+        f"{name}, whose base {base.__name__} has been defined anew since: define {name} again"
+        for base in bases
+        if base.__module__ == MAIN and names.get(base.__name__) is not base
+    ]
+
+
+def _import(name: str, value: Any) -> list[str]:
+    """Return the statement that imports a module, or what a module has under its own name."""
+    if isinstance(value, ModuleType):
+        is_importable = value.__name__ != MAIN and sys.modules.get(value.__name__) is value
+        alias = "" if value.__name__ == name else f" as {name}"
+        return [f"import {value.__name__}{alias}"] if is_importable else []
+    module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if (
+        not isinstance(module, str)
+        or not isinstance(qualname, str)
+        or module == MAIN
+        or not qualname.isidentifier()
+    ):
+        return []
+    if getattr(sys.modules.get(module), qualname, None) is not value:
+        return []
+    return [f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")]
+
+
+def _constant(value: object) -> str | None:
+    """Return a number, text, or collection of them as source; None if it is something else."""
+    text = repr(value) if isinstance(value, _CONSTANTS) else ""
+    try:
+        is_same = 0 < len(text) <= _LONGEST_CONSTANT and ast.literal_eval(text) == value
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return text if is_same else None
+
+
+def _refusal(classes: Sequence[str], problems: Sequence[str]) -> str:
+    listing = "\n".join(f"  {problem}" for problem in problems[:_NAMED])
+    more_text = f"\n  and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    name = classes[0]
+    return (
+        f"{' and '.join(classes)} {'is' if len(classes) == 1 else 'are'} defined in the program that is "
+        "running, which workers cannot import, and cannot be written to a module with all that is used:\n"
+        f"{listing}{more_text}\n"
+        "A class can use imports, other classes and functions of the program, and constants. Give it "
+        "anything else as an argument, or make it inside of the class. Or write it to a file yourself: in a "
+        f"notebook, put %%writefile my_module.py at the top of its cell, and give my_module.{name}."
+    )

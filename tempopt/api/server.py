@@ -1,0 +1,209 @@
+"""Server: the studies behind a tempopt server as Python reaches them; tempopt.connect returns one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from tempopt.agent.observer import Observer
+from tempopt.api.classes import Spec, loaded, with_paths
+from tempopt.report.list_row import summary_json
+from tempopt.report.study_result import StudyResult, load
+from tempopt.service import lifecycle, remote_study
+from tempopt.service.progress import watching
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.custom_schedules import import_schedules
+from tempopt.spec.resources import Workers
+from tempopt.storage.http.remote_store import RemoteStore
+from tempopt.verdict.set_comparison import check_comparison
+
+
+def connect(url: str, token: str | None = None) -> Server:
+    """Return the tempopt server at a URL.
+
+    Args:
+        url: As in ``https://tempopt.example.com``.
+        token: What this program may do; None: that of ``TEMPOPT_TOKEN``, of the file that
+            ``TEMPOPT_TOKEN_FILE`` names, or of ``tempopt login``.
+
+    Raises:
+        UsageError: It is no URL of a server, or the token's file cannot be read.
+    """
+    return Server(RemoteStore.at(url, token))
+
+
+class Server:
+    """The studies behind a tempopt server. :func:`tempopt.connect` returns one.
+
+    Nothing is trained here, unless workers are given: the server's agents train. A new spec is tried on this
+    machine first, by a dry run. Close it, or use it as a context manager; threads may share it.
+
+    Every method raises ``AccessDenied`` if the token does not allow it, and ``StorageError`` if the server
+    cannot be reached.
+    """
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        """The URL of the server."""
+        return self._store.url
+
+    def studies(self) -> list[dict[str, Any]]:
+        """Return a line on every study that the token may see, as ``tempopt list --json`` prints them."""
+        return [summary_json(summary) for summary in self._store.list_studies()]
+
+    def load(self, name: str) -> StudyResult:
+        """Return all that is known of a study.
+
+        Raises:
+            StudyNotFound: There is no study of that name.
+        """
+        return load(self._store, name, needs_measurements=True)
+
+    def search(
+        self,
+        spec: Spec,
+        *,
+        workers: Workers | None = None,
+        trials: int | None = None,
+        more: int = 0,
+        enqueue: Sequence[Mapping[str, Any]] = (),
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+    ) -> StudyResult:
+        """Have a study begun or continued; return its result once it is over or was paused.
+
+        Args:
+            spec: As for :func:`tempopt.search`, and so ``trials``, ``more``, ``enqueue``,
+                ``progress`` and ``observer``.
+            workers: Trials side by side that this machine trains as one of the study's agents; None: none.
+            wait: False: return how the study stands as soon as the server has it.
+
+        Raises:
+            SpecError: The spec cannot be carried out.
+            StudyChanged: The server has a study of that name that asks something else.
+            KeyboardInterrupt: Waiting was interrupted; the study goes on.
+        """
+        study_spec = loaded(spec)
+        refuse_comparison(study_spec)
+        import_schedules(study_spec)
+        with self._shown(study_spec.study.name, progress, observer) as study_observer:
+            remote_study.submit(
+                self._store,
+                study_spec,
+                trials=trials,
+                more=more,
+                enqueue=enqueue,
+                workers=workers,
+                observer=study_observer,
+            )
+            return self._result(study_spec.study.name, workers, study_observer, wait=wait)
+
+    def compare(
+        self,
+        spec: Spec,
+        sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+        *,
+        workers: Workers | None = None,
+        name: str | None = None,
+        pairs: int | None = None,
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        all_pairs: bool = False,
+        max_runs: int = MAX_RUNS,
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+    ) -> StudyResult:
+        """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
+        study_spec = loaded(
+            comparison_spec(with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
+        )
+        import_schedules(study_spec)
+        check_comparison(study_spec, max_runs)
+        with self._shown(study_spec.study.name, progress, observer) as study_observer:
+            remote_study.submit(self._store, study_spec, workers=workers, observer=study_observer)
+            return self._result(study_spec.study.name, workers, study_observer, wait=wait)
+
+    def resume(
+        self,
+        name: str,
+        *,
+        workers: Workers | None = None,
+        more: int = 0,
+        pairs: int = 0,
+        retry_failed: bool = False,
+        explain: bool = False,
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+    ) -> StudyResult:
+        """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
+        with self._shown(name, progress, observer) as study_observer:
+            remote_study.resume(
+                self._store,
+                name,
+                more=more,
+                pairs=pairs,
+                retry_failed=retry_failed,
+                explain=explain,
+                workers=workers,
+                observer=study_observer,
+            )
+            return self._result(name, workers, study_observer, wait=wait)
+
+    def pause(self, name: str) -> None:
+        """Have every agent of a study save its runs and leave, until it is resumed."""
+        lifecycle.pause(self._store, name)
+
+    def stop(self, name: str) -> None:
+        """End the search of a study: runs at work end, and what was found is confirmed."""
+        lifecycle.stop(self._store, name)
+
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a study with its trials, checkpoints and logs.
+
+        Args:
+            force: Whether to delete it even while agents work on it.
+
+        Raises:
+            UsageError: Agents work on it.
+        """
+        lifecycle.delete(self._store, name, force=force)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+    def _result(self, name: str, workers: Workers | None, observer: Observer, *, wait: bool) -> StudyResult:
+        if not wait:
+            return load(self._store, name, needs_measurements=True)
+        return remote_study.carried_out(self._store, name, workers=workers, observer=observer)
+
+    @contextmanager
+    def _shown(self, name: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
+        """Yield the observer; an interrupt says how to look again."""
+        try:
+            if observer is not None:
+                yield observer
+                return
+            with watching(progress) as study_observer:
+                yield study_observer
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f'Waiting was interrupted; what the server has of the study "{name}" goes on. load({name!r}) '
+                f"looks again, pause({name!r}) has it rest."
+            ) from None

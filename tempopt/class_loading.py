@@ -1,0 +1,273 @@
+"""From an import path to a class, with an error that says which of the ways to fail it was.
+
+Makes no objects; a person's own error while importing their module is shown as what it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from tempopt.errors import SpecError, unknown
+from tempopt.temperature.custom_schedules import own_numbers
+from tempopt.temperature.schedules import Schedule
+
+_BUNDLED = "lightning_modules"
+
+
+def dotted(path: str) -> str:
+    """Return an import path with dots: ``stock.Stock`` for ``stock:Stock`` and for ``./stock.py:Stock``."""
+    file = re.fullmatch(r"(?:\./)*([^:]+)\.py[:.](\w+)", path)
+    return f"{file[1].replace('/', '.')}.{file[2]}" if file else path.replace(":", ".")
+
+
+def module_name(path: str) -> str:
+    """Return the name of a module that may be given by its path: ``stock`` for ``./stock.py``."""
+    file = re.fullmatch(r"(?:\./)*([^:]+)\.py", path)
+    return file[1].replace("/", ".") if file else dotted(path)
+
+
+def load_class(class_path: str, *, base: type, where: str) -> type:
+    """Import a class, from the current folder or from what is installed.
+
+    Args:
+        class_path: ``package.module.Class``.
+        base: What it has to be a subclass of.
+        where: Key of the spec that names it, for messages.
+
+    Raises:
+        SpecError: There is no such module or class, it is of another kind, or its module does not import.
+    """
+    module_name, _, class_name = class_path.rpartition(".")
+    if not module_name:
+        raise SpecError(f'{where}: given "{class_path}". Give an import path: package.module.{class_path}.')
+    if module_name == "__main__":
+        raise SpecError(
+            f'{where}: "{class_path}" is in a program that is running, which workers cannot import. Put '
+            f"{class_name} into a module of its own, and name it my_module.{class_name}. In Python, "
+            "tempopt.search takes the class itself."
+        )
+    module = import_module(module_name, where=where)
+    try:
+        cls = getattr(module, class_name)
+    except AttributeError as error:
+        message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
+        raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
+    if not isinstance(cls, type):
+        raise SpecError(f'{where}: "{class_path}" is {_kind(cls)}. {_other_kind(cls, module, base)}')
+    if not issubclass(cls, base):
+        raise SpecError(f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(cls, module, base)}')
+    return cls
+
+
+def load_schedule(name: str, *, where: str) -> None:
+    """Import a schedule that is not tempopt's own, so that it is known by its name.
+
+    Args:
+        name: ``package.module:Class``.
+        where: Key of the spec that names it, for messages.
+
+    Raises:
+        SpecError: As :func:`load_class`, or the class is not declared as a schedule is.
+    """
+    module, _, cls = name.partition(":")
+    if module == "__main__":
+        raise SpecError(
+            f'{where}: "{name}" is in the program that is running, which workers cannot import. '
+            f"Put {cls} into a module of its own, and name it my_module:{cls}."
+        )
+    schedule_class = load_class(f"{module}.{cls}", base=Schedule, where=where)
+    defined_name = getattr(schedule_class, "name", None)
+    if defined_name is None:
+        raise SpecError(f'{where}: "{name}" is the base of schedules. Name a schedule.')
+    if defined_name != name:
+        raise SpecError(f'{where}: "{name}" is defined as "{defined_name}". Name it so.')
+    try:
+        own_numbers(name)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def import_module(module_name: str, *, where: str) -> object:
+    """Import a module, from the current folder or from what is installed.
+
+    Raises:
+        SpecError: There is none, or it does not import.
+    """
+    _find_here()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            message = _missing(error.name) + _shadow(module_name)
+            raise SpecError(f"{where}: {message}") from error
+        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+
+
+class _StandardFirst:
+    """Finds modules of the standard library there, whatever a folder before it on ``sys.path`` holds."""
+
+    def find_spec(
+        self, name: str, path: object = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module of the standard library is; None: it is none of them."""
+        if name not in sys.stdlib_module_names:
+            return None
+        folders = [sysconfig.get_path(path_name) for path_name in ("stdlib", "platstdlib")]
+        return PathFinder.find_spec(
+            name, [*folders, *(f"{folder}/lib-dynload" for folder in folders)], target
+        )
+
+
+def find_modules_in(folder: str) -> None:
+    """Have a folder's modules found before those that are installed, and after the standard library's.
+
+    A person's ``random.py`` is then not what torch imports, and their ``data.py`` is not another package's.
+    """
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+    if not any(isinstance(finder, _StandardFirst) for finder in sys.meta_path):
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _StandardFirst())
+
+
+def _find_here() -> None:
+    find_modules_in(str(Path.cwd()))
+
+
+def _missing(name: str) -> str:
+    """Return the message for a module that is not there, with those that are."""
+    parent = name.rpartition(".")[0]
+    if not parent:
+        folder = Path.cwd()
+        modules = {path.stem for path in folder.glob("*.py")} | {
+            p.parent.name for p in folder.glob("*/__init__.py")
+        }
+        message = unknown("module", name, sorted(modules)) if modules else f'There is no module "{name}".'
+        return (
+            f"{message} Looked in {folder} and among what is installed; install it, go to its folder, or add "
+            "that folder to PYTHONPATH."
+        )
+    package = sys.modules[parent]
+    try:
+        module_names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    except AttributeError:
+        return f'"{parent}" is a module, not a package, so there is no "{name}". Give package.module.Class.'
+    return unknown(f'module in "{parent}"', name.rpartition(".")[2], sorted(module_names))
+
+
+def _broken(module_name: str, error: BaseException) -> str:
+    """Return the message for a module that is there and raises while it is imported."""
+    location = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        location = f" at {error.filename}:{error.lineno}"
+    elif frames := [f for f in traceback.extract_tb(error.__traceback__) if _is_source(f.filename)]:
+        # The line in the user's own code says more than the one in a library that it called.
+        innermost = ([f for f in frames if not _is_installed(f.filename)] or frames)[-1]
+        location = f" at {innermost.filename}:{innermost.lineno}"
+    reason = " ".join(traceback.format_exception_only(error)[-1].split())
+    return (
+        f'"{module_name}" was found, but importing it failed{location}: {reason}. Put that right, and try '
+        "again."
+    )
+
+
+def _is_source(filename: str) -> bool:
+    return not filename.startswith("<frozen") and filename not in (__file__, importlib.__file__)
+
+
+def _is_installed(filename: str) -> bool:
+    folders = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(Path(filename).is_relative_to(folder) for folder in folders)
+
+
+def _classes(module: object, base: type) -> list[str]:
+    """Return the names of the classes of that kind: the module's own, or those it imports if it has none."""
+    classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, base)}
+    own_names = [name for name, cls in classes.items() if cls.__module__ == vars(module)["__name__"]]
+    return own_names or [name for name, cls in classes.items() if cls is not base]
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, ModuleType):
+        return "a module, not a class"
+    if not callable(value):
+        return f"of type {type(value).__name__}, not a class"
+    return (
+        "a function, not a class. What it passes to the class is not seen, and cannot be searched: name the "
+        "class itself, with those values as arguments of its __init__"
+    )
+
+
+def refuse_module(name: str, *, base: type, where: str) -> None:
+    """Refuse a module where a class in it is to be named.
+
+    Args:
+        name: What was given, with dots.
+        base: What the class has to be a subclass of.
+        where: What asks for it, for messages.
+
+    Raises:
+        SpecError: It is a module, with the classes that it has; or there is no such module.
+    """
+    _find_here()
+    try:
+        module_spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return
+    if module_spec is None and "." in name:
+        return
+    names = _classes(import_module(name, where=where), base)
+    advice = f"Name the class as well: {name}.{names[0]}." if names else f"It has no {base.__name__}."
+    others_text = f" It also has {', '.join(names[1:])}." if names[1:] else ""
+    raise SpecError(f'{where}: "{name}" is a module, not a class. {advice}{others_text}')
+
+
+def _other_kind(value: object, module: object, base: type) -> str:
+    mro = value.__mro__ if isinstance(value, type) else ()
+    if any(cls.__module__.startswith("pytorch_lightning.") for cls in mro):
+        return (
+            "It is built on the package pytorch_lightning, which is another one than lightning: "
+            "write import lightning as L, and L.LightningModule or L.LightningDataModule."
+        )
+    names = _classes(module, base)
+    return f"Give one of {', '.join(names)}." if names else f"Give a subclass of {_public(base)}."
+
+
+def _public(base: type) -> str:
+    return f"{base.__module__.partition('.')[0]}.{base.__name__}"
+
+
+def _shadow(module_name: str) -> str:
+    """Return a warning if a folder of the person's hides tempopt's modules, or has a name that is taken."""
+    top = module_name.partition(".")[0]
+    if top in sys.stdlib_module_names and (Path(f"{top}.py").exists() or Path(top, "__init__.py").exists()):
+        return f' "{top}" is a module of Python\'s standard library, which hides yours. Rename yours.'
+    if module_name.partition(".")[0] != _BUNDLED or _BUNDLED not in sys.modules:
+        return ""
+    own_path = Path(__file__).resolve().parents[2] / _BUNDLED
+    places = [Path(path).resolve() for path in _places(_BUNDLED)]
+    if own_path in places or not places:
+        return ""
+    return (
+        f' tempopt comes with a package "{_BUNDLED}", but {places[0]} hides it. '
+        f"Rename that, or run tempopt in another folder."
+    )
+
+
+def _places(name: str) -> Iterable[str]:
+    module = sys.modules[name]
+    file = module.__file__
+    if module.__spec__ is not None and module.__spec__.submodule_search_locations is not None:
+        return list(module.__spec__.submodule_search_locations)
+    return [file] if file else []

@@ -1,0 +1,105 @@
+"""An agent that a launcher has started: does what its task says, until its launcher goes away.
+
+A launcher runs it as ``python -m tempopt.cli.agent_entrypoint``, with the task on standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from tempopt.agent.store_connection import StoreLost
+from tempopt.cli import DONE, NOT_SHOWN, WORSE, build_parsers, exit_code
+from tempopt.errors import StoreUnreachable
+
+if TYPE_CHECKING:
+    from tempopt.agent.observer import Observer
+    from tempopt.report.study_result import StudyResult
+
+# A server is restarted in less, and a waiting process holds room that others could use.
+_PATIENCE = 1800.0
+_PAUSE = 5.0
+# No attempt to reach a server that is away takes as long.
+_WORKED = 300.0
+
+
+def run() -> int:
+    """Carry out the task on standard input and return the exit code of the command line."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(sys.stdin.fileno(), 65536)
+        if not piece:
+            return 130
+        line += piece
+    task = json.loads(line)
+    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
+    return exit_code(lambda: _patiently(task))
+
+
+def _end_with_the_launcher() -> None:
+    # nothing more is ever sent: the end of the stream is the end of the process that gave us room
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _patiently(task: dict[str, Any]) -> int:
+    """Work, and begin again as long as the database cannot be reached: no person is there to restart it."""
+    last_reached = time.monotonic()
+    while True:
+        began = time.monotonic()
+        try:
+            return _work(task)
+        except (StoreUnreachable, StoreLost) as error:
+            if time.monotonic() - began > _WORKED:
+                last_reached = time.monotonic()
+            if time.monotonic() - last_reached >= _PATIENCE:
+                raise
+            print(f"tempopt: {error} Trying again.", file=sys.stderr, flush=True)
+            time.sleep(_PAUSE)
+
+
+def _work(task: dict[str, Any]) -> int:
+    from tempopt.cli.search import to_verdict
+    from tempopt.service import studies
+    from tempopt.spec.study_spec import StudySpec
+
+    arguments = _arguments(task)
+    spec = None if task["spec"] is None else StudySpec.from_json(task["spec"])
+
+    def carry_out(observer: Observer) -> StudyResult:
+        return studies.take_part(
+            spec,
+            task["study"],
+            storage=task["storage"],
+            workers=task["workers"],
+            checkpoints=arguments.checkpoints,
+            overrides=arguments.set,
+            observer=observer,
+        )
+
+    code = to_verdict(task["study"], carry_out, arguments)
+    # to its launcher an agent that has seen a comparison end has done its work, whatever was found
+    return DONE if code in (NOT_SHOWN, WORSE) else code
+
+
+def _arguments(task: dict[str, Any]) -> argparse.Namespace:
+    """Return what the words of a task say, as `search` or `resume` reads them."""
+    from tempopt.storage import urls
+
+    _, commands = build_parsers()
+    command = "resume" if task["spec"] is None else "search"
+    arguments = commands[command].parse_intermixed_args([task["study"], *task["options"]])
+    arguments.set = getattr(arguments, "set", [])
+    arguments.url, arguments.storage = task["storage"], urls.parse(task["storage"]).shown
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(run())

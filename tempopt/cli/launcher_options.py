@@ -1,0 +1,37 @@
+"""The launcher that a person gives on the command line, with its options; asks no launcher anything."""
+
+from __future__ import annotations
+
+import argparse
+
+from tempopt.errors import UsageError
+from tempopt.launch.job_status import Given
+
+
+def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return what ``--launch`` and ``--address`` say.
+
+    Raises:
+        UsageError: A key was given more than once.
+    """
+    options = dict(arguments.launch)
+    if len(options) < len(arguments.launch):
+        raise UsageError("--launch was given the same key more than once. Give each key once.")
+    if arguments.address is not None:
+        if "address" in options:
+            raise UsageError("--address and --launch address=... were both given. Give one of them.")
+        options["address"] = arguments.address
+    return options
+
+
+def given(arguments: argparse.Namespace) -> Given:
+    """Return the launcher that jobs are asked of; an address alone is that of a Ray.
+
+    Raises:
+        UsageError: There are options of no launcher.
+    """
+    options = launch_options(arguments)
+    launcher = arguments.launcher or ("ray" if options.keys() == {"address"} else None)
+    if options and launcher is None:
+        raise UsageError("--launch is for a launcher. Give one, as in --launcher slurm.")
+    return Given(launcher=launcher, options=options)

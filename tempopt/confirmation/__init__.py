@@ -1,1 +1,0 @@
-"""Which runs prove what a search found, and the verdict on them: decided on rows, without store or agent."""

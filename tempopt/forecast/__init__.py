@@ -1,1 +1,0 @@
-"""What a study will take before it begins: how many runs, how long, and how small a gain it can show."""

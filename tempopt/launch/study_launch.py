@@ -1,0 +1,277 @@
+"""A study carried out by agents that a launcher starts: what they are told, and how it is watched.
+
+Trains nothing and takes no ticket; the process that launches may go away where the launcher outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tempopt.agent.observer import Observer
+from tempopt.agent.study_runner import workers_asked
+from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
+from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.launch.watch import Watch
+from tempopt.report.study_result import StudyResult, load
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage import checkpoints
+from tempopt.storage.rows import StudyRow
+from tempopt.storage.store import Store
+
+PROGRAM = ("-m", "tempopt.cli.agent_entrypoint")
+"""Words behind the Python interpreter that run an agent."""
+USAGE = 2
+"""Exit code of an agent that cannot do what it was asked."""
+_ERROR = "tempopt: error: "
+_ENDED = ("done", "failed", "gone")
+
+
+class Launch:
+    """One study on one launcher.
+
+    Args:
+        launcher: What starts the agents.
+        called: What it was called on the command line, so that it is found again.
+        store: Where the study is, or will be.
+        spec: What is asked, with this machine's overrides in force.
+        workers: Trials side by side; None: as many as the spec says, or as there is room for.
+        program: Words behind the Python interpreter that run an agent.
+
+    Raises:
+        UsageError: The launcher's agents cannot reach the store, or there is no room for a trial, or more
+            workers were asked for than ``study.parallel`` allows.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        called: str,
+        store: Store,
+        spec: StudySpec,
+        *,
+        workers: Workers | None,
+        program: tuple[str, ...],
+    ) -> None:
+        self._launcher = launcher
+        self._called = called
+        self._program = program
+        self._store = store
+        self._name = spec.study.name
+        self._grace = spec.resources_here.grace
+        refuse_file(launcher, store)
+        num_requested = workers_asked(workers, spec, None)
+        self._need = spec.need(gpus=launcher.has_gpus())
+        self.room = launcher.room(self._need)
+        """How many trials fit at a time."""
+        if self.room == 0 and not (launcher.oversubscribes and num_requested):
+            raise UsageError(launcher.lack(self._need))
+        self.workers = num_requested or min(self.room, spec.study.parallel)
+        """How many trials run side by side."""
+        self._ids: list[str] = []
+
+    def start(
+        self,
+        study: StudyRow | None,
+        spec: StudySpec | None,
+        *,
+        checkpoints_at: str | Path | None,
+        overrides: Sequence[str] = (),
+    ) -> list[str]:
+        """Start the agents, and return what a person should know of that.
+
+        Args:
+            study: The study, if it has been begun; one that was paused goes on.
+            spec: What the agents are to begin; None: they find it in the store.
+            checkpoints_at: Folder or URL for checkpoints; None: where they were, or ``tempopt-runs`` here.
+            overrides: ``a.b=c`` settings that hold on the agents' machines.
+
+        Raises:
+            TempoptError: They cannot be started.
+        """
+        if checkpoints_at is None:
+            checkpoints_at = self._kept(study) or checkpoints.DEFAULT_FOLDER
+        checkpoints_url = checkpoints.absolute(checkpoints_at)
+        base = Task(
+            program=self._program,
+            study=self._name,
+            storage=self._store.url,
+            spec=None if spec is None else spec.to_json(),
+            options=(
+                "--checkpoints",
+                checkpoints_url,
+                *(word for override in overrides for word in ("--set", override)),
+            ),
+            folder=str(Path.cwd()),
+            environment=environment(),
+            grace=self._grace,
+        )
+        split = self._launcher.split(self._need, self.workers)
+        was_paused = study is not None and self._store.load_study(self._name).state == "paused"
+        if study is not None and was_paused:
+            # once, here: an agent that finds a study which was paused meanwhile leaves it at rest
+            self._store.set_state(study.id, "running")
+        try:
+            self._ids = self._launcher.start(tasks(base, self._need, split))
+            if self._launcher.outlives:
+                self._store.add_jobs(self._name, self._called, self._launcher.options, self._ids)
+        except BaseException:
+            # agents that cannot be found again are worse than none
+            self._launcher.cancel(self._ids)
+            if study is not None and was_paused:
+                self._store.set_state(study.id, "paused")
+            raise
+        return self._notes(checkpoints_url, len(split))
+
+    def _kept(self, study: StudyRow | None) -> str | None:
+        """Return where the study has kept its checkpoints, if the agents can be taken to reach that."""
+        stored_url = None if study is None else study.checkpoints
+        if stored_url is None or self._launcher.spans_hosts or not checkpoints.is_local(stored_url):
+            return stored_url
+        # another machine's folder, unless it is there
+        return stored_url if Path(stored_url).is_dir() else None
+
+    def _notes(self, checkpoints_url: str, agents: int) -> list[str]:
+        count = f"{agents} agent{'s' * (agents > 1)}"
+        trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
+        notes = [f"Launched {count} on {self._launcher.name}, for {trials} side by side."]
+        if self.workers > self.room:
+            notes.append(f"There is room for {self.room} at a time; the others wait for it.")
+        if self._launcher.spans_hosts and checkpoints.is_local(checkpoints_url):
+            notes.append(
+                f"Checkpoints go to {checkpoints_url}, which has to be a folder that all machines share: "
+                "else a run that moves to another machine begins again. Another place: --checkpoints URL."
+            )
+        return notes
+
+    def watch(self, observer: Observer, timeout: float | None = None) -> StudyResult:
+        """Watch until the study is done or paused, and return its result.
+
+        Args:
+            observer: Who is told.
+            timeout: Seconds after which to watch no more; None: none.
+
+        Raises:
+            UsageError: No agent can do what was asked.
+            StudyFailed: Every agent has failed or left, or the study was deleted.
+            TimeoutError: The time is over.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        watch = Watch(self._store, self._name, observer)
+        announcements: set[str] = set()
+        reachable = True
+        while True:
+            # in this order: an agent that has ended has told the store before
+            jobs = self._launcher.jobs(self._ids)
+            try:
+                state = watch.look()
+                reachable = True
+            except StoreUnreachable as error:
+                if reachable:
+                    observer.note(f"{error} Looking again until it answers.")
+                reachable, state = False, "running"
+            except StudyFailed:
+                # it was deleted, and what waits for room would begin it again
+                self.cancel()
+                raise
+            if state in ("done", "paused"):
+                self._dismiss(jobs, all_of_them=state == "done")
+                return load(self._store, self._name)
+            failed = [job for job in jobs if job.state == "failed"]
+            if state is None and any(job.code == USAGE for job in failed):
+                raise self._failure(failed)
+            for job in (job for job in failed if job.id not in announcements):
+                announcements.add(job.id)
+                observer.note(f"Agent {job.id} has failed: {reason(job)}")
+            for job in jobs:
+                # all that wait for the same are told of once
+                if job.state == "waiting" and job.message and job.message not in announcements:
+                    announcements.add(job.message)
+                    observer.note(f"Agent {job.id} waits: {job.message}")
+            if reachable and all(job.state in _ENDED for job in jobs):
+                raise self._failure(failed)
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
+                raise TimeoutError(f'Study "{self._name}" has not ended within {timeout:g} s.')
+            time.sleep(min(seconds_left, 5.0 if self._launcher.outlives else 1.0))
+
+    def cancel(self) -> None:
+        """Have the agents leave in good order, and wait until they have."""
+        self._launcher.cancel(self._ids)
+        self._forget(self._ids)
+
+    def _dismiss(self, jobs: Sequence[Job], *, all_of_them: bool) -> None:
+        """Take back what waits for room, and what does not end by itself though nothing is left to do."""
+        waiting_ids = [job.id for job in jobs if job.state == "waiting"]
+        self._take_back(waiting_ids)
+        if not all_of_them:
+            self._forget(waiting_ids)
+            return
+        deadline = time.monotonic() + self._grace
+        while (active_ids := self.at_work()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self._take_back(active_ids)
+        self._forget(self._ids)
+
+    def _take_back(self, ids: Sequence[str]) -> None:
+        # an engine that does not answer just now is no fault of the study; its agents find nothing to do
+        with contextlib.suppress(UsageError):
+            if ids:
+                self._launcher.cancel(ids)
+
+    def at_work(self) -> list[str]:
+        """Return the ids of the jobs that have not ended."""
+        return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _ENDED]
+
+    def failed(self) -> bool:
+        """Return whether a job has failed."""
+        return any(job.state == "failed" for job in self._launcher.jobs(self._ids))
+
+    def errors(self) -> list[str]:
+        """Return why agents have failed, each reason once."""
+        failed = (job for job in self._launcher.jobs(self._ids) if job.state == "failed")
+        return list(dict.fromkeys(reason(job) for job in failed))
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        if self._launcher.outlives and ids:
+            self._store.forget_jobs(self._name, ids)
+
+    def _failure(self, failed: Sequence[Job]) -> TempoptError:
+        """Cancel what is left of the agents, and return the error that tells why."""
+        self.cancel()
+        reasons = list(dict.fromkeys(reason(job) for job in failed))
+        if not reasons:
+            return StudyFailed(
+                f"Every agent has left, and the study is not done. To go on: tempopt resume {self._name}"
+            )
+        kind = UsageError if any(job.code == USAGE for job in failed) else StudyFailed
+        return kind("\n".join(reasons))
+
+
+def refuse_file(launcher: Launcher, store: Store) -> None:
+    """Raise UsageError if a launcher's agents would write a database file from several machines."""
+    if launcher.spans_hosts and store.url.startswith("sqlite"):
+        raise UsageError(
+            f"The launcher {launcher.name} starts agents on other machines, and {store.url_shown} is a "
+            "file that only one machine can safely write. Give --storage postgresql://user@host/database "
+            "or mysql://user@host/database."
+        )
+
+
+def reason(job: Job) -> str:
+    """Return what an agent ended with: its error if there is one, else the end of what it said."""
+    _, separator, error = job.message.rpartition(_ERROR)
+    return error if separator else job.message or "no reason is known"
+
+
+def environment() -> dict[str, str]:
+    """Return the variables without which agents elsewhere would not find what is found here."""
+    path = os.environ.get("PYTHONPATH")
+    if not path:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in path.split(os.pathsep))}

@@ -1,0 +1,128 @@
+"""A study looked at from outside, in the store alone: what its agents do is told to an observer.
+
+Takes no ticket and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from tempopt.agent.observer import Observer
+from tempopt.agent.snapshot import snapshot
+from tempopt.agent.study_cache import StudyCache
+from tempopt.agent.study_lookup import find
+from tempopt.agent.worker_views import in_work
+from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import OVER, StudyState, TicketRow
+from tempopt.storage.store import Store
+
+LOOK_SECONDS = 2.0
+"""Seconds between two looks at a study that is waited for."""
+
+
+class Watch:
+    """Tells an observer what becomes of a study from now on.
+
+    Args:
+        store: Where it is, or will be once it has been begun.
+        name: Its name.
+        observer: Who is told.
+    """
+
+    def __init__(self, store: Store, name: str, observer: Observer) -> None:
+        self._store = store
+        self._name = name
+        self._observer = observer
+        self._clock = time.monotonic()
+        self._told: set[int] = set()
+        self._failures: dict[int, int] = {}
+        self._cache: StudyCache | None = None
+        if self._open():
+            # what was over before is no news
+            self._told = {row.id for row in self._over()}
+            self._failures = {row.id: row.failures for row in self._tickets()}
+
+    def look(self) -> StudyState | None:
+        """Tell what is new and return the study's state, None while it has not been begun.
+
+        Raises:
+            StudyFailed: It was deleted.
+            StorageError: The store cannot be asked; look again.
+        """
+        if not self._open():
+            return None
+        assert self._cache is not None
+        try:
+            self._cache.refresh()
+        except StudyNotFound as error:
+            raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
+        self._tell()
+        return self._cache.state
+
+    def _open(self) -> bool:
+        if self._cache is None and (study := find(self._store, self._name)) is not None:
+            self._spec = StudySpec.from_json(study.spec)
+            self._cache = StudyCache(self._spec, study, self._store)
+        return self._cache is not None
+
+    def _tickets(self) -> list[TicketRow]:
+        return [] if self._cache is None else list(self._cache.tickets.values())
+
+    def _over(self) -> list[TicketRow]:
+        # nothing has become of those that were withdrawn
+        return [row for row in self._tickets() if row.state in OVER and row.outcome is not None]
+
+    def _tell(self) -> None:
+        assert self._cache is not None
+        for row in self._tickets():
+            if row.failures > self._failures.get(row.id, 0):
+                self._failures[row.id] = row.failures
+                self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
+        elapsed = time.monotonic() - self._clock
+        workers = in_work(self._cache, self._store)
+        now = snapshot(self._cache, self._spec, workers, elapsed)
+        new_rows = [row for row in self._over() if row.id not in self._told]
+        # an observer is told of a ticket before the snapshot that counts it
+        counts = Counter(row.kind for row in new_rows)
+        before = {kind: done - counts[kind] for kind, done in now.done.items()}
+        self._observer.update(replace(now, done=before))
+        for row in sorted(new_rows, key=_ended):
+            self._told.add(row.id)
+            self._observer.finished(row)
+        self._observer.update(now)
+
+
+def _ended(row: TicketRow) -> float:
+    return row.finished.timestamp() if row.finished is not None else 0.0
+
+
+def look_on(store: Store, name: str, observer: Observer) -> None:
+    """Watch a study that others train, until it is done or paused.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        StudyFailed: It was deleted meanwhile.
+    """
+    study = store.load_study(name)
+    if study.state == "done":
+        return
+    if not any(summary.agents for summary in store.list_studies() if summary.study.id == study.id):
+        observer.note(
+            f"No agent works on {name} yet. To start one that serves every study: tempopt agent --any"
+        )
+    watch = Watch(store, name, observer)
+    reachable = True
+    while True:
+        state: StudyState | None = None
+        try:
+            state, reachable = watch.look(), True
+        except StoreUnreachable as error:
+            if reachable:
+                observer.note(f"{error} Looking again until it answers.")
+            reachable = False
+        if state in ("done", "paused"):
+            return
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,92 @@
+"""The error ledger: what each verdict of a study may spend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tempopt.spec.alpha_ledger import level
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import current_round, of_kind, rounds_behind, verdicts
+
+if TYPE_CHECKING:
+    from tempopt.report.study_result import StudyResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of the error ledger: a verdict whose confirmation has begun.
+
+    Args:
+        verdict: Which of the study's it is, from 1.
+        round: The round that it closes, from 0.
+        alpha: Its two-sided level.
+    """
+
+    verdict: int
+    round: int
+    alpha: float
+
+
+def ledger(tickets: Sequence[TicketRow]) -> list[Entry]:
+    """Return what the verdicts of a study may spend, those whose confirmation has begun."""
+    rounds = sorted({ticket.round for ticket in of_kind(tickets, "confirm") if ticket.attempt})
+    numbers = {of_round: verdicts(tickets, of_round) for of_round in rounds}
+    return [Entry(verdict=n, round=of_round, alpha=level(n)) for of_round, n in numbers.items()]
+
+
+def ledger_lines(result: StudyResult) -> list[str]:
+    """Return the error ledger of a study in words; none for a study of one round."""
+    entries = ledger(result.runs)
+    if len(entries) < 2:
+        return []
+    texts = [f"verdict {entry.verdict} (round {entry.round}) {100 * entry.alpha:.3g} %" for entry in entries]
+    texts.append(f"the next one {100 * _following(result.runs):.3g} %")
+    return [f"levels of the verdicts, two-sided: {', '.join(texts)}."]
+
+
+def seeds_text(num_seeds: int, num_earlier: int) -> str:
+    """Return on how many seeds a verdict rests, and how many of them the verdict before rests on, too."""
+    if num_earlier:
+        return f"{num_seeds} seeds ({num_earlier} of the verdict before)"
+    return f"{num_seeds} fresh seed{'s' * (num_seeds != 1)}"
+
+
+def earlier_seeds(result: StudyResult, of_round: int) -> int:
+    """Return how many of the seeds that the verdict of a round rests on are those of the verdict before."""
+    rounds = rounds_behind(result.runs, of_round)[:-1]
+    runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
+    lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed"}
+    return len({(run.round, run.pair) for run in runs} - lost_pairs)
+
+
+def rounds_combined(result: StudyResult, of_round: int) -> list[str]:
+    """Return how the rounds are combined that a verdict rests on; nothing of one round."""
+    count = len(rounds_behind(result.runs, of_round))
+    if count < 2:
+        return []
+    weights = ":".join(str(2**stage) for stage in range(count))
+    return [
+        f"interval and p combine {count} rounds of pairs with squared weights {weights}; the estimate is the "
+        "mean of all pairs, so the interval need not be centred on it."
+    ]
+
+
+def _following(tickets: Sequence[TicketRow]) -> float:
+    """Return what the next verdict may spend."""
+    # a round that is open has its share, whenever its confirmation begins
+    return level(verdicts(tickets, current_round(tickets) + 1))
+
+
+def next_share(tickets: Sequence[TicketRow]) -> str:
+    """Return a sentence on the level of the next verdict; empty before the first."""
+    following = _following(tickets)
+    if following == level(1):
+        return ""
+    return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * level(1):.3g} %."
+
+
+def ledger_json(result: StudyResult) -> list[dict[str, Any]]:
+    """Return the documented data of the error ledger."""
+    return [asdict(entry) for entry in ledger(result.runs)]

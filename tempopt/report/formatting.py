@@ -1,0 +1,253 @@
+"""Numbers, durations, parameters and plans of inference as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import TYPE_CHECKING, Any
+
+from tempopt.report.schedule_shape import course_text
+from tempopt.temperature import (
+    AS_FOUND,
+    CONTROL,
+    CONTROL_PARAMETERS,
+    KNOTS,
+    NEUTRAL,
+    effective,
+    is_controlled,
+    join_name,
+    neutral_values,
+    own_parameters,
+    schedule_of,
+    split_name,
+    temperatures_of,
+)
+from tempopt.temperature.knots import INNER_KNOTS
+from tempopt.verdict.inference import AS_TRAINED
+from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
+from tempopt.verdict.statistics.fieller import Ratio
+from tempopt.verdict.statistics.paired_tests import PairedTest
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+ATTENTIONS_BASELINE = "τ = 1"
+"""What a study of attention's temperature is measured against."""
+_TOLD = ("schedule", "temperature_init", "temperature_final")
+_KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
+
+
+def parameters_text(parameters: Mapping[str, Any]) -> str:
+    """Return the parameters as people read them: ``temperature_init=1.52, schedule=cosine``."""
+    named_params = {name: value for name, value in parameters.items() if split_name(name)[1] != AS_FOUND}
+    texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in named_params.items())
+    return ", ".join(texts) or "nothing was searched"
+
+
+def baseline_name(spec: StudySpec) -> str:
+    """Return what a study is measured against, as a sentence says it.
+
+    That is ``τ = 1``, ``contrast = 0.5 as found``, or of several ``the temperatures as found``. Of a number
+    that the module learns it is ``contrast as found, learned by the module from 0.5``.
+    """
+    if not spec.temperatures:
+        return ATTENTIONS_BASELINE
+    values = _found(spec)
+    if len(values) > 1:
+        return "the temperatures as found"
+    [(name, temperature)] = spec.temperatures.items()
+    if temperature.trained and temperature.as_found is not None:
+        return f"{name} as found, learned by the module from {temperature.as_found:.4g}"
+    return f"{values[0]} as found"
+
+
+def baseline_values(spec: StudySpec) -> str:
+    """Return the temperatures that :func:`baseline_name` leaves out, `` (τ = 1, contrast = 0.5)``."""
+    values = _found(spec)
+    return f" ({', '.join(values)})" if len(values) > 1 else ""
+
+
+def baseline_label(spec: StudySpec) -> str:
+    """Return what a study is measured against in a word, for a plot: ``τ = 1`` or ``baseline``."""
+    return "baseline" if spec.temperatures else ATTENTIONS_BASELINE
+
+
+def _found(spec: StudySpec) -> list[str]:
+    """Return the temperature of the baseline for each that is searched."""
+    names = [
+        name
+        if temperature.as_found is None
+        else f"{name} {'learned from' if temperature.trained else '='} {temperature.as_found:.4g}"
+        for name, temperature in spec.temperatures.items()
+    ]
+    return [*([ATTENTIONS_BASELINE] if spec.attends else []), *names]
+
+
+def numbers(test: PairedTest) -> str:
+    """Return the interval and p of a comparison."""
+    interval = f"{confidence(test)} interval {rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
+    return f"{interval}, p = {test.p_value:.2g}"
+
+
+def finite(value: float) -> float | None:
+    """Return the value as JSON can hold it: None in place of one that is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def p_text(p_value: float) -> str:
+    """Return a p-value: ``p = 0.013``, ``p < 0.0001``."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
+
+
+def confidence(test: PairedTest) -> str:
+    """Return the coverage of the interval: ``96 %``."""
+    return f"{100 * test.confidence:.4g} %"
+
+
+def size(test: PairedTest) -> str:
+    """Return the gain without its sign, for a sentence that says in words which way it goes."""
+    return unsigned(abs(test.gain), test)
+
+
+def numbers_of_size(test: PairedTest) -> str:
+    """Return the interval of :func:`size`, and p."""
+    ends = (test.ci_low, test.ci_high) if test.gain >= 0 else (-test.ci_high, -test.ci_low)
+    low, high = (unsigned(end, test) for end in ends)
+    return f"{confidence(test)} interval {low} to {high}, p = {test.p_value:.2g}"
+
+
+def unsigned(value: float, test: PairedTest) -> str:
+    """Return the value as :func:`rounded` does, without a plus."""
+    return rounded(value, test).lstrip("+")
+
+
+def signed(test: PairedTest) -> str:
+    """Return the gain with its sign, for a sentence that does not say which way it goes."""
+    return rounded(test.gain, test)
+
+
+def rounded(value: float, test: PairedTest) -> str:
+    """Return the value with two digits of the interval's half-width, more if an end would round to 0."""
+    return rounded_in(value, test.gain, test.ci_low, test.ci_high)
+
+
+def rounded_in(value: float, gain: float, low: float, high: float) -> str:
+    """Return a signed value as :func:`rounded` does, given the gain and the ends of its interval."""
+    if math.isinf(value):
+        return "−∞" if value < 0 else "+∞"
+    return f"{value:+.{_decimals_in(gain, low, high)}f}".replace("-", "−")
+
+
+def limit(value: float, test: PairedTest | None = None, rounding: str = ROUND_CEILING) -> str:
+    """Return an upper limit (a lower one with ``ROUND_FLOOR``), rounded away from what it allows.
+
+    It has the decimals of the comparison, or three digits without one.
+    """
+    decimals = _decimals_in(test.gain, test.ci_low, test.ci_high) if test else max(0, _decimals(value) + 2)
+    # of the shortest decimal that is the value, so that 0.07 stays as it is
+    number = Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding)
+    return f"{number:f}".replace("-", "−")
+
+
+def _decimals_in(gain: float, low: float, high: float) -> int:
+    """Return the decimals that numbers of a comparison are printed with."""
+    width = (high - low) / 2
+    digits = _decimals(width if 0 < width < math.inf else gain) + 1
+    nearest = min(abs(low), abs(high))
+    if 0 < nearest < math.inf:
+        digits = max(digits, min(_decimals(nearest), digits + 2))
+    return max(0, digits)
+
+
+def _decimals(value: float) -> int:
+    """Return how many decimals show the first digit that is not 0; 3 for 0 itself."""
+    return -math.floor(math.log10(abs(value))) if value else 3
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: ``1 h 12 min``, ``3 min 20 s``."""
+    minutes, remaining_seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {remaining_seconds} s" if minutes else f"{remaining_seconds} s"
+
+
+def temperature_text(parameters: Mapping[str, Any]) -> str:
+    """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
+    texts, covered_names = [], set()
+    for name in temperatures_of(parameters):
+        temperature_params = {**NEUTRAL, **own_parameters(parameters, name)}
+        first, last = (
+            temperature_params["temperature_init"],
+            temperature_params["temperature_final"] or temperature_params["temperature_init"],
+        )
+        if not name and is_controlled(parameters):
+            texts.append(_controlled_text(effective(parameters)))
+            covered_names |= set(CONTROL_PARAMETERS)
+        elif name and not schedule_of(parameters, name):
+            texts.append(f"{name} = {first:.4g} as found")
+        elif temperature_params["schedule"] == NEUTRAL["schedule"]:
+            texts.append(f"{name or 'τ'} = {first:.4g}")
+        elif course := course_text(parameters, name):
+            texts.append(f"{name or 'τ'} {course} ({temperature_params['schedule']})")
+            covered_names |= {join_name(name, knot) for knot in _KNOTS}
+        else:
+            if temperature_params[KNOTS] is not None:
+                first, last = temperature_params[KNOTS][0][1], temperature_params[KNOTS][-1][1]
+            texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({temperature_params['schedule']})")
+        covered_names |= {join_name(name, param) for param in _TOLD}
+    values = neutral_values(parameters)
+    other_params = {
+        n: v for n, v in parameters.items() if n not in covered_names and not (n in values and values[n] == v)
+    }
+    return ", ".join([*texts, *([parameters_text(other_params)] if other_params else [])])
+
+
+def _controlled_text(parameters: Mapping[str, Any]) -> str:
+    numbers = {name: value for name, value in parameters.items() if name in CONTROL_PARAMETERS[1:]}
+    target = ", ".join(f"{name.partition('_')[2]} {value:.4g}" for name, value in numbers.items())
+    first = parameters.get("temperature_init", NEUTRAL["temperature_init"])
+    return f"τ from {first:.4g}, entropy control {parameters[CONTROL]} ({target})"
+
+
+def plan_text(plan: str) -> str:
+    """Return what a plan of inference is called in a sentence."""
+    if plan == AS_TRAINED:
+        return "the temperature of the training"
+    constant = ConstantPlan.of(plan)
+    if constant is None:
+        assert plan == WINNER
+        return "the winner's final temperature"
+    text = f"{constant.temperature or 'τ'} = {constant.tau:.4g}"
+    scaling = constant.length_scaling
+    return text if scaling == "none" else f"{text} with length scaling {scaling}"
+
+
+def moved_text(parameters: Mapping[str, Any]) -> str:
+    """Return what moves the temperatures of a parameter set: ``schedule``, or ``control of the entropy``."""
+    return "control of the entropy" if is_controlled(parameters) else "schedule"
+
+
+def compared(answer: Answer) -> str:
+    """Return a difference, its interval and p."""
+    return f"{signed(answer.paired)} ({numbers(answer.paired)})"
+
+
+def share_text(share: Ratio | None, test: PairedTest) -> str:
+    """Return the end of a sentence on a gain and the share that it is of the winner's."""
+    if share is None or math.isnan(share.ratio):
+        return "."
+    if not math.isfinite(share.low) or not math.isfinite(share.high):
+        return f": {_percent(share.ratio)} % of the winner's gain, too uncertain to give an interval."
+    bounds = f"{_percent(share.low)} to {_percent(share.high)} %"
+    if test.p_value >= test.alpha:
+        return f": no gain shown; as a share of the winner's gain, {bounds}."
+    sure = confidence(test)
+    return f": {_percent(share.ratio)} % of the winner's gain ({sure} interval {bounds})."
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f}".replace("-", "−")

@@ -1,0 +1,123 @@
+"""What the heads of the winner and of the baseline specialise in, in plain words and as plain data."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from tempopt.report.formatting import baseline_name
+from tempopt.storage.ticket_queries import arms_of, of_kind, rounds_behind
+
+if TYPE_CHECKING:
+    from tempopt.report.study_result import StudyResult
+    from tempopt.storage.rows import TicketRow
+
+_NAMED = 6
+_DRAWN = 4
+SHADES = " ░▒▓█"
+"""From no weight to the greatest weight of a head, in equal steps."""
+_LOOKED_AT = {"search": "winner", "baseline": "baseline"}
+
+
+def head_runs(result: StudyResult) -> dict[str, TicketRow]:
+    """Return the runs whose heads were looked at, ``winner`` and ``baseline``, as far as there are such.
+
+    They are of the first pair of confirming runs that the verdict rests on, and share their seed.
+    """
+    of_round = result.round if result.verdict is None else result.verdict.round
+    runs_by_name: dict[str, TicketRow] = {}
+    for round_number in rounds_behind(result.runs, of_round):
+        for run in of_kind(result.runs, "confirm", of_round=round_number):
+            for arm in set(arms_of(run)) & _LOOKED_AT.keys() if run.id in result.maps else ():
+                runs_by_name.setdefault(_LOOKED_AT[arm], run)
+    return {name: runs_by_name[name] for name in _LOOKED_AT.values() if name in runs_by_name}
+
+
+def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any]]:
+    """Return the heads that are named by what they do at a moment, the clearest first."""
+    measures = maps["moments"].get(moment, {}).get("measures", [])
+    return sorted(measures, key=lambda measure: (-measure["score"], measure["layer"], measure["head"]))
+
+
+def head_lines(result: StudyResult) -> list[str]:
+    """Return what the heads do at the end of training; nothing where none was looked at."""
+    lines = []
+    for name, run in head_runs(result).items():
+        who = "the winner" if name == "winner" else baseline_name(result.spec)
+        lines.append(f"heads of {who} at the end of {run.name}: {heads_text(result.maps[run.id])}.")
+    return lines
+
+
+def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
+    """Return which heads do something that has a name, as ``layer 0 head 1 previous token (0.93)``."""
+    measures = named_heads(maps, moment)
+    texts = [
+        f"layer {measure['layer']} head {measure['head']} {measure_text(measure)}"
+        for measure in measures[:_NAMED]
+    ]
+    remainder = [f"and {len(measures) - _NAMED} more"] if len(measures) > _NAMED else []
+    return ", ".join([*texts, *remainder]) or "none specialises in a position"
+
+
+def measure_text(measure: dict[str, Any]) -> str:
+    """Return what a head does and how clearly: 1 is all of its attention, 0 what uniform attention gives."""
+    return f"{measure['measure'].replace('_', ' ')} ({measure['score']:.2g})"
+
+
+def heads_json(result: StudyResult) -> dict[str, Any] | None:
+    """Return the named heads at each moment as plain data, without maps; None where none was looked at."""
+    runs = head_runs(result)
+    if not runs:
+        return None
+    return {
+        name: {
+            "run": run.name,
+            **{
+                moment: {"step": record["step"], "named": named_heads(result.maps[run.id], moment)}
+                for moment, record in result.maps[run.id]["moments"].items()
+            },
+            "notes": result.maps[run.id]["notes"],
+        }
+        for name, run in runs.items()
+    }
+
+
+def shades_of(head: dict[str, Any]) -> bytes:
+    """Return the cells of a head's map row by row, 255 at its greatest weight."""
+    return base64.b64decode(head["cells"])
+
+
+def map_lines(result: StudyResult) -> list[str]:
+    """Return what heads attend to at the end of training as shades of text, the named heads first."""
+    lines = []
+    for name, run in head_runs(result).items():
+        who = "the winner" if name == "winner" else baseline_name(result.spec)
+        lines += _drawn(f"{who}, {run.name}", result.maps[run.id])
+    return lines or ["No confirming run has had its heads looked at."]
+
+
+def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
+    moments = maps["moments"]
+    moment = "end" if "end" in moments else next(iter(moments))
+    record = moments[moment]
+    measure_names = {
+        (measure["layer"], measure["head"]): measure_text(measure) for measure in named_heads(maps, moment)
+    }
+    heads = sorted(record["heads"], key=lambda head: (head["layer"], head["head"]) not in measure_names)
+    lines = [
+        f"{title}, step {record['step']}; queries down, keys across, {SHADES[-1]} is the greatest weight:"
+    ]
+    for head in heads[:_DRAWN]:
+        measure_name = measure_names.get((head["layer"], head["head"]), "")
+        suffix = f", {measure_name}" if measure_name else ""
+        lines += [
+            "",
+            f"layer {head['layer']} head {head['head']}{suffix} (greatest weight {head['most']:.2g})",
+        ]
+        cells, columns = shades_of(head), head["columns"]
+        for row in range(head["rows"]):
+            line = cells[row * columns : (row + 1) * columns]
+            lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())
+    if len(heads) > _DRAWN:
+        lines += ["", f"and {len(heads) - _DRAWN} more heads."]
+    return [*lines, ""]

@@ -1,0 +1,440 @@
+"""The recommendation in plain words; decides nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tempopt.report.formatting import (
+    baseline_name,
+    confidence,
+    duration,
+    limit,
+    numbers,
+    numbers_of_size,
+    parameters_text,
+    plan_text,
+    signed,
+    size,
+    temperature_text,
+)
+from tempopt.report.guard_text import not_kept
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
+from tempopt.temperature import CREDITED, NEUTRAL, active_groups
+from tempopt.verdict.inference import Tuned
+from tempopt.verdict.recommendation import ALONE_SHARE, PassedOver, Recommendation
+from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
+from tempopt.verdict.verdict import standing
+from tempopt.verdict.widening import Widening, at_ends
+
+if TYPE_CHECKING:
+    from tempopt.report.study_result import StudyResult
+    from tempopt.spec.study_spec import StudySpec
+    from tempopt.verdict.verdict import Verdict
+
+HEAD = "What to do: "
+"""What the recommendation begins with wherever it is printed."""
+_PAIRS = "a pair is one fresh seed, trained with the winner and with what it is compared with"
+
+
+def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
+    """Return what to do, in a few sentences on one line; None without a verdict."""
+    verdict = result.verdict
+    if verdict is None or verdict.recommendation is None:
+        return None
+    return f"{HEAD}{recommendation_text(result, storage)}"
+
+
+def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool = True) -> str:
+    """Return what to do and why, for a study that has a verdict.
+
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+        as_code: Whether to name the command that gives it as code.
+    """
+    verdict = result.verdict
+    assert verdict is not None and verdict.recommendation is not None
+    recommendation = verdict.recommendation
+    study_args = f"{shlex.quote(result.name)}{storage}"
+    code = f" As code: `tempopt export {study_args}`." if as_code else ""
+    if (standing_verdict := result.standing) is not None:
+        return _stays_valid(result, verdict, standing_verdict, study_args, code)
+    if recommendation.action == "widen_range":
+        now_text = f"Until then: {_now(result, verdict, recommendation, code)}"
+        return f"{_widen(recommendation, result, storage)} {now_text}"
+    if recommendation.action == "more_pairs":
+        pairs = _more_pairs(result, recommendation, study_args)
+        passed_over = _passed_over(recommendation, baseline_name(result.spec))
+        return f"{pairs} Until they are trained, {_in_short(result.spec, recommendation)}.{passed_over}"
+    return _now(result, verdict, recommendation, code)
+
+
+def _stays_valid(
+    result: StudyResult, verdict: Verdict, standing_verdict: Verdict, study_args: str, code: str
+) -> str:
+    """Return what to do where an earlier verdict recommends a change, and the latest shows no other."""
+    assert standing_verdict.recommendation is not None and verdict.recommendation is not None
+    recommendation = verdict.recommendation
+    earlier_name, latest_name = f"verdict {standing_verdict.looks}", f"Verdict {verdict.looks}"
+    advice = _in_short(result.spec, standing_verdict.recommendation)
+    text = (
+        f"what {earlier_name} recommends, which stays valid: {advice}.{code} {latest_name} has the smaller "
+        "share of the error rate and shows no other change that is worth making; it takes nothing back."
+    )
+    if recommendation.action == "more_pairs":
+        return f"{text} By {latest_name.lower()} {_more_pairs(result, recommendation, study_args)}"
+    return f"{text}{_passed_over(recommendation, baseline_name(result.spec))}"
+
+
+def earlier_advice(result: StudyResult, verdict: Verdict) -> str:
+    """Return in a few words what an earlier verdict recommended, beside those before it."""
+    recommendation, earlier = verdict.recommendation, result.earlier_verdicts
+    assert recommendation is not None
+    advice = _in_short(result.spec, recommendation)
+    standing_verdict = standing(verdict, earlier[: earlier.index(verdict)])
+    if standing_verdict is not None and standing_verdict.recommendation is not None:
+        advice = (
+            f"{_in_short(result.spec, standing_verdict.recommendation)}, as verdict {standing_verdict.looks}"
+        )
+    if recommendation.action == "widen_range":
+        return f"widen {' and '.join(map(_range, recommendation.widen))}, and until then {advice}"
+    if recommendation.action == "more_pairs":
+        assert recommendation.pairs is not None
+        return f"add {recommendation.pairs.pairs} pairs, and until then {advice}"
+    return advice
+
+
+def _in_short(spec: StudySpec, recommendation: Recommendation) -> str:
+    """Return what a recommendation has people do now, without why."""
+    others_phrase = untested_text(spec, recommendation)
+    if recommendation.now == "change_nothing":
+        return f"train at {baseline_name(spec)}, as now{others_phrase}" if others_phrase else "change nothing"
+    plan = "" if recommendation.plan is None else f", and evaluate at {plan_text(recommendation.plan)}"
+    if recommendation.now == "inference_only":
+        return f"train at {baseline_name(spec)}{others_phrase}{plan}"
+    return f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}{plan}"
+
+
+def _how(recommendation: Recommendation) -> str:
+    if recommendation.now == "train_with_control":
+        return "under control of the entropy"
+    if recommendation.now != "train_at_constant":
+        return "with a schedule"
+    return "at constant temperatures" if len(_changed(recommendation)) > 1 else "at a constant temperature"
+
+
+def _changed(recommendation: Recommendation) -> set[str]:
+    """Return the temperatures that a recommendation changes in training; attention's is the empty text."""
+    return {part.rpartition(".")[0] for part in active_groups(recommendation.parameters)}
+
+
+def _now(result: StudyResult, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
+    if recommendation.now == "change_nothing":
+        return _change_nothing(result, verdict, recommendation)
+    describe = _inference_only if recommendation.now == "inference_only" else _train
+    return f"{describe(result, verdict, recommendation)}{code}"
+
+
+def _train(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
+    baseline = baseline_name(result.spec)
+    is_constant = recommendation.now == "train_at_constant"
+    tuned = None if verdict.inference_only is None else verdict.inference_only.winner
+    evaluation_text = "at the same temperature" if is_constant else "at its last temperature"
+    if recommendation.now == "train_with_control":
+        evaluation_text = "at the temperatures that the training ends with, which its checkpoint holds"
+    if recommendation.plan is not None and tuned is not None:
+        evaluation_text = (
+            f"at {plan_text(recommendation.plan)} ({best_of(tuned)}), which gains its models another "
+            f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
+        )
+    text = f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}."
+    # attention's is read by every evaluation, whatever of it is changed
+    read_temperatures = (
+        _changed(recommendation).intersection(result.spec.evaluated) if result.spec.temperatures else {""}
+    )
+    if read_temperatures or recommendation.plan is not None:
+        text += f" Evaluate {evaluation_text}."
+    if recommendation.parameters == verdict.params:
+        simpler = _passed_over(recommendation, baseline) or " Nothing simpler is shown to do as well."
+        return f"{text} That is the winner of the search.{simpler}"
+    test = None if recommendation.gain is None else recommendation.gain.paired
+    gain = "" if test is None else f" That gains {size(test)} over {baseline} ({numbers_of_size(test)})."
+    winner = _without_winner(verdict) or _no_better(verdict, recommendation, "has more parts")
+    return f"{text}{gain}{winner}{_passed_over(recommendation, baseline)}"
+
+
+def _inference_only(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
+    assert recommendation.gain is not None and recommendation.plan is not None
+    baseline = baseline_name(result.spec)
+    # what was tuned for the baseline may not be what a person trains with so far
+    others_phrase = untested_text(result.spec, recommendation)
+    train = f"train as before, at {baseline}{others_phrase}"
+    assert verdict.inference_only is not None
+    gain = recommendation.gain.paired
+    text = (
+        f"{train}, and evaluate at {plan_text(recommendation.plan)} "
+        f"({best_of(verdict.inference_only.baseline)}). That gains {size(gain)} ({numbers_of_size(gain)})"
+    )
+    if not verdict.total.significant:
+        return (
+            f"{text}, while the winner of the search, which is trained at another temperature, is not shown "
+            f"to gain anything.{_passed_over(recommendation, baseline)}"
+        )
+    needs_text = "needs training at another temperature"
+    winner = _without_winner(verdict) or _no_better(verdict, recommendation, needs_text)
+    return f"{text}.{winner}{_passed_over(recommendation, baseline)}"
+
+
+def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
+    baseline = baseline_name(result.spec)
+    others_phrase = untested_text(result.spec, recommendation)
+    if verdict.untrained and not verdict.total.significant:
+        return (
+            f"change nothing yet: {baseline} diverged on every seed, so there is nothing to compare with. "
+            "Have it train to its end (a smaller learning rate, clipped gradients), and search again."
+        )
+    nothing = "" if others_phrase else "change nothing: "
+    text = f"{nothing}train and evaluate at {baseline}{', as now' if others_phrase else ''}{others_phrase}."
+    if verdict.total.significant and not verdict.guards_kept:
+        passed_over_text = _passed_over(recommendation, baseline)
+        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{passed_over_text}"
+    if verdict.total.significant:
+        return (
+            f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
+            f"{_in_units(result, recommendation)}."
+        )
+    text += _passed_over(recommendation, baseline)
+    if (inference := verdict.inference_only) is not None and (reason := why_not_inference(verdict)):
+        gain = f"{size(inference.answer.paired)} ({numbers_of_size(inference.answer.paired)})"
+        text += f" Evaluating the same models at {plan_text(inference.plan)} gains {gain}{reason}."
+    if verdict.at_one:
+        return f"{text} The search found nothing better."
+    if recommendation.excluded is None:
+        return f"{text} No temperature is shown to gain anything."
+    if verdict.total.worse:
+        return f"{text} The winner of the search is shown to be worse."
+    upper_bound = limit(recommendation.excluded, verdict.total.paired)
+    text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.total.paired)})."
+    if not recommendation.min_gain:
+        return (
+            f"{text} If a smaller gain is worth more pairs to you ({_PAIRS}), set study.min_gain to see how "
+            "many."
+        )
+    if recommendation.excluded < recommendation.min_gain:
+        return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
+    return text
+
+
+def why_not_inference(verdict: Verdict) -> str:
+    """Return in a clause why inference only is not recommended where it is shown to gain; else nothing."""
+    inference, recommendation = verdict.inference_only, verdict.recommendation
+    if inference is None or recommendation is None or not inference.answer.significant:
+        return ""
+    test, min_gain, reason = inference.answer.paired, recommendation.min_gain, ""
+    if recommendation.now != "inference_only":
+        reason = "what is recommended goes before it"
+        if any(option.plan is not None for option in recommendation.passed_over):
+            reason = "a guard is in the way"
+        elif test.gain < min_gain:
+            reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
+        elif not verdict.total.significant:
+            level = f"{ALONE_SHARE * test.alpha:.4g}"
+            reason = f"where no gain of the winner is shown, p has to be below {level} for that"
+        elif inference.kept is None or not inference.kept.significant:
+            reason = "it is not shown to keep enough of the winner's gain"
+    return f", but not recommended: {reason}" if reason else ""
+
+
+def _more_pairs(result: StudyResult, recommendation: Recommendation, study_args: str) -> str:
+    assert recommendation.pairs is not None and result.verdict is not None
+    pairs = recommendation.pairs
+    cost = f"{pairs.runs} runs, about {duration(pairs.seconds)} of training"
+    if pairs.gpu_seconds is not None:
+        cost += f", {duration(pairs.gpu_seconds)} of GPUs"
+    gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
+    return (
+        f"it is not decided whether there is a gain of {gain} (study.min_gain)."
+        f" If there is, {pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
+        f"`tempopt resume {study_args} --pairs +{pairs.pairs}`."
+    )
+
+
+def _widen(recommendation: Recommendation, result: StudyResult, storage: str) -> str:
+    texts = [_range(widening) for widening in recommendation.widen]
+    can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
+    command = widen_command(result.name, recommendation.widen, storage, can_learn=can_learn)
+    suffix = " that learns from this one" if can_learn else ""
+    return f"widen {' and '.join(texts)}, in a new study{suffix}: `{command}`."
+
+
+def widen_command(
+    name: str, widen: tuple[Widening, ...], storage: str = "", *, can_learn: bool = True
+) -> str:
+    """Return the command that searches wider ranges in a new study, with SPEC for the file of the spec.
+
+    Args:
+        name: The study that searched the ranges.
+        widen: The ranges.
+        storage: Option that leads to its database, ` --storage URL`; empty: none is needed.
+        can_learn: Whether the sampler can learn from the study (``warm_start``).
+    """
+    # the end alone, so that log, step, baseline and when: stay
+    sets = (
+        f"search.{widening.name}.low={widening.to_low:g}"
+        if widening.to_low < widening.low
+        else f"search.{widening.name}.high={widening.to_high:g}"
+        for widening in widen
+    )
+    settings = [f"--set {text}" for text in sets]
+    if can_learn:
+        settings.append(f"--set {shlex.quote(f'study.warm_start=[{name}]')}")
+    return f"tempopt search SPEC --name {shlex.quote(f'{name}_wider')} {' '.join(settings)}{storage}"
+
+
+def _range(widening: Widening) -> str:
+    down = widening.to_low < widening.low
+    bound_text, end = (
+        (f"down to {widening.to_low:g}", "lower") if down else (f"up to {widening.to_high:g}", "upper")
+    )
+    return (
+        f"the range of {widening.name}, now {widening.low:g} to {widening.high:g}, {bound_text} "
+        f"({widening.value:.4g} is at its {end} end)"
+    )
+
+
+def _without_winner(verdict: Verdict) -> str:
+    """Return a sentence on the guards that the winner is not recommended for; empty if there are none."""
+    if not verdict.total.significant or verdict.guards_kept:
+        return ""
+    gain = f"gains {size(verdict.total.paired)}"
+    return f" The winner of the search {gain}, but is not recommended: it {not_kept(verdict.guards)}."
+
+
+def _no_better(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
+    """Return how the winner's gain and what is recommended in its place go together."""
+    margin_text = f" by {recommendation.min_gain:.3g} or more" if recommendation.min_gain else ""
+    winner_test = None if recommendation.winner is None else recommendation.winner.paired
+    at_best = ", at its own best temperature at inference," if recommendation.now == "inference_only" else ""
+    difference = (
+        ""
+        if winner_test is None
+        else f" (winner{at_best} less this: {signed(winner_test)}, {numbers(winner_test)})"
+    )
+    gain_text = f" The winner of the search gains {size(verdict.total.paired)}"
+    if recommendation.winner is not None and recommendation.winner.worse:
+        return f"{gain_text}, but is shown to be worse than this{difference}."
+    return (
+        f"{gain_text}, but {reason} and is not shown to be better than this{margin_text}{difference}, so "
+        "the simpler change is recommended."
+    )
+
+
+def best_of(tuned: Tuned) -> str:
+    """Return what a temperature at inference was chosen from, and on what data."""
+    return f"the best of {len(tuned.curve)} tried on the validation data"
+
+
+def choice_text(tuned: Tuned, confirmed_on: str) -> str:
+    """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
+    constants = [plan for plan in map(ConstantPlan.of, tuned.curve) if plan is not None]
+    grids = []
+    for name in dict.fromkeys(plan.temperature for plan in constants):
+        suffix = f" of {name}" if name else ""
+        levels = [plan.tau for plan in constants if plan.temperature == name]
+        grids.append(f"a log-spaced grid of constants{suffix} from {min(levels):.4g} to {max(levels):.4g}")
+    is_scaled = any(plan.length_scaling != "none" for plan in constants)
+    scaling = ", with and without length scaling" if is_scaled else ""
+    seeds = (
+        "of these models"
+        if confirmed_on == "test"
+        else "of every other fresh seed; what it gains is counted on the other seeds"
+    )
+    winners = " the winner's final temperature," if WINNER in tuned.curve else ""
+    return (
+        f"{plan_text(tuned.plan)} has the best mean of {len(tuned.curve)} on the validation data {seeds}: "
+        f"{', '.join(grids)}{scaling},{winners} and the temperature of the training."
+    )
+
+
+def ends_text(result: StudyResult, verdict: Verdict) -> str:
+    """Return which of the winner's values lie at the end of their range and are not to be widened, and why.
+
+    Empty if there are none: what is to be widened is named in the recommendation.
+    """
+    recommendation = verdict.recommendation
+    widened_names = (
+        {widening.name for widening in recommendation.widen} if recommendation is not None else set()
+    )
+    ends = [
+        widening.name
+        for widening in at_ends(verdict.params, result.spec)
+        if widening.name not in widened_names
+    ]
+    if recommendation is None or not ends:
+        return ""
+    if not verdict.total.significant:
+        reason = "no gain is shown there"
+        reason += f" by verdict {verdict.looks}" if result.earlier_verdicts else ""
+    elif recommendation.now == "inference_only":
+        reason = f"training at {baseline_name(result.spec)} is recommended"
+    elif recommendation.now == "change_nothing":
+        reason = "the winner is not recommended"
+    else:
+        reason = "something simpler than the winner is recommended"
+    return f"; at the end of the searched range: {', '.join(ends)} (not to be widened, since {reason})"
+
+
+def _passed_over(recommendation: Recommendation, baseline: str) -> str:
+    """Return a sentence on each of what is not recommended because of a guard alone; empty without."""
+    return "".join(f" {_in_the_way(option, baseline)}." for option in recommendation.passed_over)
+
+
+def _in_the_way(option: PassedOver, baseline: str) -> str:
+    if option.plan is not None:
+        change = f"Training at {baseline} and evaluating at {plan_text(option.plan)}"
+    else:
+        change = f"Training with {temperature_text(option.parameters)}"
+    return f"{change} gains as well, but {not_kept(option.guards)}"
+
+
+def untested(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
+    """Return by name the ``value`` and the ``spec``'s of each ordinary parameter that was tuned at τ = 1.
+
+    No run compares them; None: the spec leaves the parameter at its default. Empty where the temperatures of
+    the training are to be changed, too: then ordinary parameters are part of what was compared.
+    """
+    if recommendation.now not in ("change_nothing", "inference_only"):
+        return {}
+    return {
+        name: {"value": value, "spec": spec_value}
+        for name, value in recommendation.parameters.items()
+        if name not in CREDITED and (spec_value := _value_in(spec, name)) != value
+    }
+
+
+def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
+    """Return :func:`untested` as the end of a sentence on what to train with; empty if there are none."""
+    texts = []
+    for name, values in untested(spec, recommendation).items():
+        value, spec_value = (parameters_text({name: value}).partition("=")[2] for value in values.values())
+        basis = "at its default" if values["spec"] is None else spec_value
+        texts.append(f"{name} = {value} ({basis} in the spec; not tested against it)")
+    return f", with {', '.join(texts)}" if texts else ""
+
+
+def _value_in(spec: StudySpec, name: str) -> Any:
+    section, _, path = name.partition(".")
+    target: Any = {"trainer": spec.trainer, "data": spec.data}.get(section) if path else None
+    if target is None:
+        # an init argument of the model, or of one of its parts
+        target, path = spec.model, path if section == "model" and "." in path else name
+    for key in path.split("."):
+        target = target.get("init_args", target).get(key) if isinstance(target, Mapping) else None
+    return NEUTRAL.get(name) if target is None else target
+
+
+def _in_units(result: StudyResult, recommendation: Recommendation) -> str:
+    min_gain = result.spec.study.min_gain
+    return f" = {recommendation.min_gain:.3g}" if isinstance(min_gain, str) else ""

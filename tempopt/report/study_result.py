@@ -1,0 +1,438 @@
+"""StudyResult, the read side of a study: everything that is shown of it, assembled from its rows.
+
+Works at every stage of a study; what is not known yet is None. Writes nothing and asks Optuna nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, get_args
+
+from tempopt.files import replace as replace_file
+from tempopt.report.alpha_spending import ledger_json
+from tempopt.report.comparison import comparison_json
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.liveness import at_work, study_standing
+from tempopt.storage.rows import (
+    KINDS,
+    Kind,
+    Measurement,
+    Outcome,
+    PriorRuns,
+    StudyRow,
+    StudyStanding,
+    TicketRow,
+)
+from tempopt.storage.run_code import run_codes_json
+from tempopt.storage.ticket_queries import arms_of, current_round, of_kind, oriented, usable
+from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE
+from tempopt.verdict.explanation import LEARNED_ARM
+from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.recommendation import Recommendation
+from tempopt.verdict.run_evaluations import INFERENCE_ARMS
+from tempopt.verdict.set_comparison import Comparison, compared
+from tempopt.verdict.statistics.paired_tests import Direction
+from tempopt.verdict.verdict import Verdict, conclude, earlier_verdicts, standing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from tempopt.report.export import Format
+    from tempopt.storage.store import Store
+
+Curve = tuple[tuple[int, float], ...]
+"""What a run measured over its training: optimizer step and value, by step."""
+
+_REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tickets:
+    """How far the tickets of one kind are.
+
+    Args:
+        requested: Tickets asked for; None while it is not known which candidates there will be.
+        failed: Of which every attempt was lost.
+        withdrawn: Asked for, and not begun because the study was stopped.
+    """
+
+    requested: int | None
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    withdrawn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The arm ``baseline`` on its own seeds: mean and standard deviation (None for one run) of n runs."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best complete trial of the search; its value is a winner's, never the gain to expect."""
+
+    number: int | None
+    value: float
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the runs took.
+
+    Args:
+        train_seconds: Training seconds of all runs, all attempts.
+        checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
+        gpu_seconds: Seconds of cards, a share of one counting as that share; None if no run was on a card.
+        peak_memory: Most bytes that a run had allocated on one card; None if none was on a card.
+    """
+
+    train_seconds: float
+    checkpoint_seconds: float
+    gpu_seconds: float | None = None
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StudyResult:
+    """One study as it stands.
+
+    Args:
+        spec: What was asked.
+        state: ``done``; else ``running`` if an agent is at work on it, ``paused`` if none is.
+        agents: Number of agents at work: those whose runs have shown progress lately.
+        tickets: Progress by kind.
+        trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
+        baseline: The arm ``baseline`` during the search; None before its first complete run.
+        best: Best complete search trial in the search space of now; None before the first.
+        winner: Parameters that the verdict is about, or without one those that choosing has settled on.
+        verdict: The four answers of the last round that was confirmed; None before the first was.
+        earlier_verdicts: Those of the rounds before, oldest first.
+        cost: What it took so far.
+        round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
+        lost: Tickets of which attempts were lost, those first that have failed for good.
+        alone: Tickets that needed a card to themselves, having run out of its memory beside others.
+        created: When the study was begun, in UTC.
+        runs: Every ticket in the order of work.
+        curves: Ticket id to the validations during training; empty unless measurements were loaded.
+        maps: Ticket id to what the heads of its attention attend to
+            (:mod:`tempopt.training.attention_maps`), of the first pair of confirming runs.
+        measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
+            ``entropy/0/1`` for layer and head); empty unless measurements were loaded.
+        earlier: What the study keeps of earlier ones; empty unless measurements were loaded.
+        comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
+    """
+
+    spec: StudySpec
+    state: StudyStanding
+    agents: int
+    tickets: dict[Kind, Tickets]
+    trials: dict[str, int]
+    baseline: Baseline | None
+    best: Best | None
+    winner: dict[str, Any] | None
+    verdict: Verdict | None
+    cost: Cost
+    round: int
+    lost: list[TicketRow]
+    alone: list[TicketRow]
+    created: datetime
+    runs: tuple[TicketRow, ...]
+    curves: Mapping[int, Curve] = field(default_factory=dict)
+    measured: Mapping[int, Mapping[str, Curve]] = field(default_factory=dict)
+    maps: Mapping[int, Any] = field(default_factory=dict)
+    earlier: PriorRuns = ()
+    comparison: Comparison | None = None
+    earlier_verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.spec.study.name
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self.spec.study.metric
+
+    @property
+    def direction(self) -> Direction:
+        """Which values of the metric are better."""
+        return self.spec.study.direction
+
+    @property
+    def standing(self) -> Verdict | None:
+        """The earlier verdict whose recommendation stays valid, where the latest changes nothing."""
+        return None if self.verdict is None else standing(self.verdict, self.earlier_verdicts)
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """What is to be done now: what the latest verdict recommends, or an earlier one that stays valid."""
+        verdict = self.standing or self.verdict
+        return None if verdict is None else verdict.recommendation
+
+    @property
+    def best_baseline(self) -> Baseline | None:
+        """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
+        best = _best(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
+        return None if best is None else Baseline(mean=best.value, sd=None, n=1)
+
+    @property
+    def plan(self) -> tuple[str, dict[str, Any] | None]:
+        """What plots show, and its parameters: what is recommended, else the winner or the best trial."""
+        advice = self.recommendation
+        if advice is not None and advice.now not in ("change_nothing", "inference_only"):
+            return "recommended", advice.parameters
+        if self.winner is not None:
+            return "winner", self.winner
+        return "best trial", None if self.best is None else self.best.params
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
+        # it says in words what it takes a whole result to say
+        from tempopt.report.decision import decide, decide_comparison
+        from tempopt.report.findings import find
+        from tempopt.report.heads_text import heads_json
+        from tempopt.report.verdict_json import earlier_json, verdict_json
+
+        decision = decide(self) if self.comparison is None else decide_comparison(self)
+        return {
+            "study": self.name,
+            "metric": self.metric,
+            "direction": self.direction,
+            "state": self.state,
+            "agents": self.agents,
+            "tickets": {kind: asdict(count) for kind, count in self.tickets.items()},
+            "trials": self.trials,
+            "baseline": self.baseline and asdict(self.baseline),
+            "best": self.best and asdict(self.best),
+            "decision": decision and decision.to_json(),
+            "findings": [finding.to_json() for finding in find(self)],
+            "verdict": self.verdict and verdict_json(self),
+            "comparison": self.comparison and comparison_json(self.comparison),
+            "cost": asdict(self.cost),
+            "alone": [ticket.name for ticket in self.alone],
+            "codes": run_codes_json(run.code for run in self.runs),
+            "heads": heads_json(self),
+            "ledger": ledger_json(self),
+            "earlier_verdicts": [earlier_json(self, verdict) for verdict in self.earlier_verdicts],
+        }
+
+    def export(self, path: str | Path | None = None, *, winner: bool = False, format: Format = "yaml") -> str:
+        """Return what the verdict recommends as text, as ``tempopt export`` writes it.
+
+        Args:
+            path: File to write it to as well, in place of one that is there; None: no file.
+            winner: Whether to take the winner of the search, whatever is recommended.
+            format: ``yaml`` for LightningCLI, or ``python`` for a script.
+
+        Raises:
+            StudyFailed: No search trial is complete, so there is nothing to export.
+            UsageError: There is no such format, or the file cannot be written.
+        """
+        # the first of them reads a result
+        from tempopt.report import export
+
+        text = export.to_text(self, format, winner=winner)
+        if path is not None:
+            replace_file(Path(path), text)
+        return text
+
+    def runs_frame(self) -> DataFrame:
+        """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
+        from tempopt.report import frames as notebook
+
+        return notebook.runs_frame(self)
+
+    def curves_frame(self) -> DataFrame:
+        """Return a pandas frame of the validations during training: run, kind, arm, number, step, value."""
+        from tempopt.report import frames as notebook
+
+        return notebook.curves_frame(self)
+
+    def measurements_frame(self) -> DataFrame:
+        """Return a pandas frame of what else was measured: as the curves, with the measurement's name."""
+        from tempopt.report import frames as notebook
+
+        return notebook.measurements_frame(self)
+
+    def __str__(self) -> str:
+        """Return what the study decides, as ``tempopt show`` prints it."""
+        # it says in words what it takes a whole result to say
+        from tempopt.report.decision import screen_lines
+
+        return "\n".join(screen_lines(self))
+
+    def __repr__(self) -> str:
+        """Return what the study is called, how far it is, and the first line of the verdict."""
+        headline, *_ = str(self).splitlines()
+        return f"StudyResult(name={self.name!r}, state={self.state!r}, headline={headline!r})"
+
+    def _repr_html_(self) -> str:
+        from tempopt.report import frames as notebook
+
+        return notebook.html(self)
+
+
+def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyResult:
+    """Return the study of that name as it stands.
+
+    Args:
+        store: Where it is.
+        name: Its name.
+        needs_measurements: Whether everything that its runs measured is read, too, which takes a while for
+            a large study.
+
+    Raises:
+        StudyNotFound: No study of that name is in the store.
+    """
+    row = store.load_study(name)
+    tickets = store.tickets(row.id)
+    maps = store.attention_maps(
+        row.id, [ticket.id for ticket in tickets if ticket.kind == "confirm" and ticket.pair == 0]
+    )
+    if needs_measurements:
+        result = assemble(row, tickets, store.measurements(row.id), needs_measurements=True, maps=maps)
+        return replace(result, earlier=store.warm_start(row.id)) if result.spec.study.warm_start else result
+    guarded = StudySpec.from_json(row.spec).study.guards
+    ticket_ids = [
+        ticket.id
+        for ticket in tickets
+        if (ticket.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(ticket)))
+        or (ticket.kind == "ablation" and LEARNED_ARM in arms_of(ticket))
+        or (guarded and ticket.kind in ("confirm", "ablation"))
+    ]
+    # the entropies of these runs are many, and no verdict follows from them
+    prefixes = ("validate", "test", LEARNED_CURVE, CONTROLLED_CURVE)
+    return assemble(row, tickets, store.measurements(row.id, ticket_ids, prefixes=prefixes), maps=maps)
+
+
+def assemble(
+    row: StudyRow,
+    tickets: Sequence[TicketRow],
+    measurements: Iterable[Measurement],
+    *,
+    needs_measurements: bool = False,
+    maps: Mapping[int, Any] | None = None,
+) -> StudyResult:
+    """Return the study as its rows tell it.
+
+    Args:
+        row: The study.
+        tickets: All of its tickets.
+        measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
+            least, by step; with guards those of all confirm and ablation tickets.
+        needs_measurements: Whether the measurements are part of the result.
+        maps: Ticket id to what the heads attend to, of the runs that were looked at.
+    """
+    measurements = list(measurements)
+    curves, measured = _by_run(measurements) if needs_measurements else ({}, {})
+    spec = StudySpec.from_json(row.spec)
+    compares = spec.compare is not None
+    concludes = spec.about_temperature
+    verdict = conclude(tickets, measurements, spec) if concludes else None
+    agents = at_work(tickets)
+    lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
+    return StudyResult(
+        spec=spec,
+        state=study_standing(row.state, len(agents)),
+        agents=len(agents),
+        tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
+        trials=_trials(of_kind(tickets, "search")),
+        baseline=_baseline(of_kind(tickets, "baseline")),
+        best=_best(of_kind(tickets, "search"), spec.study.direction),
+        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
+        verdict=verdict,
+        earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
+        comparison=compared(tickets, spec, measurements) if compares else None,
+        cost=_cost(tickets),
+        round=current_round(tickets),
+        lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
+        alone=[ticket for ticket in tickets if ticket.alone],
+        created=row.created,
+        runs=tuple(tickets),
+        curves=curves,
+        measured=measured,
+        maps=maps or {},
+    )
+
+
+def _by_run(
+    measurements: Iterable[Measurement],
+) -> tuple[dict[int, Curve], dict[int, dict[str, Curve]]]:
+    points: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    for measurement in measurements:
+        points.setdefault((measurement.ticket_id, measurement.name), []).append(
+            (measurement.step, measurement.value)
+        )
+    curves: dict[int, Curve] = {}
+    measured: dict[int, dict[str, Curve]] = {}
+    for (ticket, name), curve in points.items():
+        if name == _REPORT:
+            curves[ticket] = tuple(curve)
+        else:
+            measured.setdefault(ticket, {})[name] = tuple(curve)
+    return curves, measured
+
+
+def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> Tickets:
+    states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
+    follows = kind not in ("baseline", "constant", "search") and spec.compare is None
+    open_ended = follows and not is_done
+    return Tickets(
+        requested=states.total() or (None if open_ended else 0),
+        done=states["done"],
+        running=states["running"],
+        waiting=states["waiting"],
+        failed=states["failed"],
+        withdrawn=states["withdrawn"],
+    )
+
+
+def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
+    outcomes = Counter("failed" if t.state == "failed" else t.outcome for t in search if t.state != "waiting")
+    return {name: outcomes[name] for name in get_args(Outcome)} | {
+        "running": sum(ticket.state == "running" for ticket in search)
+    }
+
+
+def _baseline(baseline: Sequence[TicketRow]) -> Baseline | None:
+    values = [run.value for run in baseline if usable(run) and run.value is not None]
+    if not values:
+        return None
+    return Baseline(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))
+
+
+def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
+    values = [(t, t.value) for t in search if usable(t) and t.value is not None]
+    if not values:
+        return None
+    ticket, value = max(values, key=lambda pair: oriented(pair[1], direction))
+    return Best(number=ticket.trial_number, value=value, params=dict(ticket.parameters or {}))
+
+
+def _cost(tickets: Iterable[TicketRow]) -> Cost:
+    total, checkpoints, cards, peaks = 0.0, 0.0, 0.0, []
+    for ticket in tickets:
+        total += ticket.seconds
+        cards += ticket.gpu_seconds
+        if ticket.peak_memory is not None:
+            peaks.append(ticket.peak_memory)
+        checkpoints += ticket.checkpoint_seconds
+    return Cost(
+        train_seconds=total,
+        checkpoint_seconds=checkpoints,
+        gpu_seconds=cards or None,
+        peak_memory=max(peaks, default=None),
+    )

@@ -1,0 +1,139 @@
+"""The parameter sets that an arm considers: from everywhere in its space, and from near the best ones.
+
+Of a space that has few of them all are considered. Which of them is trained is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from scipy.stats import qmc
+
+from tempopt.sampling.arm_model import Array, Describe
+from tempopt.sampling.unit_cube import at_place, at_places, configurations, nearest, place_of
+from tempopt.sampling.warm_start import PriorStudy
+from tempopt.storage.rows import Parameters
+
+_FROM_EARLIER = 2
+_EVERYWHERE = 256
+"""Parameter sets that are considered; a space with no more of them is considered whole."""
+_AFFORDABLE = 12
+"""A space with no more parameter sets has each of them trained once before any is repeated."""
+_CENTRES = 6
+_NEAR = 10
+_WIDTH = 0.1
+_REDRAWN = 0.15
+
+
+class ParameterSets:
+    """What an arm may train, and what it may recommend.
+
+    Args:
+        space: What the arm samples.
+        describe: Turns sampled values into features.
+        seed: What is drawn once for all trials follows from it.
+        earlier: What earlier studies say; the last features are theirs.
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        describe: Describe,
+        *,
+        seed: int,
+        earlier: Sequence[PriorStudy] = (),
+    ) -> None:
+        self._space = dict(space)
+        self._describe = describe
+        self._seed = seed
+        self._own_end = -len(earlier)
+        self._earlier = list(earlier)
+
+    def described(self, sets: Iterable[Mapping[str, Any]]) -> Array:
+        """Return the features of parameter sets, one row each."""
+        return np.array([self._describe(parameters) for parameters in sets])
+
+    def pool(
+        self, ranked: Sequence[Mapping[str, Any]], rng: np.random.Generator, fixed: Mapping[str, Any]
+    ) -> tuple[list[Parameters], Array]:
+        """Return parameter sets from everywhere, and more from near the best ones, and all described.
+
+        Args:
+            ranked: Sets that were tried, the best first.
+            rng: Draws what is near.
+            fixed: Values that are not to be chosen.
+        """
+        global_sets, described_MD = self._everywhere
+        # where all sets are considered, those that are near are among them
+        centres = [] if self._listed else ranked[:_CENTRES]
+        near_sets = [self._moved(centre, rng) for centre in centres for _ in range(_NEAR)]
+        if fixed:
+            pool = [{**parameters, **fixed} for parameters in (*global_sets, *near_sets)]
+            return pool, self.described(pool)
+        if not near_sets:
+            return global_sets, described_MD
+        return [*global_sets, *near_sets], np.vstack([described_MD, self.described(near_sets)])
+
+    @cached_property
+    def firsts(self) -> list[Parameters]:
+        """What earlier studies would have the trials after the first one begin with."""
+        if not self._earlier:
+            return []
+        pool, features_MD = self._everywhere
+        rng, own_MD = np.random.default_rng(self._seed), features_MD[:, : self._own_end]
+        best_indices = [
+            prior_study.best(own_MD, count=_FROM_EARLIER, rng=rng) for prior_study in self._earlier
+        ]
+        # the best of each, then the second best of each
+        return [pool[index] for index in dict.fromkeys(itertools.chain(*zip(*best_indices, strict=True)))]
+
+    @cached_property
+    def few(self) -> list[Parameters]:
+        """All sets of a small space, those first that earlier studies would begin with; else none."""
+        if not 1 <= len(self._listed) <= _AFFORDABLE:
+            return []
+        return self._distinct([*self.firsts, *self._listed])
+
+    @cached_property
+    def _everywhere(self) -> tuple[list[Parameters], Array]:
+        if self._listed:
+            return self._listed, self.described(self._listed)
+        sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
+        sets = [at_places(self._space, places) for places in sobol]
+        for prior_study in self._earlier:
+            sets += [nearest(self._space, parameters) for parameters in prior_study.parameters]
+        return sets, self.described(sets)
+
+    @cached_property
+    def _listed(self) -> list[Parameters]:
+        """All sets of the space, in an order that is drawn once; none where they are too many."""
+        sets = configurations(self._space, max_count=_EVERYWHERE)
+        order = np.random.default_rng(self._seed).permutation(len(sets))
+        return self._distinct([sets[index] for index in order])
+
+    def _distinct(self, sets: Sequence[Parameters]) -> list[Parameters]:
+        """Return the first of all sets that make the same training, such as constants with other ends."""
+        sets_by_key: dict[bytes, Parameters] = {}
+        for parameters, row_D in zip(sets, self.described(sets), strict=True):
+            sets_by_key.setdefault(row_D.tobytes(), parameters)
+        return list(sets_by_key.values())
+
+    def _moved(self, centre: Mapping[str, Any], rng: np.random.Generator) -> Parameters:
+        values = {}
+        for name, distribution in self._space.items():
+            value = centre.get(name)
+            if value is None:
+                values[name] = at_place(distribution, rng.random())
+            elif isinstance(distribution, CategoricalDistribution):
+                # a run at a constant temperature may have a choice that is not searched
+                is_kept = rng.random() >= _REDRAWN and value in distribution.choices
+                values[name] = value if is_kept else at_place(distribution, rng.random())
+            else:
+                position = place_of(distribution, value) + _WIDTH * rng.standard_normal()
+                values[name] = at_place(distribution, min(max(position, 0.0), 1.0))
+        return values

@@ -1,0 +1,263 @@
+"""What a session may spend, what its user's studies have spent and may yet spend: all read from their rows.
+
+Nothing is kept in memory that the next process would have to know. A study that is not over counts with the
+most that it can take, so that several at a time cannot spend more than there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tempopt.errors import UsageError
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import StudyRow, StudyState, TicketRow
+from tempopt.storage.store import Store
+from tempopt.verdict.planned_runs import planned_runs
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What the studies of one user may spend by this program's doing; None: without a limit.
+
+    Args:
+        runs: Trainings of every kind, the confirming ones included, >= 0.
+        gpu_hours: GPU-hours, a share of a GPU counting as that share; of runs without a card their hours of
+            training; >= 0.
+    """
+
+    runs: int | None = None
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """The most that a new study can take.
+
+    Args:
+        runs: Trainings.
+        gpu_hours: GPU-hours; None: not known.
+    """
+
+    runs: int
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What one study has spent and may yet spend.
+
+    Args:
+        study: Its row.
+        runs: Trainings that were begun.
+        most_runs: The most that it can take.
+        gpu_hours: GPU-hours that are used, runs in progress included.
+        most_gpu_hours: The most that it is allowed, by ``study.limits.gpu_hours``; None: it has no limit.
+    """
+
+    study: StudyRow
+    runs: int
+    most_runs: int
+    gpu_hours: float
+    most_gpu_hours: float | None
+
+    @property
+    def state(self) -> StudyState:
+        """State of the study."""
+        return self.study.state
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it has spent what it is allowed and is not over."""
+        max_gpu_hours = self.most_gpu_hours
+        return self.state != "done" and max_gpu_hours is not None and self.gpu_hours >= max_gpu_hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One limit of a budget as it stands.
+
+    Args:
+        what: What is limited, in words.
+        unit: ``runs`` or ``GPU-hours``.
+        allowed: The limit.
+        spent: What is spent of it.
+        reserved: What studies that are not over may yet spend of it.
+    """
+
+    what: str
+    unit: str
+    allowed: float
+    spent: float
+    reserved: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """What a new study may take, >= 0."""
+        return max(0.0, self.allowed - self.spent - self.reserved)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more is spent or reserved than is allowed, by more than the rounding of a sum."""
+        return self.spent + self.reserved > self.allowed + 1e-9
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        return (
+            f"{self.left:.4g} of {self.allowed:.4g} {self.unit} are left {self.what} "
+            f"({self.spent:.4g} spent, {self.reserved:.4g} reserved for studies that are not over)."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a user stands.
+
+    Args:
+        user: The user.
+        accounts: One for each of the user's studies, the oldest first.
+        runs: The limit of runs; None: there is none.
+        gpu_hours: The limit of GPU-hours; None: there is none.
+    """
+
+    user: str
+    accounts: tuple[Account, ...]
+    runs: Part | None
+    gpu_hours: Part | None
+
+    @property
+    def parts(self) -> list[Part]:
+        """Every limit that there is."""
+        return [part for part in (self.runs, self.gpu_hours) if part is not None]
+
+    @property
+    def left_gpu_hours(self) -> float | None:
+        """The GPU-hours that a new study may take; None: any number."""
+        return None if self.gpu_hours is None else self.gpu_hours.left
+
+    def check(self, need: Need, *, name: str) -> None:
+        """Refuse a study that could take more than is left, or any study where nothing is.
+
+        Raises:
+            UsageError: It could; or a study that is not over has no limit, so that nothing can be said.
+        """
+        lines = []
+        for part in self.parts:
+            amount = need.runs if part.unit == "runs" else need.gpu_hours
+            if not part.left:
+                lines.append(part.text)
+            elif amount is None or amount > part.left:
+                amount_text = "an unknown number of" if amount is None else f"up to {amount:.4g}"
+                lines.append(f"it takes {amount_text} {part.unit}, and {part.text}")
+        endless = [account.study.name for account in self.accounts if self._endless(account)]
+        if endless and self.left_gpu_hours is not None:
+            lines.append(
+                f"what {', '.join(endless)} may yet spend is not known, having no study.limits.gpu_hours. "
+                "Wait until it is over."
+            )
+        if lines:
+            raise UsageError(
+                f'The study "{name}" would exceed the budget of {self.user}: {" Also, ".join(lines)} Ask for '
+                "less (a smaller study.trials, fewer pairs, study.limits.gpu_hours), wait for studies that "
+                "are not over, or ask a person for a larger budget."
+            )
+
+    @staticmethod
+    def _endless(account: Account) -> bool:
+        return account.state != "done" and account.most_gpu_hours is None
+
+
+class Ledger:
+    """The accounts of one user in one store.
+
+    Args:
+        store: The store, of a database or of a server.
+        user: Whose studies count.
+        budget: What they may spend.
+    """
+
+    def __init__(self, store: Store, user: str, budget: Budget) -> None:
+        self._store = store
+        self.user = user
+        self._budget = budget
+
+    def accounts(self) -> list[Account]:
+        """Return what each of the user's studies has spent, the oldest first."""
+        rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
+        return [self._account(row, self._store.tickets(row.id)) for row in rows]
+
+    def standing(self) -> Standing:
+        """Return how the user stands now."""
+        accounts = self.accounts()
+        open_accounts = [account for account in accounts if account.state != "done"]
+        budget, spent_hours = self._budget, math.fsum(account.gpu_hours for account in accounts)
+        reserved_hours = math.fsum(
+            max(0.0, (account.most_gpu_hours or 0.0) - account.gpu_hours) for account in open_accounts
+        )
+        runs = gpu_hours = None
+        if budget.runs is not None:
+            runs = Part(
+                what="in this budget",
+                unit="runs",
+                allowed=budget.runs,
+                spent=sum(account.runs for account in accounts),
+                reserved=sum(account.most_runs - account.runs for account in open_accounts),
+            )
+        if budget.gpu_hours is not None:
+            gpu_hours = Part(
+                what="in this budget",
+                unit="GPU-hours",
+                allowed=budget.gpu_hours,
+                spent=spent_hours,
+                reserved=reserved_hours,
+            )
+        return Standing(
+            user=self.user,
+            accounts=tuple(accounts),
+            runs=runs,
+            gpu_hours=gpu_hours,
+        )
+
+    def limited(self) -> bool:
+        """Return whether anything limits what the user may spend."""
+        return self._budget.runs is not None or self._budget.gpu_hours is not None
+
+    def counts_hours(self) -> bool:
+        """Return whether GPU-hours are limited."""
+        return self._budget.gpu_hours is not None
+
+    def _account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
+        num_begun = sum(ticket.attempt > 0 for ticket in tickets)
+        max_runs = num_begun
+        if row.state != "done":
+            num_requested = sum(ticket.state != "withdrawn" for ticket in tickets)
+            max_runs = max(num_requested, most_runs(StudySpec.from_json(row.spec)))
+        return Account(
+            study=row,
+            runs=num_begun,
+            most_runs=max_runs,
+            gpu_hours=_used_hours(row, tickets),
+            most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
+        )
+
+
+def most_runs(spec: StudySpec) -> int:
+    """Return the most runs that a study takes to its first verdict."""
+    return math.ceil(planned_runs(spec).most())
+
+
+def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
+    now = datetime.now(UTC)
+    seconds = 0.0
+    for ticket in tickets:
+        seconds += ticket.gpu_seconds or ticket.seconds
+        if ticket.state == "running" and ticket.started is not None and (ticket.lease or 0) > 0:
+            # two machines' clocks may differ by a little
+            gpus = StudySpec.from_json(row.spec).need(gpus=True).gpus or 1.0
+            seconds += max(0.0, (now - ticket.started).total_seconds()) * gpus
+    return seconds / _HOUR

@@ -1,0 +1,287 @@
+"""What tools take and answer: models, whose JSON schemas clients are shown; and answers made of results."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tempopt.report.decision import screen_lines
+from tempopt.report.open_questions import not_shown
+from tempopt.report.study_result import StudyResult
+from tempopt.report.study_summary import AnswerKind, verdict_json
+from tempopt.server.mcp.budget import Part, Standing
+from tempopt.spec.compared_sets import MAX_RUNS
+from tempopt.storage.rows import StudyStanding, StudyState
+
+Name = Annotated[str, Field(min_length=1, max_length=255, description="Name of the study.")]
+Spec = Annotated[
+    str | dict[str, Any],
+    Field(
+        description="Study spec: the path of a YAML file where this program runs, the name of a bundled "
+        "study such as clip_digits, or the spec itself as an object."
+    ),
+]
+Settings = Annotated[
+    list[str],
+    Field(
+        default_factory=list,
+        max_length=100,
+        description='Keys of the spec to set, each KEY=VALUE, as in "study.trials=10".',
+    ),
+]
+
+
+class Arguments(BaseModel):
+    """Arguments of a tool; others than these are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PlanArguments(Arguments):
+    """Of ``plan``."""
+
+    spec: Spec
+    set: Settings
+
+
+class SearchArguments(PlanArguments):
+    """Of ``search``."""
+
+
+class CompareArguments(Arguments):
+    """Of ``compare``."""
+
+    spec: Spec
+    sets: Annotated[
+        list[str],
+        Field(
+            default_factory=list,
+            max_length=50,
+            description="Parameter sets in YAML, the reference first, each with a name if you like: "
+            '["{}", "warm={temperature_init: 2}"]. {} is the spec as it stands. Without any, those of the '
+            "spec's section compare.",
+        ),
+    ]
+    vary: Annotated[
+        dict[str, list[Any]],
+        Field(
+            default_factory=dict,
+            description='In place of sets: values by parameter, as in {"model.num_heads": [1, 2, 4]}, each '
+            "combination of which is a set.",
+        ),
+    ]
+    all_pairs: Annotated[
+        bool, Field(description="Compare each two sets, in place of each with the first.")
+    ] = False
+    pairs: Annotated[
+        int | None, Field(ge=2, le=1000, description="Number of fresh seeds; null: as the spec says.")
+    ] = None
+    max_runs: Annotated[int, Field(ge=1, description="Refuse a comparison that may take more runs.")] = (
+        MAX_RUNS
+    )
+    name: Annotated[
+        str | None, Field(description="Name of its study; null: the spec's with a hash of the sets.")
+    ] = None
+    set: Settings
+
+
+class StudyArguments(Arguments):
+    """Of ``show``, ``verdict`` and ``stop``."""
+
+    study: Name
+
+
+class ExportArguments(StudyArguments):
+    """Of ``export``."""
+
+    format: Annotated[
+        Literal["yaml", "python"], Field(description="YAML for LightningCLI, or a Python script.")
+    ] = "yaml"
+    winner: Annotated[
+        bool, Field(description="The winner of the search, whatever the verdict recommends.")
+    ] = False
+
+
+class ListArguments(Arguments):
+    """Of ``list``: there are none."""
+
+
+class Limit(BaseModel):
+    """One limit of the budget as it stands; ``left`` is what a new study may take."""
+
+    unit: Literal["runs", "GPU-hours"]
+    allowed: float
+    spent: float
+    reserved: float
+    left: float
+    text: str
+
+
+class BudgetAnswer(BaseModel):
+    """What the user of this session may spend; without limits the list is empty."""
+
+    user: str
+    limits: list[Limit]
+
+
+class Planned(BaseModel):
+    """What a study would take, and the smallest gain that it could show; nothing was begun.
+
+    Args:
+        runs_with_gain: Trainings with a gain of two standard deviations: ``min``, ``typical``, ``max``.
+        runs_without_gain: Trainings without a gain, likewise.
+        hours_with_gain: Hours to the verdict with ``workers`` trials side by side; null: not known.
+        hours_without_gain: Without a gain, likewise.
+        gpu_hours_at_most: GPU-hours at most; without a card, hours of training; null: not known.
+        smallest_gain: The smallest gain that it can show, as a range in the metric's unit; null: not known
+            before the first runs.
+        fits: Whether it can be begun within the budget.
+        refusal: Why it cannot; null: it can.
+        details: As ``tempopt plan --json``.
+    """
+
+    study: str
+    metric: str
+    runs_with_gain: dict[str, float]
+    runs_without_gain: dict[str, float]
+    hours_with_gain: dict[str, float] | None
+    hours_without_gain: dict[str, float] | None
+    workers: int
+    gpu_hours_at_most: float | None
+    smallest_gain: tuple[float, float] | None
+    fits: bool
+    refusal: str | None
+    budget: BudgetAnswer
+    details: dict[str, Any]
+
+
+class Begun(BaseModel):
+    """A study that was begun, or goes on; look at it with ``show`` until its state is done.
+
+    Args:
+        notes: What there is to say of it.
+    """
+
+    study: str
+    state: StudyState
+    notes: list[str]
+    budget: BudgetAnswer
+
+
+class Shown(BaseModel):
+    """How a study stands.
+
+    Args:
+        state: ``running`` if anybody is at work on it; ``waiting``: it goes on as soon as an agent comes;
+            ``paused``: it rests until search or compare is called again; ``done``.
+        words: What there is to say, as ``tempopt show`` prints it.
+        not_shown: What was asked and is not shown so far, with intervals where there are any.
+        troubles: What keeps it from going on; empty: nothing that is known here.
+        details: As ``tempopt show --json``.
+    """
+
+    study: str
+    state: StudyStanding
+    runs_done: int
+    runs_running: int
+    runs_asked: int
+    words: list[str]
+    not_shown: list[str]
+    troubles: list[str]
+    details: dict[str, Any]
+
+
+class VerdictAnswer(BaseModel):
+    """What a study has found.
+
+    Args:
+        done: Whether the study is over.
+        answer: ``gain_shown``: the confirmation shows a gain, and guards are kept; ``not_shown``: it does
+            not; ``none_yet``: it is not over; ``no_verdict``: it is over and nothing could be compared.
+        headline: The verdict in one line.
+        recommendation: What to do, in words; null: there is no verdict of a search.
+        action: What to do as a word of ``tempopt show --json``; null likewise.
+        params: The parameters that are recommended; null: none.
+        words: All of it, as ``tempopt show`` prints it.
+        not_shown: What was asked and is not shown, each with its interval.
+        details: Verdict or comparison, as in ``tempopt show --json``.
+    """
+
+    study: str
+    done: bool
+    answer: AnswerKind
+    headline: str
+    recommendation: str | None
+    action: str | None
+    params: dict[str, Any] | None
+    words: list[str]
+    not_shown: list[str]
+    details: dict[str, Any]
+
+
+class Exported(BaseModel):
+    """What is recommended, as code. Nothing was written to a file."""
+
+    study: str
+    format: Literal["yaml", "python"]
+    text: str
+
+
+class Listed(BaseModel):
+    """The studies of the store, the oldest first, as ``tempopt list --json``, and the budget."""
+
+    studies: list[dict[str, Any]]
+    budget: BudgetAnswer
+
+
+class Stopped(BaseModel):
+    """What came of stopping a search.
+
+    Args:
+        before: State of the study when it was told.
+        withdrawn: Search runs that will not be begun any more.
+        text: What follows.
+    """
+
+    study: str
+    before: StudyState
+    withdrawn: int
+    text: str
+
+
+def budget_answer(usage: Standing) -> BudgetAnswer:
+    """Return how a user stands."""
+    return BudgetAnswer(user=usage.user, limits=[_limit(part) for part in usage.parts])
+
+
+def _limit(part: Part) -> Limit:
+    return Limit(
+        unit="runs" if part.unit == "runs" else "GPU-hours",
+        allowed=part.allowed,
+        spent=part.spent,
+        reserved=part.reserved,
+        left=part.left,
+        text=part.text,
+    )
+
+
+def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str]) -> Shown:
+    """Return how a study stands."""
+    counts = result.tickets.values()
+    return Shown(
+        study=result.name,
+        state=state,
+        runs_done=sum(count.done + count.failed for count in counts),
+        runs_running=sum(count.running for count in counts),
+        runs_asked=sum(count.requested or 0 for count in counts),
+        words=screen_lines(result),
+        not_shown=not_shown(result),
+        troubles=troubles,
+        details=result.to_json(),
+    )
+
+
+def verdict_answer(result: StudyResult) -> VerdictAnswer:
+    """Return what a study has found."""
+    return VerdictAnswer.model_validate(verdict_json(result))

@@ -1,0 +1,95 @@
+"""The tools over the Model Context Protocol, on standard input and output; knows nothing of studies."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from tempopt.errors import TempoptError, masked, unknown
+from tempopt.server.mcp.session import Session
+from tempopt.server.mcp.tools import TOOLS, Tool, call
+from tempopt.version import __version__
+
+_INSTRUCTIONS = (
+    "tempopt searches temperatures of attention and losses, and says by trainings on fresh seeds whether a "
+    "change gains anything. Use plan before search or compare. Both return at once: call show every minute "
+    "or so until state is done, then verdict. Keep a change only where the verdict's answer is gain_shown. "
+    "What is listed in not_shown is not known to be true: do not claim it. A budget may limit "
+    "what you can begin."
+)
+
+
+def serve(session: Session) -> None:
+    """Answer one client on standard input and output until it leaves.
+
+    What anything else prints on standard output goes to standard error meanwhile.
+    """
+    anyio.run(_serve, session)
+
+
+async def _serve(session: Session) -> None:
+    server = make_server(session)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def make_server(session: Session) -> Server[dict[str, Any]]:
+    """Return what answers a client with the tools of a session."""
+
+    async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        return await anyio.to_thread.run_sync(lambda: _answer(session, params))
+
+    return Server(
+        "tempopt",
+        version=__version__,
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _described(tool: Tool) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.takes.model_json_schema(),
+        output_schema=tool.returns.model_json_schema(mode="serialization"),
+        annotations=types.ToolAnnotations(
+            read_only_hint=tool.reads_only, destructive_hint=False, open_world_hint=False
+        ),
+    )
+
+
+def _answer(session: Session, params: types.CallToolRequestParams) -> types.CallToolResult:
+    """Return what a tool answers; whatever goes wrong is told as text."""
+    tool = next((candidate for candidate in TOOLS if candidate.name == params.name), None)
+    if tool is None:
+        return _failed(unknown("tool", params.name, [candidate.name for candidate in TOOLS]))
+    try:
+        answer = call(session, tool, params.arguments or {})
+    except TempoptError as error:
+        return _failed(str(error))
+    except Exception as error:
+        print(masked(traceback.format_exc()), file=sys.stderr)
+        return _failed(
+            f"{type(error).__name__}: {error}\nThis was not foreseen. If it is not yours to put right, "
+            "please report it; the traceback is on the standard error of tempopt mcp."
+        )
+    text = types.TextContent(type="text", text=json.dumps(answer, ensure_ascii=False, allow_nan=False))
+    return types.CallToolResult(content=[text], structured_content=answer)
+
+
+def _failed(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=masked(text))], is_error=True)

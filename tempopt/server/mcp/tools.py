@@ -1,0 +1,254 @@
+"""The tools: their names, what they are for, and what each does in a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tempopt.errors import ScheduleNotImported, UsageError, unknown
+from tempopt.report import study_result
+from tempopt.report.list_row import summary_json
+from tempopt.server.mcp import schemas
+from tempopt.server.mcp.session import Session
+from tempopt.spec.compared_sets import refuse_comparison
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import listed
+from tempopt.storage.liveness import study_standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool.
+
+    Args:
+        name: Its name.
+        title: Its name for people.
+        description: What it is for, for a model to read.
+        takes: Model of its arguments.
+        returns: Model of its answer.
+        does: What it does in a session.
+        reads_only: Whether it changes nothing.
+    """
+
+    name: str
+    title: str
+    description: str
+    takes: type[schemas.Arguments]
+    returns: type[BaseModel]
+    does: Callable[[Session, Any], BaseModel]
+    reads_only: bool = False
+
+
+def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return what a tool answers, as plain data.
+
+    Raises:
+        TempoptError: It was given what it does not take, or it cannot be done.
+    """
+    try:
+        arguments = tool.takes.model_validate(raw_arguments)
+    except ValidationError as error:
+        raise UsageError(_faults(tool, error)) from error
+    try:
+        return tool.does(session, arguments).model_dump(mode="json")
+    except ScheduleNotImported as error:
+        message = str(error).replace("COMMAND", "mcp")
+        raise ScheduleNotImported(f"{message} A person has to start this server so.") from error
+
+
+def _faults(tool: Tool, error: ValidationError) -> str:
+    """Return what is wrong with arguments, a line for each of them."""
+    field_names = list(tool.takes.model_fields)
+    lines: dict[str, str] = {}
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else "arguments"
+        if fault["type"] == "extra_forbidden":
+            lines[name] = unknown("argument", name, field_names)
+        elif fault["type"] == "missing":
+            lines[name] = f"{name}: is missing."
+        else:
+            # every alternative of a union has its say
+            allowed = tool.takes.model_fields[name].description if name in field_names else None
+            description = allowed or f"{fault['msg'][0].lower()}{fault['msg'][1:]}."
+            lines[name] = f"{name}: was given {repr(fault['input'])[:100]}. It takes: {description}"
+    return listed(f"What {tool.name} was given has", list(lines.values()))
+
+
+def _plan(session: Session, arguments: schemas.PlanArguments) -> schemas.Planned:
+    spec = _spec(arguments)
+    forecast = session.plan(spec)
+    refusal = session.refusal(spec, forecast)
+    gain, no_gain = (forecast.runs.total(gain=gain) for gain in (True, False))
+    hours = forecast.hours(gain), forecast.hours(no_gain)
+    return schemas.Planned(
+        study=forecast.name,
+        metric=forecast.metric,
+        runs_with_gain=asdict(gain),
+        runs_without_gain=asdict(no_gain),
+        hours_with_gain=None if hours[0] is None else asdict(hours[0]),
+        hours_without_gain=None if hours[1] is None else asdict(hours[1]),
+        workers=forecast.run.workers,
+        gpu_hours_at_most=forecast.max_gpu_hours,
+        smallest_gain=forecast.smallest_gain,
+        fits=refusal is None,
+        refusal=refusal,
+        budget=schemas.budget_answer(session.standing()),
+        details=forecast.to_json(),
+    )
+
+
+def _search(session: Session, arguments: schemas.SearchArguments) -> schemas.Begun:
+    spec = _spec(arguments)
+    refuse_comparison(spec)
+    return _begun(session, spec, session.begin(spec))
+
+
+def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.Begun:
+    spec = comparison_spec(
+        arguments.spec,
+        arguments.sets,
+        vary=arguments.vary,
+        all_pairs=arguments.all_pairs,
+        name=arguments.name,
+        pairs=arguments.pairs,
+        overrides=tuple(arguments.set),
+    )
+    return _begun(session, spec, session.begin(spec, max_runs=arguments.max_runs))
+
+
+def _begun(session: Session, spec: StudySpec, notes: list[str]) -> schemas.Begun:
+    name = spec.study.name
+    return schemas.Begun(
+        study=name,
+        state=session.store.load_study(name).state,
+        notes=notes,
+        budget=schemas.budget_answer(session.standing()),
+    )
+
+
+def _spec(arguments: schemas.PlanArguments) -> StudySpec:
+    if isinstance(arguments.spec, str):
+        return load_spec(arguments.spec, arguments.set)
+    return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
+
+
+def _show(session: Session, arguments: schemas.StudyArguments) -> schemas.Shown:
+    result, state = (
+        study_result.load(session.store, arguments.study),
+        session.store.load_study(arguments.study).state,
+    )
+    display_state = study_standing(state, int(result.agents or session.works_on(arguments.study)))
+    return schemas.shown_answer(result, display_state, session.troubles(arguments.study, display_state))
+
+
+def _verdict(session: Session, arguments: schemas.StudyArguments) -> schemas.VerdictAnswer:
+    return schemas.verdict_answer(study_result.load(session.store, arguments.study))
+
+
+def _export(session: Session, arguments: schemas.ExportArguments) -> schemas.Exported:
+    result = study_result.load(session.store, arguments.study)
+    text = result.export(winner=arguments.winner, format=arguments.format)
+    return schemas.Exported(study=result.name, format=arguments.format, text=text)
+
+
+def _list(session: Session, arguments: schemas.ListArguments) -> schemas.Listed:
+    return schemas.Listed(
+        studies=[summary_json(summary) for summary in session.store.list_studies()],
+        budget=schemas.budget_answer(session.standing()),
+    )
+
+
+def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.Stopped:
+    change = session.stop(arguments.study)
+    if change.before == "done":
+        text = "It is done: there is nothing to stop."
+    elif change.compares:
+        text = "It is a comparison: there is no search to stop."
+    else:
+        text = "It searches no further. Runs at work end, then what was found is confirmed" + (
+            "." if change.agents else ", once an agent works on it: call search again."
+        )
+    return schemas.Stopped(study=arguments.study, before=change.before, withdrawn=change.withdrawn, text=text)
+
+
+TOOLS = (
+    Tool(
+        name="plan",
+        title="Plan a study",
+        description="Say how many trainings a study takes, how long, and how small a gain it can show, and "
+        "whether it fits into the budget. Trains a few steps of it on this machine; begins nothing.",
+        takes=schemas.PlanArguments,
+        returns=schemas.Planned,
+        does=_plan,
+        reads_only=True,
+    ),
+    Tool(
+        name="search",
+        title="Begin a search",
+        description="Begin the search of a study, or go on with it, and return at once. Refused if it could "
+        "exceed the budget. Look with show until its state is done, then ask for the verdict.",
+        takes=schemas.SearchArguments,
+        returns=schemas.Begun,
+        does=_search,
+    ),
+    Tool(
+        name="compare",
+        title="Compare parameter sets",
+        description="Begin to compare parameter sets on fresh paired seeds, each with the first one, and "
+        "return at once. Refused if it could exceed the budget. Look with show, then ask for the verdict.",
+        takes=schemas.CompareArguments,
+        returns=schemas.Begun,
+        does=_compare,
+    ),
+    Tool(
+        name="show",
+        title="Show a study",
+        description="Say how a study stands: runs, what was found so far, and what is not shown. The best "
+        "value of a search is not a gain.",
+        takes=schemas.StudyArguments,
+        returns=schemas.Shown,
+        does=_show,
+        reads_only=True,
+    ),
+    Tool(
+        name="verdict",
+        title="The verdict of a study",
+        description="Say what the confirmation on fresh seeds shows and what it does not, and what to do. "
+        "Change code only on answer = gain_shown.",
+        takes=schemas.StudyArguments,
+        returns=schemas.VerdictAnswer,
+        does=_verdict,
+        reads_only=True,
+    ),
+    Tool(
+        name="export",
+        title="Export as code",
+        description="Return what the verdict recommends as YAML for LightningCLI or as a Python script.",
+        takes=schemas.ExportArguments,
+        returns=schemas.Exported,
+        does=_export,
+        reads_only=True,
+    ),
+    Tool(
+        name="list",
+        title="List studies",
+        description="List the studies of the store, and say what is left of the budget.",
+        takes=schemas.ListArguments,
+        returns=schemas.Listed,
+        does=_list,
+        reads_only=True,
+    ),
+    Tool(
+        name="stop",
+        title="Stop a search",
+        description="End the search of a study of this budget; what it has found is then confirmed.",
+        takes=schemas.StudyArguments,
+        returns=schemas.Stopped,
+        does=_stop,
+    ),
+)

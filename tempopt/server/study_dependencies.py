@@ -1,0 +1,61 @@
+"""The study that a request is about: read for those who may see it, and unknown to all others."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from tempopt.errors import StudyNotFound, unknown
+from tempopt.server.app_state import State, state_of
+from tempopt.server.auth import Principal, require
+from tempopt.server.errors import ApiError
+from tempopt.server.openapi_responses import Name
+from tempopt.storage.rows import StudyRow
+from tempopt.storage.store import Store
+
+Shared = Annotated[State, Depends(state_of)]
+VIEW, SUBMIT = require("view"), require("submit")
+LARGEST = 2**31 - 1
+"""The largest id and number that every database holds."""
+Known = Annotated[
+    int | None,
+    Query(ge=0, le=LARGEST, description="Id of the study: another one of its name is refused."),
+]
+
+
+def not_found(name: str, store: Store, principal: Principal) -> ApiError:
+    """Return the error that there is no such study, with the names of those that may be seen."""
+    names = [summary.study.name for summary in store.list_studies() if principal.may_see(summary.study.name)]
+    return ApiError(404, "study_not_found", unknown("study", name, names or ["none yet"]))
+
+
+def _study(name: str, principal: Principal, shared: State, study: int | None) -> StudyRow:
+    if not principal.may_see(name):
+        raise not_found(name, shared.store, principal)
+    try:
+        row = shared.store.load_study(name)
+    except StudyNotFound:
+        raise not_found(name, shared.store, principal) from None
+    if study is not None and row.id != study:
+        raise ApiError(404, "study_not_found", f"Study {study} has been deleted meanwhile.")
+    return row
+
+
+# Annotations are looked up in the module, so that one function for any scope cannot be made by another.
+def _seen(
+    name: Name, principal: Annotated[Principal, Depends(VIEW)], shared: Shared, study: Known = None
+) -> StudyRow:
+    return _study(name, principal, shared, study)
+
+
+def _meant(
+    name: Name, principal: Annotated[Principal, Depends(SUBMIT)], shared: Shared, study: Known = None
+) -> StudyRow:
+    return _study(name, principal, shared, study)
+
+
+Seen = Annotated[StudyRow, Depends(_seen)]
+"""The study in the path, for those who may see it."""
+Meant = Annotated[StudyRow, Depends(_meant)]
+"""The study in the path, for those who may have something done to it."""

@@ -1,0 +1,467 @@
+"""One study behind a server: what its agents say is judged and written, and tickets are given out.
+
+An agent's own code decides (:mod:`tempopt.agent.local_client`), on one picture of the study that all agents
+behind this server share. What has to last is in the store: a server can be killed at any moment, and any
+number of them serve one study.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tempopt.agent.local_client import TicketClient
+from tempopt.agent.observer import Snapshot, Unobserved
+from tempopt.agent.snapshot import snapshot
+from tempopt.agent.store_connection import StoreConnection
+from tempopt.agent.study_cache import StudyCache
+from tempopt.agent.study_client import THOROUGH_SECONDS
+from tempopt.agent.ticket_transitions import after_end, after_loss, as_pruned
+from tempopt.agent.worker_slot import first_lease
+from tempopt.agent.write_queue import Outbox
+from tempopt.sampling.arms import by_step
+from tempopt.server.checkpoint_urls import to_agent, to_real
+from tempopt.server.errors import ApiError
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.storage.checkpoints import join, run_name
+from tempopt.storage.http.protocol import Counted, Sync, Synced, Taken
+from tempopt.storage.http.wire import changes_from_plain, to_plain
+from tempopt.storage.rows import OVER, StudyRow, TicketRow
+from tempopt.storage.store import Store
+from tempopt.training.messages import encode
+
+T = TypeVar("T")
+Spending = TypeVar("Spending", Ended, Lost, Returned)
+LOGGER = logging.getLogger("tempopt.server")
+# After a server was away, agents that could not renew their leases have this long to do so.
+_GRACE_SECONDS = 30.0
+_MOST_GONE = 4096
+# So much more than has passed since a ticket was taken an agent may say that its run has trained: two
+# servers' clocks may differ.
+_SLACK_SECONDS = 300.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Judged:
+    """What the pruner has made of the reports of an attempt.
+
+    Args:
+        agent: Who holds it.
+        attempt: Its number.
+        seen: Step of the last report that was judged.
+        end: Step of the report at which it is pruned; None: it goes on.
+        value: That report's.
+    """
+
+    agent: str
+    attempt: int
+    seen: int = -1
+    end: int | None = None
+    value: float = math.nan
+
+
+class Desk:
+    """One study, for all agents behind this server; threads may share it.
+
+    Args:
+        store: Where it is.
+        study: Its row.
+        checkpoints: URL of the folder under which checkpoints lie.
+        started: When the server was started, by the monotonic clock.
+    """
+
+    def __init__(self, store: Store, study: StudyRow, *, checkpoints: str, started: float) -> None:
+        self._store = store
+        self.study = study
+        self.spec = StudySpec.from_json(study.spec)
+        self._root = checkpoints
+        self._started = started
+        self._lock = threading.RLock()
+        self.cache = StudyCache(self.spec, study, store)
+        self._clients: dict[str, TicketClient] = {}
+        self._sessions: dict[str, str] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._judged: dict[int, _Judged] = {}
+        self._stale = False
+        self._thorough = -math.inf
+        self.listeners: set[Callable[[], None]] = set()
+        """Called, from any thread, when more tickets may be begun than before."""
+
+    # ---- agents
+
+    def standing(self) -> dict[str, Any]:
+        """Return a Snapshot as JSON, without what each client has itself: workers and time."""
+        with self._lock:
+            return self._standing()
+
+    def _standing(self) -> dict[str, Any]:
+        at_work = sum(row.state == "running" for row in self.cache.within_reach())
+        now: Snapshot = snapshot(self.cache, self.spec, [], 0.0, at_work=at_work)
+        return {key: value for key, value in to_plain(now).items() if key not in ("workers", "elapsed")}
+
+    def enter(self, agent: str, session: str) -> None:
+        """Take note of an agent.
+
+        Raises:
+            ApiError: Another one of that name is at work.
+        """
+        with self._lock:
+            if self._sessions.setdefault(agent, session) != session:
+                raise ApiError(
+                    409,
+                    "agent_name_taken",
+                    f'An agent named "{agent}" is at work on this study already. Names of agents are unique: '
+                    "start this one again, and it gets another.",
+                )
+
+    def leave(self, agent: str, session: str = "") -> int:
+        """Let what an agent holds wait again; return how many tickets that are.
+
+        Args:
+            session: Its session, which is given no ticket any more: a request for one may be under way.
+        """
+        with self._lock:
+            self._clients.pop(agent, None)
+            self._sessions.pop(agent, None)
+            self._gone[session] = None
+            while len(self._gone) > _MOST_GONE:
+                self._gone.popitem(last=False)
+            released = self._store.release(self.study.id, [agent])
+            if released:
+                self.cache.refresh()
+        self._notify()
+        return released
+
+    # ---- what agents say
+
+    def sync(self, agent: str, request: Sync, *, looking: bool = False) -> Synced | None:
+        """Write what an agent says, and give it a ticket if it wants one and there is one.
+
+        Args:
+            agent: Name of the agent, its token's name included.
+            request: What it says.
+            looking: Whether it has said all before and only waits. The store is then asked only if a ticket
+                is known to wait, and now and then for what others may have lost.
+
+        Returns:
+            The answer; None if it only waits, and there is nothing new.
+
+        Raises:
+            StudyNotFound: The study was deleted.
+            StoreUnreachable: The database is away; say it again.
+            UsageError: A change is not as it should be.
+        """
+        changes = [] if looking else changes_from_plain(request.changes)
+        with self._lock:
+            if looking and (request.session in self._gone or not self._worth_looking()):
+                return None
+            refused_ids: list[int] = []
+            client = self._client(agent, request.workers)
+            client.listeners.abandon = refused_ids.extend
+            try:
+                if self._stale:
+                    self.cache.read()
+                    self._stale = False
+                wants_ticket = request.take is not None and request.session not in self._gone
+                taking = wants_ticket and not request.dead
+                pruned_steps = (
+                    {} if looking else self._written(client, agent, request, changes, taking=taking)
+                )
+                ticket, is_over = self._taken(client, request) if taking else (None, False)
+            except BaseException:
+                # what was taken in here may not be in the store
+                self._stale = True
+                raise
+            answer = self._answer(refused_ids, pruned_steps, self._given(client, ticket), is_over=is_over)
+        if any(isinstance(change, Ended | Lost | Returned) for change in changes) or refused_ids:
+            self._notify()
+        return answer
+
+    def _answer(
+        self, refused_ids: list[int], pruned_steps: dict[int, int], assignment: Taken | None, *, is_over: bool
+    ) -> Synced:
+        return Synced(
+            refused=refused_ids,
+            pruned=pruned_steps,
+            state=self.cache.state,
+            version=self.cache.version,
+            age=self.cache.age,
+            over=is_over,
+            taken=assignment,
+            standing=self._standing(),
+        )
+
+    def _client(self, agent: str, workers: int) -> TicketClient:
+        """Return an agent's dealings with the store; they hold nothing that a server may not lose."""
+        if agent not in self._clients:
+            line = _Line(self._started)
+            self._clients[agent] = TicketClient(
+                spec=self.spec,
+                study=self.study,
+                store=self._store,
+                folder=Path(),
+                workers=workers,
+                observer=_Logged(self.study.name),
+                checkpoints=join(self._root, self.study.name),
+                name=agent,
+                cache=self.cache,
+                connection=line,
+                outbox=_Outbox(
+                    store=self._store,
+                    agent=agent,
+                    connection=line,
+                    study_id=self.study.id,
+                    lease=self.spec.study.lease,
+                    path=Path(),
+                ),
+            )
+        return self._clients[agent]
+
+    def _written(
+        self, client: TicketClient, agent: str, request: Sync, changes: list[Change], *, taking: bool
+    ) -> dict[int, int]:
+        """Have the store told what was said, unless taking does so; return where runs are pruned."""
+        changes_by_ticket: dict[int, list[Change]] = {}
+        for change in changes:
+            changes_by_ticket.setdefault(change.ticket_id, []).append(change)
+        attempts = {
+            id: max(change.attempt for change in ticket_changes)
+            for id, ticket_changes in changes_by_ticket.items()
+        }
+        self._know(attempts)
+        unknown = changes_by_ticket.keys() - self.cache.tickets.keys()
+        client.listeners.abandon(sorted(unknown))
+        counted_reports: dict[int, dict[int, float]] = {}
+        for id in changes_by_ticket.keys() - unknown:
+            if (row := self._held(agent, id, attempts[id])) is not None:
+                counted_reports[id] = self._judge(
+                    client, agent, row, request.runs.get(id), changes_by_ticket[id]
+                )
+        pruned_steps = {id: end for id in counted_reports if (end := self._judged[id].end) is not None}
+        for change in changes:
+            if change.ticket_id not in unknown:
+                self._tell(client, agent, change, counted_reports.get(change.ticket_id), request)
+        patience = first_lease(self.spec.study.lease)
+        for id, renewal in request.renew.items():
+            client.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
+        if not (client.urgent and taking):
+            client.speak()
+        return pruned_steps
+
+    def _know(self, attempts: Mapping[int, int]) -> None:
+        """Have the picture of the study hold tickets as the store has them, if an agent knows of more."""
+        rows = {id: self.cache.tickets.get(id) for id in attempts}
+        if None in rows.values():
+            self.cache.read()
+        elif any(
+            row is not None
+            and (row.attempt < attempts[id] or (row.state not in OVER and row.parameters is None))
+            for id, row in rows.items()
+        ):
+            self.cache.refresh()
+
+    def _held(self, agent: str, id: int, attempt: int) -> TicketRow | None:
+        """Return a ticket whose attempt an agent holds, or may come back to; None: it is not this agent's.
+
+        What is said of another's ticket is for the store alone to refuse: it changes nothing here.
+        """
+        row = self.cache.tickets.get(id)
+        if row is None or (row.agent, row.attempt) != (agent, attempt) or row.state in OVER:
+            return None
+        return row
+
+    def _judge(
+        self, client: TicketClient, agent: str, row: TicketRow, run: Counted | None, changes: Iterable[Change]
+    ) -> dict[int, float]:
+        """Return what counts of a run's reports, and take note of the one at which it is pruned, if it is."""
+        if run is not None and run.attempt == row.attempt:
+            reports = {step: math.nan if value is None else value for step, value in run.reports}
+        else:
+            reports = self._stored(row)
+        reports |= {change.step: change.value for change in changes if isinstance(change, Reported)}
+        reports = dict(sorted(reports.items()))
+        judgement = self._judged.get(row.id)
+        if judgement is None or (judgement.agent, judgement.attempt) != (agent, row.attempt):
+            judgement = self._judged[row.id] = _Judged(agent, row.attempt)
+        if judgement.end is None and reports and max(reports) > judgement.seen:
+            judgement.end = client.pruned_at(row, reports, _total(row, run), after=judgement.seen)
+            judgement.seen = max(reports)
+            if judgement.end is not None:
+                judgement.value = reports[judgement.end]
+        if judgement.end is not None:
+            reports = {step: value for step, value in reports.items() if step <= judgement.end}
+        return reports
+
+    def _stored(self, row: TicketRow) -> dict[int, float]:
+        measurements = self._store.measurements(self.study.id, [row.id], names=["report"])
+        return by_step(measurements).get(row.id, {})
+
+    def _tell(
+        self,
+        client: TicketClient,
+        agent: str,
+        change: Change,
+        reports: dict[int, float] | None,
+        request: Sync,
+    ) -> None:
+        if isinstance(change, Kept):
+            change = self._placed(change)
+        row = self._held(agent, change.ticket_id, change.attempt)
+        if row is None or reports is None:
+            # the store knows whether it is another's by now, or was written before
+            client.tell(change)
+            return
+        judgement = self._judged[row.id]
+        match change:
+            case Began():
+                client.began(change, {})
+                self.cache.codes.add(change.code)
+            case Reported():
+                if judgement.end is None or change.step <= judgement.end:
+                    client.tell(change)
+            case Kept():
+                client.keep(row, change.checkpoint, age=0.0)
+            case Ended():
+                change = self._spent(change, row)
+                outcomes = change.outcomes
+                if judgement.end is not None:
+                    value = judgement.value if math.isfinite(judgement.value) else None
+                    outcomes = as_pruned(outcomes, value)
+                total = _total(row, request.runs.get(row.id))
+                change = dataclasses.replace(change, outcomes=outcomes)
+                client.ended(change, row, after_end(row, outcomes, total), reports)
+            case Lost():
+                change = self._spent(change, row)
+                client.lost(change, row, after_loss(row, change), reports)
+            case Returned():
+                client.returned(self._spent(change, row))
+        if isinstance(change, Ended | Lost | Returned):
+            del self._judged[row.id]
+
+    def _spent(self, change: Spending, row: TicketRow) -> Spending:
+        """Return the end of an attempt with no more time spent on it than has passed since it was taken."""
+        elapsed = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
+        max_seconds = max(elapsed, 0.0) + _SLACK_SECONDS
+        cards = max(self.spec.need(gpus=True).gpus, float(self.spec.ranks))
+        if isinstance(change, Ended):
+            agent_outcomes = change.outcomes
+            outcomes = dataclasses.replace(
+                agent_outcomes,
+                seconds=min(agent_outcomes.seconds, max_seconds),
+                checkpoint_seconds=min(agent_outcomes.checkpoint_seconds, max_seconds),
+                gpu_seconds=min(agent_outcomes.gpu_seconds, max_seconds * cards),
+            )
+            return dataclasses.replace(change, outcomes=outcomes)
+        seconds, gpu_seconds = min(change.seconds, max_seconds), min(change.gpu_seconds, max_seconds * cards)
+        return dataclasses.replace(change, seconds=seconds, gpu_seconds=gpu_seconds)
+
+    def _placed(self, change: Kept) -> Kept:
+        """Return a change about a checkpoint with the URL under which the server has it."""
+        row = self.cache.tickets[change.ticket_id]
+        url = to_real(change, self.study.name, run_name(row.kind, row.number), self._root)
+        return dataclasses.replace(change, checkpoint=dataclasses.replace(change.checkpoint, url=url))
+
+    # ---- what agents are given
+
+    def _worth_looking(self) -> bool:
+        now = time.monotonic()
+        news = self.cache.startable() or self.cache.over() or self.cache.state != "running"
+        if not news and now - self._thorough < THOROUGH_SECONDS:
+            return False
+        self._thorough = now
+        return True
+
+    def _taken(self, client: TicketClient, request: Sync) -> tuple[TicketRow | None, bool]:
+        assert request.take is not None
+        held_ids = list(request.take.held)
+        ticket = client.next_ticket(held_ids)
+        if ticket is None and self.cache.state == "running" and client.over():
+            return None, True
+        if ticket is None and self.cache.startable():
+            # a stage was opened
+            ticket = client.next_ticket(held_ids)
+        return ticket, ticket is None and self.cache.state == "done"
+
+    def _given(self, client: TicketClient, ticket: TicketRow | None) -> Taken | None:
+        if ticket is None:
+            return None
+        reports = client.reports(ticket)
+        request = client.request(ticket, None)
+        plain: dict[str, Any] = json.loads(encode(dataclasses.replace(request, folder=None)))
+        name, run = self.study.name, run_name(ticket.kind, ticket.number)
+        plain["program"] = None
+        if plain["checkpoints"] is not None:
+            plain["checkpoints"] = f"tempopt://{name}/{run}"
+        resume = ((checkpoint, to_agent(checkpoint["url"], name, run)) for checkpoint in plain["resume"])
+        plain["resume"] = [{**checkpoint, "url": url} for checkpoint, url in resume if url is not None]
+        report_pairs = [
+            (step, value if math.isfinite(value) else None) for step, value in sorted(reports.items())
+        ]
+        return Taken(
+            ticket=to_plain(ticket),
+            request=plain,
+            reports=report_pairs,
+            pruned=client.pruned_before(ticket, reports),
+        )
+
+    def _notify(self) -> None:
+        for listener in list(self.listeners):
+            listener()
+
+
+def _total(row: TicketRow, run: Counted | None) -> int | None:
+    """Return the steps of a whole run, as its agent says or the store."""
+    return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
+
+
+class _Line(StoreConnection):
+    """A server's line to its store: a caller is told that it is away, and asks again."""
+
+    def __init__(self, started: float) -> None:
+        super().__init__(timeout=math.inf, note=LOGGER.warning)
+        self._since = started
+
+    def attempt(self, work: Callable[[], T], *, reads: bool = False) -> T:
+        """Return what the work returns, or raise what it raises."""
+        return work()
+
+    @property
+    def settled(self) -> bool:
+        """Whether agents that could not reach the server have had time to renew their leases."""
+        return time.monotonic() - self._since > _GRACE_SECONDS
+
+
+class _Outbox(Outbox):
+    """What one request says: delivered at once, or not at all, and then said again by the agent."""
+
+    def due(self) -> bool:
+        """Return whether there is anything to say."""
+        return bool(len(self) or self._renew)
+
+    def deliver(self, take: Wanted | None = None, *, version: int | None = None) -> Written:
+        """Say everything in one transaction."""
+        try:
+            return super().deliver(take, version=version)
+        finally:
+            self._changes, self._renew = [], {}
+
+
+class _Logged(Unobserved):
+    """Writes what a person should read of a study into the server's log."""
+
+    def __init__(self, study: str) -> None:
+        self._study = study
+
+    def note(self, text: str) -> None:
+        """Write a line."""
+        LOGGER.info("%s: %s", self._study, text)

@@ -1,0 +1,90 @@
+"""The studies that a server is at work on: one desk each, made when an agent comes, closed when none does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+from tempopt.errors import StudyNotFound
+from tempopt.server.study_session import Desk
+from tempopt.storage.store import Store
+
+T = TypeVar("T")
+_MOST = 64
+
+
+class Desks:
+    """One desk for each study with agents; threads may share them.
+
+    Args:
+        store: Where studies are.
+        checkpoints: URL of the folder under which checkpoints lie.
+    """
+
+    def __init__(self, store: Store, *, checkpoints: str) -> None:
+        self._store = store
+        self._checkpoints = checkpoints
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._desks: OrderedDict[str, Desk] = OrderedDict()
+        self._opening: dict[str, threading.Lock] = {}
+
+    def of(self, name: str, *, id: int | None = None) -> Desk:
+        """Return the desk of a study.
+
+        Args:
+            id: Id that the study had when the caller saw it; None: whatever it has.
+
+        Raises:
+            StudyNotFound: There is no study of that name, or it is another one by now.
+        """
+        with self._lock:
+            desk = self._desks.get(name)
+            opening = self._opening.setdefault(name, threading.Lock())
+        if desk is None:
+            # a study is read once, however many agents come for it at the same moment
+            with opening:
+                with self._lock:
+                    desk = self._desks.get(name)
+                if desk is None:
+                    desk = self._opened(name)
+        with self._lock:
+            if name in self._desks:
+                self._desks.move_to_end(name)
+        if id is not None and desk.study.id != id:
+            raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
+        return desk
+
+    def _opened(self, name: str) -> Desk:
+        try:
+            study = self._store.load_study(name)
+            desk = Desk(self._store, study, checkpoints=self._checkpoints, started=self._started)
+        finally:
+            with self._lock:
+                self._opening.pop(name, None)
+        with self._lock:
+            self._desks[name] = desk
+            while len(self._desks) > _MOST:
+                self._desks.popitem(last=False)
+        return desk
+
+    def close(self, name: str) -> None:
+        """Forget what is known of a study; it is read anew when an agent comes for it."""
+        with self._lock:
+            self._desks.pop(name, None)
+
+    def work(self, name: str, do: Callable[[Desk], T], *, id: int | None = None) -> T:
+        """Return what is done at the desk of a study.
+
+        Raises:
+            StudyNotFound: There is no such study any more.
+        """
+        desk = self.of(name, id=id)
+        try:
+            return do(desk)
+        except StudyNotFound:
+            self.close(name)
+            raise

@@ -1,0 +1,176 @@
+"""The best parameter sets of a finished study, which are compared at another size: ``compare --from``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tempopt.errors import SpecError, StudyFailed, UsageError
+from tempopt.report.study_result import StudyResult, load
+from tempopt.sampling.arms import Arms
+from tempopt.service.lifecycle import Storage, opened
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import OVER, SEARCHING, Measurement, Parameters
+from tempopt.storage.ticket_queries import of_kind
+from tempopt.temperature import TEMPERATURE_PARAMETERS, effective, is_neutral, training_key
+from tempopt.verdict.selection import candidates
+
+TOP = 3
+"""Parameter sets that are taken from a study unless another number is given."""
+
+BASELINE = "baseline"
+"""Name of the set that the others are compared with: the study's best parameters at τ = 1."""
+
+
+def comparison_from(
+    study: str,
+    storage: Storage,
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    top: int | None = None,
+    without: Collection[str] = (),
+    all_pairs: bool = False,
+    name: str | None = None,
+    pairs: int | None = None,
+    overrides: Sequence[str] = (),
+) -> StudySpec:
+    """Return the spec of a comparison of a study's best parameter sets with its baseline.
+
+    Args:
+        study: Name of the study.
+        storage: Where it is.
+        spec: What is trained, as for :func:`tempopt.spec.comparison_spec.comparison_spec`, and so the others.
+        top: As for :func:`best_sets`; None: three.
+        without: As for :func:`best_sets`.
+
+    Raises:
+        StudyNotFound: There is no such study.
+        SpecError: The spec is wrong, or does not accept a parameter of the sets.
+    """
+    with opened(storage) as store:
+        result = load(store, study, needs_measurements=True)
+    sets = best_sets(result, top=TOP if top is None else top, without=without)
+    with advise_without(study):
+        return comparison_spec(spec, sets, all_pairs=all_pairs, name=name, pairs=pairs, overrides=overrides)
+
+
+@contextmanager
+def advise_without(study: str | None) -> Iterator[None]:
+    """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
+    try:
+        yield
+    except SpecError as error:
+        if study is None or "compare." not in str(error):
+            raise
+        names = dict.fromkeys(re.findall(r"compare\.(\S+): Unknown argument", str(error))) or ["NAME"]
+        raise SpecError(
+            f"{error}\nThe parameter sets are those of the study {study}. Leave a parameter that this spec "
+            f"does not accept out of all of them by {' '.join(f'--without {name}' for name in names)}."
+        ) from error
+
+
+def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] = ()) -> dict[str, Parameters]:
+    """Return the baseline of a finished study and its best distinct parameter sets, by name.
+
+    What the study recommends comes first, or its winner where it recommends to change nothing; then the
+    tried sets by the surrogate's posterior mean, or by their values where the study's sampler has no
+    surrogate. Sets that train the same are one set.
+
+    Args:
+        result: The study, loaded as a whole.
+        top: How many sets beside the baseline, at most.
+        without: Names of parameters that are left out of every set.
+
+    Raises:
+        UsageError: It is no finished search, ``top`` is no positive number, or no set has such a parameter.
+        StudyFailed: No set differs from the baseline.
+    """
+    _check(result, top)
+    parameter_sets = [_baseline(result), *_ranked(result)]
+    unknown = set(without) - {name for parameters in parameter_sets for name in parameters}
+    if unknown:
+        names_text = ", ".join(sorted({name for parameters in parameter_sets for name in parameters}))
+        raise UsageError(
+            f"--without {', '.join(sorted(unknown))}: no parameter set of {result.name} has it. They have: "
+            f"{names_text}."
+        )
+    sets: dict[str, Parameters] = {}
+    keys: set[str] = set()
+    for parameters in parameter_sets:
+        parameters_left = {name: value for name, value in parameters.items() if name not in without}
+        key = _training_key(parameters_left)
+        if key not in keys and len(sets) <= top:
+            sets[BASELINE if not sets else f"best{len(sets)}"] = parameters_left
+            keys.add(key)
+    if len(sets) < 2:
+        raise StudyFailed(
+            f'No parameter set of the study "{result.name}" differs from its baseline, so there is nothing '
+            "to compare."
+        )
+    return sets
+
+
+def _check(result: StudyResult, top: int) -> None:
+    if top < 1:
+        raise UsageError(f"--top {top}: give a whole number of at least 1.")
+    if result.spec.compare is not None:
+        raise UsageError(
+            f"{result.name} is a comparison of parameter sets, and not a search. Give the name of a search."
+        )
+    if result.state != "done":
+        raise UsageError(
+            f'The study "{result.name}" is not finished: it is {result.state}. Continue it: tempopt resume '
+            f"{shlex.quote(result.name)}"
+        )
+
+
+def _baseline(result: StudyResult) -> Parameters:
+    if result.verdict is not None:
+        return dict(result.verdict.baseline_params)
+    best = candidates(of_kind(result.runs, "baseline"), 1, result.direction)
+    return best[0] if best else {}
+
+
+def _ranked(result: StudyResult) -> Iterator[Parameters]:
+    recommendation = result.recommendation
+    if recommendation is not None and recommendation.now != "change_nothing":
+        yield recommendation.parameters
+    if result.winner is not None:
+        yield result.winner
+    search = of_kind(result.runs, "search")
+    parameter_sets = _arms(result).rank_tried("search") or candidates(
+        search, len(search) or 1, result.direction
+    )
+    # the search's model learns from runs of the baseline's arm, too
+    yield from (parameters for parameters in parameter_sets if not is_neutral(parameters))
+
+
+def _arms(result: StudyResult) -> Arms:
+    """Return what the sampler knew at the end of the search."""
+    runs = [run for run in result.runs if run.kind in SEARCHING and run.state in OVER]
+    curves: list[tuple[int, str, Mapping[int, float]]] = [
+        (run.id, "report", dict(result.curves.get(run.id, ()))) for run in runs
+    ]
+    for run in runs:
+        metrics = result.measured.get(run.id, {})
+        curves += [(run.id, name, dict(metrics.get(name, ()))) for name in result.spec.study.measured_guards]
+    reports = [
+        Measurement(ticket_id=run_id, step=step, name=name, value=value)
+        for run_id, name, curve in curves
+        for step, value in curve.items()
+    ]
+    return Arms(result.spec, runs, reports, earlier=result.earlier)
+
+
+def _training_key(parameters: Parameters) -> str:
+    """Return a text that is equal for sets that train the same."""
+    effective_parameters = effective(parameters)
+    plan = {name: value for name, value in effective_parameters.items() if name in TEMPERATURE_PARAMETERS}
+    other_parameters = {name: value for name, value in effective_parameters.items() if name not in plan}
+    return json.dumps([training_key(plan), other_parameters], sort_keys=True)

@@ -1,0 +1,271 @@
+"""Searches temperatures at inference and generation of trained weights, and says what the best of them gain.
+
+Each evaluation is a trial of an ordinary Optuna study in the same database, so that Optuna's dashboard shows
+them. The best is chosen on the validation data, and its gain over the spec as it stands is estimated on the
+test data, if there are any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from tempopt.agent.dry_run import workers_of
+from tempopt.agent.study_runner import places_here
+from tempopt.errors import StorageError, StudyChanged, StudyFailed, StudyNotFound, UsageError
+from tempopt.sampling.optuna_factories import make_sampler
+from tempopt.seeds import derive
+from tempopt.service.evaluation.result import EvaluationResult, Gain
+from tempopt.service.evaluation.space import EvaluationSpec, evaluation_spec
+from tempopt.service.evaluation.trained_model import Measured, TrainedModel, digest_of, weights_path
+from tempopt.spec.sections import Strategy
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.http.address import is_server
+from tempopt.storage.store import Store
+from tempopt.storage.ticket_queries import oriented
+from tempopt.storage.urls import DEFAULT_STORAGE
+from tempopt.temperature import GENERATION, training_key
+from tempopt.verdict.statistics.bootstrap import FEWEST, Interval, paired_bootstrap
+
+_QUESTION = "tempopt:question"
+_PARAMETERS = "tempopt:parameters"
+_IS_REFERENCE = "tempopt:reference"
+_DIGITS = 6
+
+
+def evaluate(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    weights: str | Path,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    trials: int | None = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    on_progress: Callable[[str], None] | None = None,
+) -> EvaluationResult:
+    """Evaluate trained weights at other temperatures and ways of generation; nothing is trained.
+
+    A study of that name that asks the same is continued.
+
+    Args:
+        spec: A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one. What
+            its ``search:`` has that acts in training alone is left out.
+        weights: A checkpoint, a state dict or a folder that ``save_pretrained`` wrote.
+        storage: URL of the database.
+        trials: How many parameter sets are evaluated in all, the first as the spec stands; None:
+            ``study.trials``.
+        name: Name of the Optuna study; None: the spec's with a short hash of spec and weights.
+        overrides: Settings ``a.b=c`` that go over the spec's.
+        on_progress: Called with a line on each evaluation; None: it is not told.
+
+    Raises:
+        SpecError: The spec is wrong, or the weights do not fit it.
+        UsageError: There are no such weights, or the storage is a server.
+        StudyChanged: The storage has a study of that name that asks something else.
+        StudyFailed: Nothing could be evaluated.
+    """
+    request, path = evaluation_spec(spec, overrides=overrides, trials=trials), weights_path(weights)
+    question = _question(request, path)
+    name = f"{request.spec.study.name}-evaluate-{question[:_DIGITS]}" if name is None else name
+    with _study(storage, name, request, question) as study, places_here(request.spec, 1) as places:
+        with workers_of(places) as workers:
+            model = TrainedModel(request, path, workers[0])
+            model.check()
+            _search(study, request, model, on_progress or _say_nothing)
+            return _conclude(study, request, model)
+
+
+def _say_nothing(line: str) -> None:
+    """Do nothing."""
+
+
+def _question(request: EvaluationSpec, path: Path) -> str:
+    """Return a hash that is equal where the same is asked of the same weights."""
+    data = request.spec.to_json()
+    study = [data["study"][name] for name in ("metric", "direction", "seed")]
+    sections = [data["model"], data["data"], study, request.written_search]
+    text = json.dumps([*sections, digest_of(path)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _study(storage: str, name: str, request: EvaluationSpec, question: str) -> Any:
+    """Yield the Optuna study of a name, made if it is not there."""
+    if is_server(storage):
+        raise UsageError(
+            "tempopt evaluate works on a database, and a server was given. Give the URL of a database, as in "
+            f"--storage {DEFAULT_STORAGE}"
+        )
+    with Store.open(storage, create=True) as store:
+        url = store.url
+        with contextlib.suppress(StudyNotFound):
+            store.load_study(name)
+            raise StudyChanged(
+                f'"{name}" is a search or a comparison in this database. Give the evaluation another name: '
+                "--name"
+            )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        rows = optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+    except RuntimeError as error:
+        raise StorageError(f"Optuna cannot use this database: {error}") from error
+    try:
+        study = optuna.create_study(
+            storage=rows, study_name=name, direction=request.spec.study.direction, load_if_exists=True
+        )
+        before = study.user_attrs.get(_QUESTION)
+        if before is None and not study.trials:
+            study.set_user_attr(_QUESTION, question)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                study.set_metric_names([request.spec.study.metric])
+        elif before != question:
+            raise StudyChanged(
+                f'The Optuna study "{name}" evaluates other weights, another model or another search. Give '
+                "this one another name: --name"
+            )
+        yield study
+    finally:
+        rows.remove_session()
+        rows.engine.dispose()
+
+
+def _search(
+    study: optuna.Study, request: EvaluationSpec, model: TrainedModel, on_progress: Callable[[str], None]
+) -> None:
+    for abandoned in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        # a program that was ended has left it
+        study.tell(abandoned.number, state=TrialState.FAIL)
+    complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
+    value_by_key = {_key(_parameters(trial)): trial.value for trial in complete}
+    number, failed = len(complete), 0
+
+    def report_value(value: float | None, about: str = "") -> None:
+        text = "no finite value" if value is None else f"{request.spec.study.metric} {value:.5g}"
+        on_progress(f"evaluation {number + failed} of {request.trials}{about}: {text}")
+
+    if not any(trial.user_attrs.get(_IS_REFERENCE) for trial in complete):
+        value_by_key |= _evaluate_reference(study, request, model)
+        number += 1
+        report_value(value_by_key[_key(request.parameters({}))], " (the spec as it stands)")
+    while number + failed < request.trials:
+        seed = derive(request.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
+        study.sampler = make_sampler(Strategy(name="tpe"), seed=seed) or study.sampler
+        trial = study.ask(request.distributions)
+        parameters = request.parameters(trial.params)
+        trial.set_user_attr(_PARAMETERS, parameters)
+        key = _key(parameters)
+        if key not in value_by_key:
+            try:
+                value_by_key[key] = model.evaluate(parameters).values.get("validate")
+            except BaseException:
+                study.tell(trial, state=TrialState.FAIL)
+                raise
+        value = value_by_key[key]
+        if value is None:
+            failed += 1
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            number += 1
+            study.tell(trial, value)
+        report_value(value)
+
+
+def _evaluate_reference(
+    study: optuna.Study, request: EvaluationSpec, model: TrainedModel
+) -> dict[str, float | None]:
+    parameters = request.parameters({})
+    value = model.evaluate(parameters).values.get("validate")
+    if value is None:
+        raise StudyFailed(
+            f"The evaluation of the spec as it stands has no finite {request.spec.study.metric}, so there is "
+            "nothing to compare with. Check that the weights and the data are those of this spec."
+        )
+    attributes = {_IS_REFERENCE: True, _PARAMETERS: parameters}
+    study.add_trial(optuna.trial.create_trial(value=value, user_attrs=attributes))
+    return {_key(parameters): value}
+
+
+def _parameters(trial: FrozenTrial) -> dict[str, Any]:
+    return dict(trial.user_attrs.get(_PARAMETERS, {}))
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)
+
+
+def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel) -> EvaluationResult:
+    direction = request.spec.study.direction
+    complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
+    reference = next(trial for trial in complete if trial.user_attrs.get(_IS_REFERENCE))
+    # the reference goes first, and stays unless another one is better
+    ranked = [reference, *(trial for trial in complete if trial is not reference)]
+    best = max(ranked, key=lambda trial: oriented(trial.value or 0.0, direction))
+    params = _parameters(best)
+    evaluations = {"reference": model.evaluate(_parameters(reference), on_test=True)}
+    is_reference = training_key(params) == training_key(_parameters(reference))
+    evaluations["best"] = evaluations["reference"] if is_reference else model.evaluate(params, on_test=True)
+    generation = {name: value for name, value in params.items() if name in GENERATION}
+    if request.searches_both and not is_reference:
+        evaluations["generation"] = model.evaluate({**_parameters(reference), **generation}, on_test=True)
+    on = "test" if all("test" in evaluation.values for evaluation in evaluations.values()) else "validate"
+    seed = derive(request.spec.study.seed, "bootstrap")
+
+    def gain(name: str, reference_name: str) -> Gain:
+        return _gain(evaluations[name], evaluations[reference_name], on, direction=direction, seed=seed)
+
+    return EvaluationResult(
+        name=study.study_name,
+        metric=request.spec.study.metric,
+        direction=direction,
+        params=params,
+        reference_params=_parameters(reference),
+        is_reference=is_reference,
+        chosen_value=float(best.value or 0.0),
+        chosen_reference=float(reference.value or 0.0),
+        on=on,  # type: ignore[arg-type]
+        gain=gain("best", "reference"),
+        generation=gain("generation", "reference") if "generation" in evaluations else None,
+        temperature=gain("best", "generation") if "generation" in evaluations else None,
+        trials=len(complete),
+        left_out=request.left_out,
+    )
+
+
+def _gain(best: Measured, reference: Measured, on: str, *, direction: Any, seed: int) -> Gain:
+    """Return what a parameter set gains over another on the same data, with its interval if there is one."""
+    value, reference_value = best.values.get(on, math.nan), reference.values.get(on, math.nan)
+    best_units, reference_units = best.units.get(on), reference.units.get(on)
+    interval: Interval | None = None
+    is_paired = (
+        best_units is not None
+        and reference_units is not None
+        and (best_units.kind, best_units.sizes) == (reference_units.kind, reference_units.sizes)
+    )
+    if best_units is not None and reference_units is not None and is_paired:
+        differences = [
+            oriented(a - b, direction) for a, b in zip(best_units.values, reference_units.values, strict=True)
+        ]
+        if len(differences) >= FEWEST and all(map(math.isfinite, differences)):
+            (interval,) = paired_bootstrap([differences], best_units.sizes, seed=seed)
+    return Gain(
+        value=value,
+        reference_value=reference_value,
+        gain=oriented(value - reference_value, direction) if interval is None else interval.difference,
+        interval=interval,
+        unit=None if reference_units is None else reference_units.kind,
+        num_units=0 if reference_units is None else len(reference_units.values),
+        num_items=0 if reference_units is None else round(sum(reference_units.sizes)),
+        num_changed=None
+        if best_units is None or reference_units is None or not is_paired
+        else sum(a != b for a, b in zip(best_units.values, reference_units.values, strict=True)),
+    )

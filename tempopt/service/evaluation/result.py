@@ -1,0 +1,211 @@
+"""What the evaluations of trained weights have found: as data, as text and as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tempopt.report.formatting import rounded_in, temperature_text
+from tempopt.training.messages import UnitKind
+from tempopt.verdict.statistics.bootstrap import CONFIDENCE, FEWEST, Interval
+from tempopt.verdict.statistics.paired_tests import Direction
+
+_DATA = {"test": "test", "validate": "validation"}
+_ITEMS = (
+    "Have validation_step return a mapping with one value for each item of the batch under the metric's name"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What a parameter set gains over another one on the same data.
+
+    Args:
+        value: The metric.
+        reference_value: The metric of the other one.
+        gain: How much better it is, > 0 being better.
+        interval: The same with its interval over data; None if there is none.
+        unit: What was resampled; None if the metric is no mean of what was logged by item or batch.
+        num_units: How many there are.
+        num_items: How many items they have together.
+        num_changed: How many of them differ; None if the two did not see the same data in order.
+    """
+
+    value: float
+    reference_value: float
+    gain: float
+    interval: Interval | None
+    unit: UnitKind | None
+    num_units: int
+    num_items: int
+    num_changed: int | None
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.gain:+.3g}, without an interval".replace("-", "−")
+        ends = (self.gain, self.interval.low, self.interval.high)
+        gain, low, high = (rounded_in(number, *ends) for number in ends)
+        return f"{gain} ({100 * CONFIDENCE:.4g} % interval {low} to {high})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its documented data; null without an interval."""
+        return {
+            "value": _finite(self.value),
+            "reference_value": _finite(self.reference_value),
+            "gain": _finite(self.gain),
+            "ci_low": self.interval and self.interval.low,
+            "ci_high": self.interval and self.interval.high,
+            "confidence": CONFIDENCE if self.interval else None,
+            "unit": self.unit,
+            "units": self.num_units,
+            "items": self.num_items,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """What the evaluations of trained weights have found.
+
+    Args:
+        name: Name of the Optuna study that has them.
+        metric: Name of the metric.
+        direction: Which values of it are better.
+        params: The parameter set with the best value on the validation data; the reference's unless another
+            one is better.
+        reference_params: That of the spec as it stands.
+        is_reference: Whether the two are the same.
+        chosen_value: The metric there on the validation data, the best of all.
+        chosen_reference: The metric of the spec as it stands on the validation data.
+        on: The data that the gain is estimated on: ``test``, or the ``validate`` data that chose it.
+        gain: What the best gains over the spec as it stands on those data, for these weights.
+        generation: Of it, what its generation gains with all else as the spec stands; None unless both are
+            searched.
+        temperature: What the rest of it gains over that; None with it.
+        trials: How many parameter sets were evaluated on the validation data.
+        left_out: Searched names of the spec that act in training alone.
+    """
+
+    name: str
+    metric: str
+    direction: Direction
+    params: dict[str, Any]
+    reference_params: dict[str, Any]
+    is_reference: bool
+    chosen_value: float
+    chosen_reference: float
+    on: Literal["validate", "test"]
+    gain: Gain
+    generation: Gain | None
+    temperature: Gain | None
+    trials: int
+    left_out: tuple[str, ...]
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a gain is shown: its interval on data that did not choose it is above 0."""
+        return self.on == "test" and self.gain.interval is not None and self.gain.interval.low > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented data of ``tempopt evaluate --json``."""
+        return {
+            "study": self.name,
+            "metric": self.metric,
+            "direction": self.direction,
+            "params": self.params,
+            "reference_params": self.reference_params,
+            "is_reference": self.is_reference,
+            "validate": {"value": self.chosen_value, "reference_value": self.chosen_reference},
+            "estimated_on": self.on,
+            "gain_shown": self.is_shown,
+            "total": self.gain.to_json(),
+            "generation": self.generation and self.generation.to_json(),
+            "temperature": self.temperature and self.temperature.to_json(),
+            "trials": self.trials,
+            "left_out": list(self.left_out),
+        }
+
+    def lines(self) -> list[str]:
+        """Return what was found, the first line in full words."""
+        lines = [self._headline(), f"  {self._values()}"]
+        if not self.is_reference:
+            if self.generation is not None:
+                lines.append(f"  its generation alone, with all else as the spec stands: {self.generation}.")
+                lines.append(f"  its temperatures on top of that: {self.temperature}.")
+            lines.append(f"  {self._interval_text()}")
+        lines.append(f"  {self._data_text()}")
+        if self.left_out:
+            lines.append(f"  not searched, since it acts in training alone: {', '.join(self.left_out)}.")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _headline(self) -> str:
+        if self.is_reference:
+            return (
+                f"No gain shown: of {self.trials} evaluations on the validation data none has a better "
+                f"{self.metric} than the spec as it stands."
+            )
+        data, where = f"the {_DATA[self.on]} data", temperature_text(self.params)
+        if self.is_shown:
+            better_word = "higher" if self.direction == "maximize" else "lower"
+            return (
+                f"Gain shown: for these weights {self.metric} is {better_word} by "
+                f"{str(self.gain).lstrip('+')} on {data} at {where} than as the spec stands."
+            )
+        choice_note = ", which chose it" if self.on == "validate" else ""
+        return (
+            f"No gain shown: for these weights the gain in {self.metric} at {where} is {self.gain} on "
+            f"{data}{choice_note}."
+        )
+
+    def _values(self) -> str:
+        numbers = [("validation", self.chosen_reference, self.chosen_value)]
+        if self.on == "test":
+            numbers.append(("test", self.gain.reference_value, self.gain.value))
+        texts = [
+            f"on the {data} data {reference:.5g} as the spec stands"
+            + ("" if self.is_reference else f" and {value:.5g} with the best")
+            for data, reference, value in numbers
+        ]
+        return f"of {self.trials} evaluations, {self.metric} is {'; '.join(texts)}."
+
+    def _interval_text(self) -> str:
+        """Return what the interval is of, or why there is none."""
+        gain = self.gain
+        if gain.interval is not None:
+            units_text = f"{gain.num_units} {gain.unit}"
+            if gain.unit == "items" and gain.num_units < gain.num_items:
+                units_text = f"{gain.num_items} items, in {gain.num_units} groups of neighbours"
+            return (
+                f"interval: paired bootstrap over {units_text} of the {_DATA[self.on]} data; of these "
+                "weights, not over seeds: another training of the model may gain another amount."
+            )
+        if gain.unit is None:
+            return f"no interval: the metric is not the mean of what is logged for each batch. {_ITEMS}."
+        if gain.num_units < FEWEST:
+            return (
+                f"no interval: of {gain.unit} there are {gain.num_units}, and it takes {FEWEST} to resample. "
+                f"{_ITEMS}, or use smaller batches."
+            )
+        if gain.num_changed is not None:
+            return (
+                f"no interval: the metric of {gain.num_changed} of {gain.num_units} {gain.unit} changes, and "
+                f"it takes {FEWEST} that do. Use more data."
+            )
+        return (
+            "no interval: the evaluations did not see the same data in the same order. Do not shuffle them."
+        )
+
+    def _data_text(self) -> str:
+        if self.on == "test":
+            return "chosen on the validation data, estimated on the test data, which chose nothing."
+        return (
+            "chosen and estimated on the validation data, since there are no test data: its gain there is "
+            "optimistic. Write a test_dataloader."
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,164 @@
+"""Which part of a study spec an evaluation of trained weights can search, and the spec of one evaluation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tempopt.errors import SpecError
+from tempopt.spec.bundled_studies import find_spec
+from tempopt.spec.conditions import counted
+from tempopt.spec.domains import Domain, as_written
+from tempopt.spec.lightning_config import LENGTHS
+from tempopt.spec.search_space import distributions, parse_search
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import listed
+from tempopt.spec.yaml_source import Document, FaultsError, parse_override, read
+from tempopt.temperature import (
+    GENERATION,
+    NORMALISATION,
+    TEMPERATURE_PARAMETERS,
+    effective,
+    split_name,
+)
+from tempopt.temperature.plan import is_own_number
+from tempopt.temperature.plan_parts import GROUPS
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+DEFAULT_SEARCH: dict[str, Any] = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
+"""What is searched where nothing of the section ``search:`` acts in an evaluation."""
+
+_IN_TRAINING = GROUPS["schedule"] | GROUPS["level"] - {"temperature_init"}
+_IN_TRAINING |= GROUPS["entropy"] | GROUPS["control"]
+_OPTIMISER = re.compile(
+    r"(^|[._])(lr|learning_rate|weight_decay|momentum|betas?\d?|label_smoothing|warmup(_steps)?|(\w+_)?dropout(_\w+)?)$"
+)
+_FEWEST = 2
+_UNREAD = ("search", "compare", "temperatures")
+_STUDY_KEYS = ("name", "metric", "direction", "seed", "metric_reads_temperature")
+_REFERENCE_AND_ANOTHER = [
+    {"name": "reference", "parameters": {}},
+    {"name": "evaluated", "parameters": {"temperature_init": 2.0}},
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSpec:
+    """What is evaluated.
+
+    Args:
+        spec: The study spec, with model, data and trainer; it searches nothing.
+        search: The searched names that act in an evaluation.
+        left_out: The searched names of the spec that do not.
+        trials: How many parameter sets are evaluated, the first that of the spec as it stands.
+    """
+
+    spec: StudySpec
+    search: dict[str, Domain]
+    left_out: tuple[str, ...]
+    trials: int
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Optuna's distributions of what is searched."""
+        return distributions(self.search)
+
+    @property
+    def written_search(self) -> dict[str, Any]:
+        """What is searched, as plain data."""
+        return {name: as_written(domain) for name, domain in self.search.items()}
+
+    @property
+    def searches_both(self) -> bool:
+        """Whether generation is searched beside something else."""
+        return 0 < sum(name in GENERATION for name in self.search) < len(self.search)
+
+    def parameters(self, sampled: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole parameter set of an evaluation, without what has no effect.
+
+        The normaliser stays that which the model was trained with, unless it is searched.
+        """
+        fixed = self.spec.fixed_temperatures
+        fixed_normalisation = {
+            name: fixed[name] for name in NORMALISATION & fixed.keys() if name not in self.search
+        }
+        return counted(self.search, effective({**fixed, **sampled, **fixed_normalisation}))
+
+
+def evaluation_spec(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    trials: int | None = None,
+) -> EvaluationSpec:
+    """Return what is evaluated, from a study spec.
+
+    Of the section ``study:`` the name, metric, direction, seed and number of trials are read.
+
+    Args:
+        spec: Loaded, as plain data, the path of a YAML file or the name of a bundled one.
+        overrides: Settings ``a.b=c`` that go over the spec's.
+        trials: How many parameter sets are evaluated; None: ``study.trials``, or 40.
+
+    Raises:
+        SpecError: The spec is wrong.
+    """
+    document = _document(spec).with_settings([parse_override(text) for text in overrides])
+    study = document.data.get("study")
+    study = study if isinstance(study, Mapping) else {}
+    trainer = document.data.get("trainer") or {}
+    if isinstance(trainer, Mapping) and not any(length in trainer for length in LENGTHS):
+        # nothing is trained, so that the spec need not say how long
+        trainer = {**trainer, "max_steps": 1}
+    data = {
+        **{name: section for name, section in document.data.items() if name not in _UNREAD},
+        "study": {name: study[name] for name in _STUDY_KEYS if name in study},
+        "trainer": trainer,
+        "compare": _REFERENCE_AND_ANOTHER,
+    }
+    base = StudySpec.parse(data, source=Document(source=document.source, data=data, lines=document.lines))
+    data = document.data.get("search") or DEFAULT_SEARCH
+    search = _parsed(data, base)
+    left_out = tuple(name for name, domain in search.items() if not _acts(name))
+    search = {name: domain for name, domain in search.items() if name not in left_out}
+    count = study.get("trials", 40) if trials is None else trials
+    if isinstance(count, bool) or not isinstance(count, int) or count < _FEWEST:
+        raise SpecError(
+            f"study.trials: given {count!r}. Give a whole number of at least {_FEWEST}: the first evaluation "
+            "is of the spec as it stands."
+        )
+    return EvaluationSpec(
+        spec=base,
+        search=search or _parsed(DEFAULT_SEARCH, base),
+        left_out=left_out,
+        trials=count,
+    )
+
+
+def _document(spec: StudySpec | Mapping[str, Any] | str | Path) -> Document:
+    if isinstance(spec, str | Path):
+        return read(find_spec(spec))
+    data = spec.to_json() if isinstance(spec, StudySpec) else dict(spec)
+    return Document(source="the study spec", data=data)
+
+
+def _parsed(data: object, base: StudySpec) -> dict[str, Domain]:
+    try:
+        return parse_search(data, model_args=base.model["init_args"], temperatures=None)
+    except FaultsError as error:
+        raise SpecError(listed("This study spec has", str(error).splitlines())) from None
+
+
+def _acts(name: str) -> bool:
+    """Return whether a searched name can change the evaluation of trained weights, as far as it tells."""
+    # a named temperature acts in training
+    temperature, bare = split_name(name)
+    if temperature or bare in TEMPERATURE_PARAMETERS or is_own_number(bare):
+        return not temperature and bare not in _IN_TRAINING and not is_own_number(bare)
+    section, dot, _ = name.partition(".")
+    return not (dot and section in ("data", "trainer")) and not _OPTIMISER.search(name)

@@ -1,0 +1,262 @@
+"""What is asked of a store before anybody works: a study to begin, or one that is there to go on and grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tempopt.agent.study_lookup import find, go_on_with
+from tempopt.errors import StudyChanged, UsageError
+from tempopt.report.alpha_spending import next_share
+from tempopt.service.alpha_budget import check_can_show
+from tempopt.spec.custom_schedules import import_schedules
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import StudyRow, TicketRow
+from tempopt.storage.store import Store
+from tempopt.storage.ticket_queries import current_round, of_kind
+from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
+from tempopt.verdict.requeue_failed import further_pairs, retried
+from tempopt.verdict.stages import more_tickets
+
+
+def ordered(
+    store: Store,
+    spec: StudySpec,
+    *,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    on_note: Callable[[str], None] = lambda text: None,
+    version: int | None = None,
+) -> tuple[StudySpec, StudyRow | None]:
+    """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
+
+    Args:
+        trials: Search tickets of a study that is begun, instead of the spec's number.
+        more: Search tickets to add to a study that has been begun.
+        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        on_note: Called with a sentence on the share of the error rate that the verdict of what is added has.
+        version: Let it grow only while its tickets are of this version; None: of any.
+
+    Raises:
+        SpecError: The budget of a study that is begun is too small to prove anything.
+        UsageError: There is no study that could grow.
+        StudyChanged: The store has a study of that name that asks something else.
+    """
+    if trials is not None:
+        spec = spec.with_overrides([f"study.trials={trials}"])
+    study = find(store, spec.study.name)
+    if study is not None:
+        priority = spec.study.priority
+        spec = go_on_with(store, study, spec)
+        if priority != study.priority:
+            store.set_priority(study.id, priority)
+        if grow(store, study, spec, more, enqueue, version=version):
+            _tell_share(store, study, spec, on_note)
+        return spec, study
+    if more:
+        raise UsageError(
+            f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
+            f"Give their whole number: --trials {spec.study.trials + more}"
+        )
+    if enqueue:
+        parameter_sets = [*spec.study.enqueue, *enqueue]
+        spec = spec.with_overrides([f"study.enqueue={json.dumps(parameter_sets)}"])
+    return spec, None
+
+
+def grown(
+    store: Store,
+    study: StudyRow,
+    *,
+    more: int = 0,
+    pairs: int = 0,
+    retry_failed: bool = False,
+    explain: bool = False,
+    on_note: Callable[[str], None] = lambda text: None,
+    check_schedules: Callable[[StudySpec], None] = import_schedules,
+    version: int | None = None,
+) -> StudySpec:
+    """Return the spec of a study that is there, grown as was asked.
+
+    Args:
+        more: Search tickets to add.
+        pairs: Pairs to add to its verdict.
+        retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
+        explain: Whether its verdict is explained; nothing else is asked then.
+        on_note: Called with a sentence on what is trained again, or on the share of the verdict that follows.
+        check_schedules: Refuses a spec whose schedules outside tempopt cannot be had.
+        version: Let it grow only while its tickets are of this version; None: of any.
+
+    Raises:
+        UsageError: More was asked with ``retry_failed`` or ``explain``, or pairs or an explanation were to be
+            added, and there is no verdict.
+    """
+    spec = StudySpec.from_json(study.spec)
+    if explain:
+        if pairs or more or retry_failed:
+            raise UsageError(
+                "An explanation is of the verdict that there is. Ask for more in another command."
+            )
+        check_schedules(spec)
+        on_note(add_explanation(store, study, spec, version=version))
+        return spec
+    if retry_failed:
+        if pairs or more:
+            raise UsageError(
+                "--retry-failed completes what was asked, and --trials and --pairs ask for more. "
+                "Give them in two commands."
+            )
+        check_schedules(spec)
+        on_note(retry(store, study, spec, version=version))
+        return spec
+    check_schedules(spec)
+    grow(store, study, spec, more, version=version)
+    add_pairs(store, study, spec, pairs, version=version)
+    if more or pairs:
+        _tell_share(store, study, spec, on_note)
+    return spec
+
+
+def _tell_share(store: Store, study: StudyRow, spec: StudySpec, on_note: Callable[[str], None]) -> None:
+    if share := next_share(store.tickets(study.id)):
+        on_note(share)
+
+
+def grow(
+    store: Store,
+    study: StudyRow,
+    spec: StudySpec,
+    count: int,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    *,
+    version: int | None = None,
+) -> bool:
+    """Add search tickets to a study, those that are wanted in particular among them; return whether any were.
+
+    Raises:
+        UsageError: It is a comparison, which has none, or its new verdict could show nothing.
+    """
+    if spec.compare is not None and (count or enqueue):
+        raise UsageError(
+            f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
+            f"pairs: tempopt resume {study.name} --pairs +8"
+        )
+    parameter_sets = spec.enqueued(enqueue)
+    while True:
+        now = _version(store, study, version if count else None)
+        rows = store.tickets(study.id)
+        # the same command may be typed twice
+        new_sets = [
+            parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
+        ]
+        tickets = more_tickets(rows, spec, max(count, len(new_sets)), new_sets)
+        if not tickets:
+            return False
+        check_can_show(rows, tickets[0].round, spec)
+        # if another process adds tickets at the same moment, or the search ends, ours follow from other ones
+        if store.add_tickets(study.id, tickets, version=now, resume=True):
+            return True
+
+
+def _refuse_moved(study: StudyRow, version: int | None) -> None:
+    """Refuse to grow a study whose tickets are of another version than the caller has read."""
+    if version is not None and study.version != version:
+        raise StudyChanged(
+            f'Tickets of the study "{study.name}" were added or withdrawn since you looked (their version is '
+            f"{study.version}, and {version} was given). Look again, and ask anew if it is still to be done."
+        )
+
+
+def _version(store: Store, study: StudyRow, expected_version: int | None) -> int:
+    """Return the version of a study's tickets; StudyChanged if it is not that which was seen, if any was."""
+    row = store.load_study(study.name)
+    _refuse_moved(row, expected_version)
+    return row.version
+
+
+def add_pairs(
+    store: Store, study: StudyRow, spec: StudySpec, count: int, *, version: int | None = None
+) -> None:
+    """Add pairs to the verdict of a study: a round of its own, which rests on the earlier pairs, too.
+
+    Raises:
+        UsageError: There is no verdict to add to.
+    """
+    if count == 1:
+        raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
+    while count:
+        now = _version(store, study, version)
+        tickets = further_pairs(store.tickets(study.id), spec, count)
+        if not tickets:
+            raise UsageError(
+                f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
+                f"over, or there is none. Let it come to a verdict first: tempopt resume {study.name}"
+            )
+        if store.add_tickets(study.id, tickets, version=now, resume=True):
+            return
+
+
+def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
+    """Add the runs that explain a verdict; return in words what is trained.
+
+    Raises:
+        UsageError: There is no verdict to explain, or it is about no temperature.
+    """
+    if spec.compare is not None:
+        raise UsageError(
+            f"{study.name} is a comparison of given parameter sets, which has nothing to explain."
+        )
+    while True:
+        now = _version(store, study, version)
+        rows = store.tickets(study.id)
+        confirm = of_kind(rows, "confirm", of_round=current_round(rows))
+        if not confirm or store.load_study(study.name).state != "done":
+            raise UsageError(
+                f"The verdict of {study.name} was to be explained, but its confirmation is not over. Let it "
+                f"come to a verdict first: tempopt resume {study.name}"
+            )
+        tickets = explanation_tickets(rows, spec, is_requested=True)
+        if not tickets:
+            return "There is nothing to explain, or nothing that is not explained."
+        if store.add_tickets(study.id, tickets, version=now, resume=True):
+            most = explanation_at_most(rows, spec, tickets)
+            return f"{len(tickets)} trainings begin to explain the verdict; at most {most} in all."
+
+
+def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
+    """Ask again for the runs that failed on every attempt; return in words what is trained.
+
+    Whatever a run failed for: a machine that was lost, or an error of the module, which may be mended by now.
+    A run that diverged has not failed: that is its result.
+    """
+    while True:
+        now = _version(store, study, version)
+        rows = store.tickets(study.id)
+        waiting_tickets, fresh_tickets = retried(rows, spec)
+        if store.retry(study.id, [ticket.id for ticket in waiting_tickets], fresh_tickets, version=now):
+            break
+    failed = sum(ticket.state == "failed" for ticket in rows)
+    if not waiting_tickets and not fresh_tickets:
+        return f"No run is trained again: of {failed} that failed on every attempt, none counts any more."
+    parts = []
+    if waiting_tickets:
+        parts.append(
+            f"{len(waiting_tickets)} of {failed} runs that failed on every attempt are trained again."
+        )
+        failed_tickets = [
+            ticket for ticket in waiting_tickets if ticket.parameters is not None and ticket.error
+        ]
+        parts += [f"The last said: {failed_tickets[-1].error}"] if failed_tickets else []
+    if fresh_tickets:
+        pairs = len({ticket.pair for ticket in fresh_tickets if ticket.kind == "confirm"})
+        parts.append(
+            f"{pairs} fresh pairs are trained in place of those that the verdict did without. The next one "
+            "counts as a further verdict of this study, with its share of the error rate."
+        )
+    return " ".join(parts)
+
+
+def _tries(row: TicketRow, parameters: Mapping[str, Any]) -> bool:
+    return row.kind == "search" and row.sampled is not None and parameters.items() <= row.sampled.items()

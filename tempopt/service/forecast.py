@@ -1,0 +1,307 @@
+"""How many runs a study takes, for how long, and what it can show, before anything of it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from tempopt.agent.dry_run import rehearse, timed, workers_of
+from tempopt.agent.gpu_locks import claimed
+from tempopt.agent.machine import Machine, this_machine
+from tempopt.agent.placement import Placement, count_workers, deal, room
+from tempopt.agent.study_lookup import find
+from tempopt.agent.study_runner import workers_asked
+from tempopt.agent.warm_start import load_prior_runs
+from tempopt.errors import StoreNotBegun, StudyNotFound, UsageError
+from tempopt.report.formatting import baseline_name
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import StudyRow
+from tempopt.storage.store import Store
+from tempopt.verdict.detectable_gain import CONFIDENCE, Detectable, Known, detectable, known_of
+from tempopt.verdict.forecast_text import effect_text, gain_text, lasting
+from tempopt.verdict.planned_runs import PlannedRuns, Span, planned_runs
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """What one run takes.
+
+    Args:
+        seconds: Seconds of a run that is trained to its end; None: not known.
+        gpus: GPUs of a run, a share of one counting as that share; None: not known.
+        workers: Runs side by side.
+        text: What that rests on, a sentence.
+    """
+
+    seconds: float | None
+    gpus: float | None
+    workers: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyForecast:
+    """What :func:`tempopt.plan` returns.
+
+    Args:
+        name: Name of the study.
+        metric: Name of the validation metric.
+        baseline: What the gain is over, as in ``τ = 1``.
+        runs: Number of runs to the first verdict.
+        run: What one run takes.
+        detectable: The smallest gain that the confirmation can show.
+        known: What earlier runs tell of a pair's difference; None as long as there are none.
+        known_from: The study whose runs those are.
+        limited: Limits of the spec that may end the search sooner.
+    """
+
+    name: str
+    metric: str
+    baseline: str
+    runs: PlannedRuns
+    run: RunTime
+    detectable: Detectable
+    known: Known | None
+    known_from: str | None
+    limited: tuple[str, ...]
+
+    @property
+    def smallest_gain(self) -> tuple[float, float] | None:
+        """The range of the smallest gain that can be shown, in units of the metric; None: not known yet."""
+        return None if self.known is None else self.detectable.range(self.known)
+
+    @property
+    def power_text(self) -> str:
+        """What gain can be shown, in a sentence."""
+        if self.known is None:
+            return f"{self.detectable.pairs} pairs show {effect_text(self.detectable)} with 80 % power."
+        text = gain_text(self.detectable, self.known, self.metric, self.baseline)
+        return f"{text[0].upper()}{text[1:]} of {self.known_from}."
+
+    def hours(self, runs: Span) -> Span | None:
+        """Return the hours that runs take with so many workers; None: not known."""
+        return None if self.run.seconds is None else runs.times(self.run.seconds / _HOUR / self.run.workers)
+
+    def gpu_hours(self, runs: Span) -> Span | None:
+        """Return the hours of cards that runs take, without one their hours of training; None: not known."""
+        if self.run.seconds is None or self.run.gpus is None:
+            return None
+        return runs.times(self.run.seconds / _HOUR * (self.run.gpus or 1.0))
+
+    @property
+    def max_gpu_hours(self) -> float | None:
+        """The most hours of cards, without one of training, as ``study.limits`` count them."""
+        totals = [self.gpu_hours(self.runs.total(gain=gain)) for gain in (False, True)]
+        return max((total.max for total in totals if total is not None), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain data; the keys are those of ``tempopt plan --json``."""
+        totals = {"no_gain": self.runs.total(gain=False), "gain": self.runs.total(gain=True)}
+        by_kind = {"no_gain": self.runs.no_gain, "gain": self.runs.gain}
+        return {
+            "study": self.name,
+            "metric": self.metric,
+            "runs": {name: asdict(span) for name, span in totals.items()},
+            "by_kind": {
+                name: {kind: asdict(span) for kind, span in spans.items()} for name, spans in by_kind.items()
+            },
+            "run_seconds": self.run.seconds,
+            "rests_on": self.run.text,
+            "workers": self.run.workers,
+            "gpus": self.run.gpus,
+            "hours": {name: _plain(self.hours(span)) for name, span in totals.items()},
+            "gpu_hours": {name: _plain(self.gpu_hours(span)) for name, span in totals.items()},
+            "limits": list(self.limited),
+            "power": self._power_json(),
+            "power_text": self.power_text,
+        }
+
+    def _power_json(self) -> dict[str, Any]:
+        gain, noise = self.smallest_gain, self.known
+        return {
+            **asdict(self.detectable),
+            "effect_between_seeds": list(self.detectable.in_seeds),
+            "confidence": CONFIDENCE,
+            "gain": None if gain is None else list(gain),
+            "from": None if noise is None else {"study": self.known_from, **asdict(noise)},
+        }
+
+
+def _plain(span: Span | None) -> dict[str, float] | None:
+    return None if span is None else asdict(span)
+
+
+def forecast(
+    spec: StudySpec,
+    *,
+    storage: str,
+    workers: Workers | None = None,
+    earlier: str | None = None,
+    run_hours: float | None = None,
+) -> StudyForecast:
+    """Return what a study takes and what it can show, after a dry run where nothing else tells its time.
+
+    Args:
+        spec: Its spec, whose schedules have been imported.
+        storage: URL of the database that earlier runs are looked up in.
+        workers: As for :func:`tempopt.search`.
+        earlier: Name of a study whose runs tell of the noise and the time; None: this study itself, if the
+            database has begun it, or one of ``study.warm_start``.
+        run_hours: Hours of one run; None: as measured.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyNotFound: There is no study ``earlier``.
+        UsageError: That study measures something else, or too few of its runs tell of the noise.
+    """
+    num_requested = workers_asked(workers, spec, None)
+    try:
+        store = Store.open(storage, create=False)
+    except StoreNotBegun:
+        if earlier is not None or spec.study.warm_start:
+            raise
+        study_forecast = _foretold(spec, _given(spec, run_hours, num_requested), None, None)
+    else:
+        with store:
+            if earlier is None and find(store, spec.study.name) is None:
+                # search would refuse what cannot be learned from; better seen now
+                load_prior_runs(store, spec)
+            study_forecast = forecast_in(
+                spec, store, workers=num_requested, earlier=earlier, run_hours=run_hours
+            )
+    return (
+        study_forecast
+        if study_forecast.run.seconds is not None
+        else _foretold(
+            spec, _timed_here(spec, num_requested), study_forecast.known, study_forecast.known_from
+        )
+    )
+
+
+def forecast_in(
+    spec: StudySpec,
+    store: Store,
+    *,
+    workers: int | None = None,
+    earlier: str | None = None,
+    run_hours: float | None = None,
+) -> StudyForecast:
+    """Return what a study takes and what it can show by what a store tells; nothing is trained.
+
+    Args:
+        spec: Its spec.
+        store: Where earlier runs are looked up.
+        workers: Runs side by side; None: as the spec says, else as many as fit on this machine.
+        earlier: As for :func:`forecast`.
+        run_hours: As for :func:`forecast`.
+
+    Raises:
+        StudyNotFound: There is no study ``earlier``.
+        UsageError: That study measures something else, or too few of its runs tell of the noise.
+    """
+    rows = list(_sources(spec, store, earlier))
+    noise, noise_study = None, None
+    for row in rows:
+        noise = known_of(store.tickets(row.id), StudySpec.from_json(row.spec))
+        if noise is not None:
+            noise_study = row.name
+            break
+    if earlier is not None and noise is None:
+        raise UsageError(
+            f'The study "{earlier}" has too few complete runs to tell its noise: it takes three that differ '
+            "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
+            "--earlier out."
+        )
+    run = _given(spec, run_hours, workers)
+    if run_hours is None:
+        run = next((time for row in rows if (time := _measured(row, store, run.workers))), run)
+    return _foretold(spec, run, noise, noise_study)
+
+
+def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
+    """Yield the studies that tell of a spec's runs: the named one, or itself and ``warm_start``."""
+    for name in [spec.study.name, *spec.study.warm_start] if earlier is None else [earlier]:
+        row = find(store, name)
+        if row is None and earlier is not None:
+            raise StudyNotFound(f'There is no study "{earlier}".')
+        if row is None:
+            continue
+        metric = StudySpec.from_json(row.spec).study.metric
+        if metric == spec.study.metric:
+            yield row
+        elif earlier is not None:
+            raise UsageError(
+                f'The study "{earlier}" measures {metric}, and this one {spec.study.metric}: its noise says '
+                "nothing of this one's. Give a study with the same metric, or leave --earlier out."
+            )
+
+
+def _given(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
+    machine = this_machine()
+    num_workers, need = spec.resources_here.workers, spec.need(gpus=machine.has_gpus)
+    room_here = max(1, min(room(need, machine), spec.study.parallel))
+    count = workers or (num_workers if isinstance(num_workers, int) else room_here)
+    seconds = None if run_hours is None else run_hours * _HOUR
+    text = "How long a run takes is not known: no run is complete. Give --run-hours, or let a dry run tell."
+    if seconds is not None:
+        text = f"{lasting(seconds)} a run, as given."
+    return RunTime(seconds=seconds, gpus=need.gpus, workers=count, text=text)
+
+
+def _measured(row: StudyRow, store: Store, workers: int) -> RunTime | None:
+    """Return what the complete runs of a study took; None: there are none."""
+    runs = [ticket for ticket in store.tickets(row.id) if ticket.outcome == "complete" and ticket.seconds > 0]
+    if not runs:
+        return None
+    seconds = fmean(run.seconds for run in runs)
+    gpus = round(sum(run.gpu_seconds for run in runs) / sum(run.seconds for run in runs), 3)
+    text = f"{lasting(seconds)} a run, the mean of {len(runs)} complete runs of {row.name}."
+    return RunTime(seconds=seconds, gpus=gpus, workers=workers, text=text)
+
+
+def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
+    """Return what a run takes on this machine, by a dry run with one worker."""
+    machine = this_machine()
+    need = spec.need(gpus=machine.has_gpus)
+    counts: list[int] = []
+
+    def dealt(free: Machine) -> list[Placement]:
+        # so many workers may be meant for another machine: one is enough to measure
+        num_fitting = count_workers(
+            need, free, num_requested=num_requested and 1, max_workers=spec.study.parallel
+        )
+        counts.append(num_requested or num_fitting)
+        return deal(need, 1, free, threads=spec.resources_here.threads)
+
+    with claimed(machine, dealt) as places, workers_of(places) as ready:
+        spec, started = rehearse(spec, ready[0], task="rehearse")
+        assert started is not None, "a dry run that was begun nowhere"
+        times = timed(spec, ready[0])
+    validations = times.validations + (times.steps > 0 and not times.ends_validated)
+    seconds = times.start + times.steps * times.step + validations * times.validate + times.test
+    text = f"{lasting(seconds)} a run, measured on {started.device}: {times.start:.2g} s to start"
+    if times.steps:
+        text += (
+            f", {times.steps} steps of {1000 * times.step:.3g} ms, {validations} "
+            f"validation{'s' * (validations != 1)} of {times.validate:.2g} s"
+        )
+    return RunTime(seconds=seconds, gpus=places[0].cards or need.gpus, workers=counts[0], text=f"{text}.")
+
+
+def _foretold(spec: StudySpec, run: RunTime, noise: Known | None, noise_study: str | None) -> StudyForecast:
+    return StudyForecast(
+        name=spec.study.name,
+        metric=spec.study.metric,
+        baseline=baseline_name(spec),
+        runs=planned_runs(spec),
+        run=run,
+        detectable=detectable(spec),
+        known=noise,
+        known_from=noise_study,
+        limited=spec.study.limits.ends,
+    )

@@ -1,0 +1,408 @@
+"""The care of studies, from any machine: pause, stop and delete one, free its checkpoints, read its logs.
+
+A server is asked to do what is done here on a database, and does it with the same functions.
+
+Says and asks nothing: what was done comes back as plain data. Imports neither torch nor Lightning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
+from tempopt.storage import checkpoints, urls
+from tempopt.storage.liveness import at_work, machine, shown
+from tempopt.storage.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
+from tempopt.storage.store import Store, behind_server
+from tempopt.training.messages import LOG
+
+# Python converts no more than a few thousand; no study has so many runs.
+_DIGITS = 9
+_RUN = re.compile(r"([a-z_]+)[- ](\d+)")
+_UNDELIVERED = re.compile(r"undelivered-[^/]*\.jsonl")
+# Logs are read for so many tickets at a time, and a live one from its end: they can be long.
+_MANY = 100
+_LONGEST = 1_000_000
+# So many of the files that stay are named.
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came of telling a study to pause or to stop.
+
+    Args:
+        before: State of the study when it was told; nothing was changed where that is ``done``.
+        agents: Agents at work on it, ``host:pid``.
+        withdrawn: Tickets that will not be begun any more.
+        compares: Whether it compares given parameter sets, so that there is no search to stop.
+    """
+
+    before: StudyState
+    agents: list[str]
+    withdrawn: int = 0
+    compares: bool = False
+
+
+Storage = str | Store
+"""Where studies are: a URL, which is opened and closed again, or a store that is open and stays so."""
+
+
+@contextlib.contextmanager
+def opened(storage: Storage, *, create: bool = False) -> Iterator[Store]:
+    """Yield the store; StorageError if a URL leads to none and none is to be created."""
+    if isinstance(storage, Store):
+        yield storage
+        return
+    with Store.open(storage, create=create) as store:
+        yield store
+
+
+def may_be_begun(storage: Storage, name: str) -> bool:
+    """Return whether a study is in the store, or may be since the store cannot be asked just now."""
+    try:
+        with opened(storage) as store:
+            store.load_study(name)
+    except (StoreNotBegun, StudyNotFound):
+        return False
+    except StorageError:
+        # a database that is lost just now is no reason to doubt that the study is in it
+        pass
+    return True
+
+
+def pause(storage: Storage, name: str) -> Told:
+    """Have every agent of a study checkpoint and leave, until it is resumed.
+
+    Args:
+        storage: The store or its URL, here and below.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+    """
+    with opened(storage) as store:
+        if server := behind_server(store):
+            return Told(**server.ask(name, "pause"))
+        study, agents = _standing(store, name)
+        if study.state == "running":
+            store.set_state(study.id, "paused")
+        return Told(before=study.state, agents=agents)
+
+
+def stop(storage: Storage, name: str) -> Told:
+    """End the searching of a study: runs at work end, and what was found is confirmed.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+    """
+    with opened(storage) as store:
+        if server := behind_server(store):
+            return Told(**server.ask(name, "stop"))
+        study, agents = _standing(store, name)
+        num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
+        compares = study.spec.get("compare") is not None
+        return Told(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
+
+
+def _standing(store: Store, name: str) -> tuple[StudyRow, list[str]]:
+    study = store.load_study(name)
+    return study, at_work(store.tickets(study.id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """What came of deleting a study.
+
+    Args:
+        agents: Agents that are at work on it still, ``host:pid``.
+        freed: Bytes of checkpoints and logs that were removed.
+        left: What was not removed: where it lies, and why.
+    """
+
+    agents: list[str]
+    freed: int
+    left: dict[str, str]
+
+
+def delete(storage: Storage, name: str, *, force: bool = False) -> Deleted:
+    """Delete a study, Optuna's record of it, its checkpoints and what it logged in this machine's folder.
+
+    Args:
+        force: Whether to delete it even while agents are at work; they notice, and leave.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: Agents are at work on it.
+    """
+    with opened(storage) as store:
+        if server := behind_server(store):
+            return Deleted(**server.ask_to_delete(name, force=force))
+        study = store.load_study(name)
+        tickets = store.tickets(study.id)
+        agents = at_work(tickets)
+        if agents and not force:
+            raise UsageError(
+                f'Study "{name}" is being worked on by {", ".join(agents)}. Have them leave first '
+                f"(tempopt pause {name}), or give --force."
+            )
+        store.delete_study(name)
+    folders, reasons = _folders(study, tickets)
+    log_folder = _local_base(study) / name
+    if log_folder.is_dir():
+        folders.append(str(log_folder))
+    freed = 0
+    for folder in dict.fromkeys(folders):
+        removal = _cleared(folder)
+        freed += removal.freed
+        reasons |= removal.left
+    return Deleted(agents=agents, freed=freed, left=reasons)
+
+
+def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], dict[str, str]]:
+    """Return every folder that is known to be the study's, and the checkpoints in none, each with why."""
+    folders = [checkpoints.join(study.checkpoints, study.name)] if study.checkpoints else []
+    reasons: dict[str, str] = {}
+    for ticket in tickets:
+        run = checkpoints.run_name(ticket.kind, ticket.number)
+        for url in (checkpoint.url for checkpoint in ticket.checkpoints):
+            # agents may have been given other places; but a row is no reason to touch just any folder
+            if checkpoints.is_ours(url, study=study.name, run=run):
+                folders.append(url.rsplit("/", 2)[0])
+            else:
+                reasons[url] = "this is not where tempopt keeps a checkpoint of that run"
+    paths = [str(checkpoints.local_path(f)) if checkpoints.is_local(f) else f for f in folders]
+    return list(dict.fromkeys(paths)), reasons
+
+
+def _cleared(folder: str) -> checkpoints.Removed:
+    """Delete what tempopt wrote into a study's folder, and the folder if nothing else is in it."""
+    try:
+        if checkpoints.is_local(folder) and not Path(folder).is_dir():
+            raise FileNotFoundError("there is no such folder on this machine")
+        folders = _folders_in(Path(folder)) if checkpoints.is_local(folder) else []
+        sizes = checkpoints.usage(folder)
+    except Exception as error:
+        return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
+    own_urls = [url for url in sizes if _is_own(*_place(folder, url))]
+    removal = checkpoints.remove(own_urls)
+    runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
+    for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
+        # one that holds something else stays
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    names = {path.name for path in folders if path not in runs}
+    for name, inner_path in (_place(folder, url) for url in sizes.keys() - own_urls):
+        names.add(f"{name}/{inner_path}" if inner_path and checkpoints.RUN.fullmatch(name) else name)
+    if not names:
+        return removal
+    names_text = ", ".join(sorted(names)[:_NAMED])
+    more_text = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return replace(removal, left={**removal.left, folder: f"tempopt did not write {names_text}{more_text}"})
+
+
+def _place(folder: str, url: str) -> tuple[str, str]:
+    """Return what lies directly in a folder, and the file's path in it, empty if it is the file itself."""
+    name, _, inner_path = url.removeprefix(f"{folder}/").partition("/")
+    return name, inner_path
+
+
+def _is_own(name: str, inner_path: str) -> bool:
+    """Return whether tempopt wrote a file of a study's folder, given its place in it."""
+    if not inner_path:
+        return _UNDELIVERED.fullmatch(name) is not None
+    is_file = inner_path == LOG or checkpoints.CHECKPOINT.fullmatch(inner_path) is not None
+    return is_file and checkpoints.RUN.fullmatch(name) is not None
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _local_base(study: StudyRow) -> Path:
+    """Return this machine's folder for what studies log: that of the checkpoints, if it is local."""
+    if study.checkpoints and checkpoints.is_local(study.checkpoints):
+        return checkpoints.local_path(study.checkpoints)
+    return Path(checkpoints.DEFAULT_FOLDER).absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What is removed of one study's checkpoints.
+
+    Args:
+        files: Bytes by location of what was removed, or would be.
+        left: What was not removed: where it lies, and why.
+    """
+
+    study: str
+    files: dict[str, int]
+    left: dict[str, str]
+
+    @property
+    def freed(self) -> int:
+        """Bytes."""
+        return sum(self.files.values())
+
+
+def collect(storage: Storage, name: str | None = None, *, dry_run: bool = False) -> list[Collected]:
+    """Remove the checkpoints that no run needs any more.
+
+    Args:
+        name: Of this study; None: of all in the store.
+        dry_run: Whether to look only.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+    """
+    with opened(storage) as store:
+        names = [name] if name is not None else [summary.study.name for summary in store.list_studies()]
+        return [_collected(store, study_name, dry_run=dry_run) for study_name in names]
+
+
+def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
+    if server := behind_server(store):
+        return Collected(**server.ask(name, "gc", {"dry_run": dry_run}))
+    study = store.load_study(name)
+    folders, reasons = _folders(study, store.tickets(study.id))
+    sizes_by_folder: dict[str, dict[str, int]] = {}
+    for folder in folders:
+        try:
+            sizes_by_folder[folder] = checkpoints.usage(folder)
+        except Exception as error:
+            reasons[folder] = checkpoints.reason(error)
+    # asked after the files were listed: what a run has recorded by then is not taken for needless
+    runs = {checkpoints.run_name(ticket.kind, ticket.number): ticket for ticket in store.tickets(study.id)}
+    files: dict[str, int] = {}
+    for folder, sizes in sizes_by_folder.items():
+        for url, size in sizes.items():
+            run, file = _place(folder, url)
+            if run in runs and _needless(runs[run], file):
+                files[url] = size
+    if not dry_run:
+        failed_urls = checkpoints.remove(files).left
+        files = {url: size for url, size in files.items() if url not in failed_urls}
+        reasons |= failed_urls
+    return Collected(study=name, files=files, left=reasons)
+
+
+def _needless(ticket: TicketRow, file: str) -> bool:
+    """Return whether a run will never go on from a file in its folder."""
+    parts = checkpoints.CHECKPOINT.fullmatch(file)
+    if parts is None:
+        return False
+    if ticket.state in OVER:
+        return True
+    saved_checkpoints = ticket.checkpoints
+    if file in {checkpoint.url.rpartition("/")[2] for checkpoint in saved_checkpoints}:
+        return False
+    # one that is newer than those that are recorded may be about to be recorded
+    return bool(parts[1]) and len(saved_checkpoints) >= 2 and int(parts[1]) < saved_checkpoints[1].step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """What one attempt at a run printed.
+
+    Args:
+        ticket: Kind and number, as in ``search-12``.
+        agent: Who trained it, ``host:pid``.
+        running: Whether it is at it still.
+        lines: Number of lines that were kept.
+        text: The end of what it printed, or just its last line; None if it is not to be had here.
+    """
+
+    ticket: str
+    attempt: int
+    agent: str
+    running: bool
+    lines: int
+    text: str | None
+
+
+def logs(storage: Storage, name: str, ticket: str | None = None) -> list[Printed]:
+    """Return what the attempts at a study's runs printed.
+
+    Args:
+        ticket: All that is kept of this run, as in ``search-12`` or ``search 12``, and what it is printing
+            now; None: the last line of each attempt at every run.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: There is no such run.
+    """
+    with opened(storage) as store:
+        mask = urls.masking(store.url)
+        study = store.load_study(name)
+        tickets = store.tickets(study.id)
+        if ticket is None:
+            return list(_last_lines(store, study, tickets, mask))
+        run_ticket = _meant(ticket, tickets, name)
+        rows = store.logs(study.id, [run_ticket.id])
+    outputs = [_printed(run_ticket, row, mask(row.text)) for row in rows]
+    return [*outputs, _live(study, run_ticket, mask)] if run_ticket.state == "running" else outputs
+
+
+def _last_lines(
+    store: Store, study: StudyRow, tickets: Sequence[TicketRow], mask: Callable[[str], str]
+) -> Iterator[Printed]:
+    begun_tickets = [run_ticket for run_ticket in tickets if run_ticket.attempt]
+    for start in range(0, len(begun_tickets), _MANY):
+        batch = begun_tickets[start : start + _MANY]
+        rows: dict[int, list[LogRow]] = {}
+        for row in store.logs(study.id, [run_ticket.id for run_ticket in batch]):
+            rows.setdefault(row.ticket_id, []).append(row)
+        for run_ticket in batch:
+            for row in rows.get(run_ticket.id, ()):
+                last_line = row.text.rstrip().rpartition("\n")[2]
+                yield replace(_printed(run_ticket, row, row.text), text=mask(last_line))
+
+
+def _printed(ticket: TicketRow, row: LogRow, text: str) -> Printed:
+    return Printed(
+        ticket=f"{ticket.kind}-{ticket.number}",
+        attempt=row.attempt,
+        agent=shown(row.agent),
+        running=False,
+        lines=len(text.splitlines()),
+        text=text,
+    )
+
+
+def _meant(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
+    parts = _RUN.fullmatch(text)
+    if parts is None or parts[1] not in KINDS or len(parts[2]) > _DIGITS:
+        kinds = ", ".join(KINDS)
+        raise UsageError(f'"{text}" is no run. Give kind and number, as in search-12; the kinds are {kinds}.')
+    number = int(parts[2])
+    kind_tickets = [ticket for ticket in tickets if ticket.kind == parts[1]]
+    for ticket in kind_tickets:
+        if ticket.number == number:
+            return ticket
+    choices = (
+        f"{parts[1]}-0 to {parts[1]}-{kind_tickets[-1].number}" if kind_tickets else f"no {parts[1]} yet"
+    )
+    raise UsageError(f'Study "{study}" has no {parts[1]}-{number}; it has {choices}.')
+
+
+def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> Printed:
+    """Return what a run is printing, from its log if it is on this machine."""
+    agent = ticket.agent or ""
+    text = None
+    run = checkpoints.run_name(ticket.kind, ticket.number)
+    path = _local_base(study) / study.name / run / LOG
+    if machine() in agent.split(":") and path.is_file():
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LONGEST))
+            text = mask(file.read().decode(errors="replace"))
+    return Printed(
+        ticket=f"{ticket.kind}-{ticket.number}",
+        attempt=ticket.attempt,
+        agent=shown(agent),
+        running=True,
+        lines=len((text or "").splitlines()),
+        text=text,
+    )

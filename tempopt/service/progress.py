@@ -1,0 +1,397 @@
+"""How a running study looks: a live screen on a terminal, a picture in a notebook, else a line per stage.
+
+Owns the drawing only; what is drawn is a Snapshot of the agent's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
+from tempopt.report.formatting import temperature_text
+from tempopt.storage.rows import KINDS, SEARCHING, Kind, TicketRow
+from tempopt.temperature import neutral_values, split_name
+
+# Twice a second is smooth enough to the eye and costs well under one percent of a core.
+_REFRESH_PER_SECOND = 2
+# A notebook redraws the whole output; a cell is so many characters wide in the usual ones.
+_CELL_EVERY, _CELL_WIDTH, _CELL_HEIGHT = 1.0, 100, 40
+_CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}</pre>'
+# What other agents do is asked of the store; seldom enough that the store does not feel it.
+_OTHERS_EVERY = 5.0
+# Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
+_LINES_ABOVE, _FEWEST = 16, 4
+_BAR, _STAGE_BAR, _SHORTEST = 12, 30, 10
+_COLUMNS = ("run", "steps", "value")
+
+# What is measured on the data that the search has not seen.
+_ON_TEST: tuple[Kind, ...] = ("confirm", "ablation")
+_TESTED = "confirm and ablation"
+
+
+def number(value: float | None) -> str:
+    """Return a measured number as people read it: four digits, a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as ``42 s``, ``3:07`` (minutes) or ``2:03:07`` (hours)."""
+    total_seconds = round(max(seconds, 0.0))
+    minutes, remainder = divmod(total_seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{remainder:02d}"
+    return f"{minutes}:{remainder:02d}" if minutes else f"{remainder} s"
+
+
+def amount(size: int) -> str:
+    """Return a number of bytes as ``999 B``, ``12.3 MB`` or ``1.5 GB``."""
+    if size < 1000:
+        return f"{size} B"
+    value, units = float(size), iter(("kB", "MB", "GB", "TB"))
+    unit = ""
+    while value >= 1000 and unit != "TB":
+        value, unit = value / 1000, next(units)
+    return f"{value:.1f} {unit}"
+
+
+def called(ticket: TicketRow) -> str:
+    """Return what a ticket is called: kind and number, and whose candidate it trains if that is another."""
+    arm = "" if ticket.arm == ticket.kind else f" ({ticket.arm})"
+    return f"{ticket.kind} {ticket.number}{arm}"
+
+
+def outcome(ticket: TicketRow) -> str:
+    """Return in words how a ticket ended."""
+    if ticket.outcome == "complete":
+        return number(ticket.value)
+    if ticket.outcome == "pruned":
+        return f"pruned at step {ticket.steps} of {ticket.total_steps}, {number(ticket.value)}"
+    if ticket.outcome == "diverged":
+        return f"diverged at step {ticket.diverged_at}"
+    return f"failed: {ticket.error or 'no reason is known'}"
+
+
+def _telling(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without those of the temperature that change nothing; the first stays."""
+    values = neutral_values(parameters)
+    return {
+        name: value
+        for name, value in parameters.items()
+        if split_name(name)[1] == "temperature_init" or name not in values or value != values[name]
+    }
+
+
+def best_line(snapshot: Snapshot) -> str:
+    """Return the best value of the search so far beside the baseline, if there is any."""
+    if snapshot.best is None:
+        return "best so far –"
+    against = ""
+    if snapshot.baseline_mean is not None:
+        difference = snapshot.best - snapshot.baseline_mean
+        against = (
+            f" ({difference:+.4g} against the baseline's {number(snapshot.baseline_mean)}, not yet confirmed)"
+        )
+    return f"best so far {number(snapshot.best)}{against}"
+
+
+class Lines:
+    """Flushed lines for logs, pipes and terminals that cannot be drawn on: one for each stage that is over.
+
+    Args:
+        stream: What they are written to.
+        verbose: Whether there is one for each run that is over, too.
+    """
+
+    others_every: float | None = None
+
+    def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
+        self._stream = stream
+        self._verbose = verbose
+        self._snapshot: Snapshot | None = None
+        self._since = 0
+        self._reported: dict[Kind, int] = {}
+        self._has_tested = False
+
+    def update(self, snapshot: Snapshot) -> None:
+        if self._snapshot is None:
+            # what was over before is not told again
+            self._reported = {kind: done for kind, done in snapshot.done.items() if done}
+        self._snapshot = snapshot
+        self._since = 0
+        for kind in KINDS:
+            total, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+            if total and done == total and self._reported.get(kind, 0) < done:
+                self._reported[kind] = done
+                self._print(self._stage_line(kind, snapshot))
+
+    def _stage_line(self, kind: Kind, snapshot: Snapshot) -> str:
+        done = snapshot.done[kind]
+        line = f"[{duration(snapshot.elapsed)}] {kind}: {done} training{'s' * (done != 1)} over"
+        if kind in SEARCHING and snapshot.best is not None:
+            best = temperature_text(_telling(snapshot.best_params))
+            line += f"; best {snapshot.metric} so far {number(snapshot.best)} with {best}"
+        return line
+
+    def finished(self, ticket: TicketRow) -> None:
+        self._since += 1
+        if not self._verbose and ticket.state != "failed":
+            return
+        if ticket.kind in _ON_TEST and not self._has_tested and self._snapshot is not None:
+            self._has_tested = True
+            if self._snapshot.confirms_on == "test":
+                self._print(f"Values of {_TESTED} are of the test data, others of the validation data.")
+        line = f"{called(ticket)}: {outcome(ticket)}"
+        if ticket.parameters:
+            line += f"  {temperature_text(_telling(ticket.parameters))}"
+        if self._snapshot is not None:
+            # A ticket is told of before the snapshot that counts it.
+            done, total = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
+            line = f"[{duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
+        self._print(line)
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def _print(self, line: str) -> None:
+        try:
+            print(line, file=self._stream, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            # a full disk under a file that the output goes to: what is buffered is written when there is room
+            pass
+
+
+class Screen:
+    """A live picture of the study; notes scroll by above it."""
+
+    others_every: float | None = _OTHERS_EVERY
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._snapshot: Snapshot | None = None
+        self._received = 0.0
+        self.live = Live(
+            console=console,
+            get_renderable=self.picture,
+            refresh_per_second=_REFRESH_PER_SECOND,
+            transient=False,
+        )
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._received = time.monotonic()
+        self._snapshot = snapshot
+
+    def finished(self, ticket: TicketRow) -> None:
+        if ticket.state == "failed":
+            self.note(f"{called(ticket)}: {outcome(ticket)}")
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def picture(self) -> Group:
+        """Return what is to be seen now."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return Group(Text("starting the workers ..."))
+        elapsed = time.monotonic() - self._received
+        best = temperature_text(snapshot.best_params)
+        return Group(
+            _title(snapshot, elapsed),
+            _stages(snapshot),
+            Text(best_line(snapshot), no_wrap=True, overflow="ellipsis"),
+            *([Text(f"  {best}", style="dim")] if snapshot.best_params else []),
+            *self._runs(snapshot),
+        )
+
+    def _runs(self, snapshot: Snapshot) -> list[Table | Text]:
+        runs = snapshot.workers
+        if not runs:
+            return [Text("  no agent works on it now", style="dim")]
+        max_rows = max(self._console.height - _LINES_ABOVE, _FEWEST)
+        renderables: list[Table | Text] = [_runs(runs[:max_rows], self._console.width)]
+        if len(runs) > max_rows:
+            renderables.append(Text(f"  and {len(runs) - max_rows} more", style="dim"))
+        return renderables
+
+
+def _title(snapshot: Snapshot, elapsed: float) -> Table:
+    clock = duration(snapshot.elapsed + elapsed)
+    if snapshot.remaining is not None:
+        clock += f", about {duration(snapshot.remaining - elapsed)} left"
+    title = Table.grid(expand=True)
+    title.add_column(no_wrap=True)
+    title.add_column(justify="right", no_wrap=True)
+    title.add_row(
+        Text.assemble((snapshot.study, "bold"), f"  {snapshot.direction} {snapshot.metric}"), Text(clock)
+    )
+    return title
+
+
+def _stages(snapshot: Snapshot) -> Table:
+    stages = Table.grid(padding=(0, 2))
+    for kind in KINDS:
+        total, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+        if total:
+            style = "bold" if kind == snapshot.stage else ""
+            bar = _draw_bar(done, total, _STAGE_BAR)
+            stages.add_row(Text(f"  {kind}", style=style), bar, Text(f"{done}/{total}"))
+    return stages
+
+
+def _runs(views: list[WorkerView], width: int) -> Table:
+    """Return a line for each worker: where it is, what it trains, how far, and its value.
+
+    Where there is little room, the device and the bar are left out before a number is cut short.
+    """
+    agents, devices = [_agent(view) for view in views], [view.device or "" for view in views]
+    rows = [_run(view) for view in views]
+    room = width - 2 - sum(_widest(column) + 2 for column in zip(_COLUMNS, *rows, strict=True))
+    agent = min(_widest(["agent", *agents]), max(room, _SHORTEST))
+    room -= agent + 2
+    has_bar = room >= _BAR
+    room -= (_BAR + 2) * has_bar
+    has_device = room >= min(_SHORTEST, _widest(devices)) > 0
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("  agent", no_wrap=True, width=agent + 2)
+    if has_device:
+        table.add_column("device", no_wrap=True, max_width=room, style="dim")
+    table.add_column(_COLUMNS[0], no_wrap=True)
+    if has_bar:
+        table.add_column("", width=_BAR)
+    for name in _COLUMNS[1:]:
+        table.add_column(name, no_wrap=True, justify="right")
+    for view, name, device, (run, *numbers) in zip(views, agents, devices, rows, strict=True):
+        cells: list[Text] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
+        if has_device:
+            cells.insert(1, Text(device))
+        if has_bar:
+            cells.append(_bar(view))
+        table.add_row(*cells, *(Text(number, style="yellow" if view.silent else "") for number in numbers))
+    return table
+
+
+def _bar(view: WorkerView) -> Text:
+    if view.kind is None or not view.total_steps:
+        return Text("")
+    return _draw_bar(view.step or 0, view.total_steps, _BAR)
+
+
+def _draw_bar(done: int, total: int, width: int) -> Text:
+    """Return a bar whose empty part looks empty without colours, too."""
+    full = min(width, width * done // total)
+    return Text.assemble(("█" * full, "green"), ("░" * (width - full), "dim"))
+
+
+def _widest(cells: Iterable[str]) -> int:
+    return max(cell_len(cell) for cell in cells)
+
+
+def _agent(view: WorkerView) -> str:
+    if view.agent is None:
+        return f"here, {view.slot}"
+    host, _, process = view.agent.partition(":")
+    # without its domain, unless it is an address
+    short = host if host.replace(".", "").isdecimal() else host.partition(".")[0]
+    return f"{short}:{process}"
+
+
+def _run(view: WorkerView) -> tuple[str, str, str]:
+    """Return what a worker trains, how far it is, and its value."""
+    if view.kind is None:
+        return ("idle", "", "")
+    steps = f"{view.step or 0}/{view.total_steps}" if view.total_steps else "starting"
+    return (f"{view.kind} {view.number}", steps, "silent" if view.silent else number(view.value))
+
+
+@contextmanager
+def observing(stream: TextIO, *, verbose: bool = False) -> Iterator[Observer]:
+    """Yield the observer that suits the stream: a live screen on a terminal, else lines.
+
+    Args:
+        stream: What is shown on.
+        verbose: Whether there is a line for each run, on a terminal as well.
+    """
+    if verbose or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        yield Lines(stream, verbose=verbose)
+        return
+    screen = Screen(Console(file=stream))
+    with screen.live:
+        yield screen
+
+
+class Cell(Screen):
+    """A picture of the study in one output of a notebook's cell, drawn anew in its place.
+
+    It is drawn by the thread that tells of the study, and needs IPython alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO(), width=_CELL_WIDTH, height=_CELL_HEIGHT))
+        self._display = importlib.import_module("IPython.display").display
+        self._output: Any = None
+        self._drawn = 0.0
+
+    def update(self, snapshot: Snapshot) -> None:
+        super().update(snapshot)
+        if time.monotonic() - self._drawn >= _CELL_EVERY:
+            self.draw()
+
+    def note(self, text: str) -> None:
+        print(text)
+
+    def draw(self) -> None:
+        """Show how things stand now."""
+        self._drawn = time.monotonic()
+        console = Console(file=io.StringIO(), width=_CELL_WIDTH, record=True, force_jupyter=False)
+        console.print(self.picture())
+        mime_bundle = {
+            "text/plain": console.export_text(clear=False),
+            "text/html": console.export_html(inline_styles=True, code_format=_CELL),
+        }
+        if self._output is None:
+            self._output = self._display(mime_bundle, raw=True, display_id=True)
+        else:
+            self._output.update(mime_bundle, raw=True)
+
+
+def in_notebook() -> bool:
+    """Return whether this is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@contextmanager
+def watching(progress: bool) -> Iterator[Observer]:
+    """Yield the observer of a search in Python, which shows what suits where it runs.
+
+    Args:
+        progress: Whether to show anything. In a notebook that is a picture in the cell; else it is on
+            standard error, as :func:`observing` has it.
+    """
+    if not progress:
+        yield Unobserved()
+    elif in_notebook():
+        cell = Cell()
+        cell.draw()
+        try:
+            yield cell
+        finally:
+            cell.draw()
+    else:
+        with observing(sys.stderr) as observer:
+            yield observer

@@ -1,0 +1,178 @@
+"""Studies behind a server: what a command asks it to do, and the looking on until a study has ended.
+
+What a person's modules say is found here, by a dry run and by workers of this machine: a server runs none of
+them. Nothing is trained here, unless workers are given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.dry_run import rehearse, stage_text, workers_of
+from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.remote_runner import work_behind
+from tempopt.agent.study_lookup import find, same_question
+from tempopt.agent.study_runner import optimizers, places_here
+from tempopt.errors import AccessDenied
+from tempopt.launch.watch import look_on
+from tempopt.report.study_result import StudyResult, load
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.http.paths import STUDIES
+from tempopt.storage.http.remote_store import RemoteStore
+from tempopt.training.messages import Stage
+
+# A search says of the parts of its dry run only those for which a person has waited.
+_LONG = 5.0
+_TOKEN = "TEMPOPT_TOKEN"
+
+
+def submit(
+    store: RemoteStore,
+    spec: StudySpec,
+    *,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    workers: Workers | None = None,
+    observer: Observer | None = None,
+) -> None:
+    """Have a study begun, or go on and grow, after a dry run on this machine if it is new.
+
+    Args:
+        store: The server's.
+        spec: The spec, whose schedules have been imported.
+        trials: As for :func:`tempopt.service.extend.ordered`, and so ``more`` and ``enqueue``.
+        workers: Trials side by side that this machine is to train then; None: none.
+        observer: Who is told what there is to say of it.
+
+    Raises:
+        AccessDenied: This machine is to train, and the token is none of an agent.
+        SpecError: The spec cannot be carried out.
+        StudyChanged: The server has a study of that name that asks something else.
+    """
+    study_observer = observer or Unobserved()
+    _check_agent(store, workers)
+    optimizers(spec)
+    study = find(store, spec.study.name)
+    options: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue)}
+    if study is None:
+        if not more:
+            spec = rehearsed(spec, study_observer)
+    else:
+        same_question(study, spec)
+    if study is not None and (more or enqueue):
+        options["version"] = study.version
+    _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **options}), study_observer)
+
+
+def resume(
+    store: RemoteStore,
+    name: str,
+    *,
+    more: int = 0,
+    pairs: int = 0,
+    retry_failed: bool = False,
+    explain: bool = False,
+    workers: Workers | None = None,
+    observer: Observer | None = None,
+) -> None:
+    """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
+    _check_agent(store, workers)
+    study = store.load_study(name)
+    options: dict[str, Any] = {
+        "more": more,
+        "pairs": pairs,
+        "retry_failed": retry_failed,
+        "explain": explain,
+    }
+    if more or pairs:
+        options["version"] = study.version
+    _tell(store.ask(name, "resume", options), observer or Unobserved())
+
+
+def carried_out(
+    store: RemoteStore,
+    name: str,
+    *,
+    workers: Workers | None = None,
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Return the result of a study once it is done or paused.
+
+    Args:
+        store: The server's.
+        name: Name of the study.
+        workers: Trials side by side that this machine trains as one of its agents; None: none.
+        observer: Is told what happens.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
+    """
+    study_observer = observer or Unobserved()
+    if workers is not None:
+        return joined(store, name, workers=workers, folder=None, observer=study_observer)
+    look_on(store, name, study_observer)
+    return load(store, name, needs_measurements=True)
+
+
+def joined(
+    store: RemoteStore,
+    name: str,
+    *,
+    workers: Workers | None,
+    folder: str | Path | None,
+    observer: Observer,
+) -> StudyResult:
+    """Work on a study as one of its agents and return its result; see :func:`.studies.join`."""
+    with _shown_to_workers(store.given_token):
+        work_behind(store.server, name, workers=workers, folder=folder, observer=observer)
+    return load(store, name, needs_measurements=True)
+
+
+@contextlib.contextmanager
+def _shown_to_workers(token: str | None) -> Iterator[None]:
+    """Have workers, which keep their checkpoints themselves, find a token that was given to this program."""
+    before = os.environ.get(_TOKEN)
+    if token is not None:
+        os.environ[_TOKEN] = token
+    try:
+        yield
+    finally:
+        if token is not None and before is None:
+            del os.environ[_TOKEN]
+        elif token is not None and before is not None:
+            os.environ[_TOKEN] = before
+
+
+def _check_agent(store: RemoteStore, workers: Workers | None) -> None:
+    """Refuse to train where the token does not allow it, before anything is asked."""
+    if workers is None:
+        return
+    me = store.server.get("/api/me")
+    if "agent" not in me["scopes"]:
+        raise AccessDenied(
+            f"With --workers this machine trains as an agent, and the token of {me['name']} may "
+            f"{', '.join(me['scopes'])} alone. Ask for one with the scope agent, or take --workers out."
+        )
+
+
+def rehearsed(spec: StudySpec, observer: Observer) -> StudySpec:
+    """Return the spec with what a dry run on this machine has found."""
+
+    def told(stage: Stage) -> None:
+        if stage.seconds >= _LONG:
+            observer.note(stage_text(stage))
+
+    with places_here(spec, 1) as places, workers_of(places) as workers:
+        return rehearse(spec, workers[0], task="rehearse", on_stage=told)[0]
+
+
+def _tell(answer: Mapping[str, Any], observer: Observer) -> None:
+    for note in answer["notes"]:
+        observer.note(note)

@@ -1,0 +1,147 @@
+"""Whether the study of a spec could be begun, as far as that is told without its modules; begins nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tempopt.agent.study_lookup import find, refuse_alike
+from tempopt.errors import SpecError, UsageError
+from tempopt.spec.custom_schedules import check_schedules
+from tempopt.spec.identity import differences
+from tempopt.spec.lint import CheckedText, Message, check_text, message_at, messages_of
+from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
+from tempopt.storage.rows import StudyState
+from tempopt.storage.store import Store
+from tempopt.verdict.set_comparison import check_comparison
+
+MaySee = Callable[[str], bool]
+"""Whether the caller may see a study of this name; there is none of another name for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The study that has a spec's name already.
+
+    Args:
+        state: Its state.
+        same: Whether the spec is the stored one, in all that has to be equal to continue it.
+        differences: A line for each thing that the spec asks otherwise.
+    """
+
+    state: StudyState
+    same: bool
+    differences: tuple[str, ...]
+
+
+def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
+    """Check the text of a spec as ``tempopt check`` does, apart from the classes that it names.
+
+    Args:
+        text: The spec in YAML.
+        store: Where the study would be begun; nothing is written.
+        may_see: See :data:`MaySee`.
+    """
+    checked_text = check_text(text)
+    if checked_text.spec is None or checked_text.origin is None:
+        return checked_text
+    spec, origin = checked_text.spec, checked_text.origin
+    messages = list(_unseen(spec, checked_text, may_see))
+    for checker in (check_schedules, _check_strategies, _check_loggers, _check_sets):
+        messages += _told(checker, spec, checked_text)
+    if not messages and find(store, spec.study.name) is None:
+        for store_check in (refuse_alike, _check_prior_runs):
+            try:
+                store_check(store, spec)
+            except SpecError as error:
+                messages += messages_of(str(error), origin)
+        messages += [message_at(origin, path, text) for path, text in not_looked_up(spec)]
+    return checked_text.with_messages(messages)
+
+
+def refuse_not_looked_up(spec: StudySpec) -> None:
+    """Refuse to begin a study where a dry run would have found what it cannot begin without.
+
+    Raises:
+        SpecError: Something is missing.
+    """
+    if lines := not_looked_up(spec):
+        raise SpecError("\n".join(f"{path}: {text}" for path, text in lines))
+
+
+def standing(spec: StudySpec, store: Store) -> Standing | None:
+    """Return the study that has a spec's name already, None if there is none."""
+    row = find(store, spec.study.name)
+    if row is None:
+        return None
+    stored_spec = StudySpec.from_json(row.spec)
+    # what a budget decided when it was begun is no difference: the same text continues it
+    new_spec = begun_as(spec, stored_spec)
+    lines = list(differences(stored_spec, new_spec).values())
+    if not lines:
+        before, now = stored_spec.study.trials, new_spec.study.trials
+        lines = [f"study.trials: was {before}, now {now}"] if before != now else []
+    return Standing(state=row.state, same=not lines, differences=tuple(lines))
+
+
+def _unseen(spec: StudySpec, checked_text: CheckedText, may_see: MaySee) -> Iterator[Message]:
+    assert checked_text.origin is not None
+    if not may_see(spec.study.name):
+        text = f'you may not begin a study named "{spec.study.name}". Give another name.'
+        yield message_at(checked_text.origin, "study.name", text)
+    for name in spec.study.warm_start:
+        if not may_see(name):
+            yield message_at(checked_text.origin, "study.warm_start", f'there is no study "{name}".')
+
+
+def _told(
+    checker: Callable[[StudySpec], object], spec: StudySpec, checked_text: CheckedText
+) -> list[Message]:
+    assert checked_text.origin is not None
+    try:
+        checker(spec)
+    except (SpecError, UsageError) as error:
+        return messages_of(str(error), checked_text.origin)
+    return []
+
+
+def _check_strategies(spec: StudySpec) -> None:
+    """Refuse a sampler or pruner of Optuna that cannot work; its options themselves are validated before."""
+    if {spec.study.sampler.name, spec.study.pruner.name} == {KNOWLEDGE_GRADIENT}:
+        return
+    from tempopt.agent.study_runner import optimizers  # loads Optuna
+
+    optimizers(spec)
+
+
+def _check_prior_runs(store: Store, spec: StudySpec) -> None:
+    if spec.study.warm_start:
+        from tempopt.agent.warm_start import load_prior_runs  # loads Optuna
+
+        load_prior_runs(store, spec)
+
+
+def _check_loggers(spec: StudySpec) -> None:
+    refuse_secrets(spec.trainer.get("logger"))
+
+
+def _check_sets(spec: StudySpec) -> None:
+    if spec.compare is not None:
+        check_comparison(spec)
+
+
+def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
+    """Return path and message of what a dry run finds in a module, and a study cannot begin without."""
+    return [
+        (
+            f"temperatures.{name}",
+            "as_found is missing: the temperature that the module has there, to which searched ones are "
+            f"compared. A server imports no module. Give it, as in {name}: {{..., as_found: 0.5}}, or begin "
+            "the study with tempopt search, which looks it up.",
+        )
+        for name, temperature in spec.temperatures.items()
+        if temperature.as_found is None
+    ]

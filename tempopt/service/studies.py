@@ -1,0 +1,353 @@
+"""Search, resume, join, check, plan and load_study, for the command line and tempopt.api.
+
+Each is carried out elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.dry_run import rehearse, stage_text, workers_of
+from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.placement import Placement
+from tempopt.agent.store_connection import while_busy
+from tempopt.agent.study_creation import stand
+from tempopt.agent.study_lookup import find, same_question
+from tempopt.agent.study_runner import StudyRunner, optimizers
+from tempopt.errors import UsageError
+from tempopt.launch.watch import look_on
+from tempopt.report.study_result import StudyResult, load
+from tempopt.service import remote_study
+from tempopt.service.extend import grown, ordered
+from tempopt.service.forecast import StudyForecast, forecast
+from tempopt.service.lifecycle import Storage, opened
+from tempopt.spec.collect_errors import with_all_faults
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.custom_schedules import import_schedules
+from tempopt.spec.load import load_spec
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
+from tempopt.storage.checkpoints import DEFAULT_FOLDER, location
+from tempopt.storage.liveness import user
+from tempopt.storage.rows import SEARCHING, StudyRow
+from tempopt.storage.store import Store, behind_server
+from tempopt.storage.urls import DEFAULT_STORAGE
+from tempopt.verdict.forecast_text import runs_text
+from tempopt.verdict.planned_runs import planned_runs
+from tempopt.verdict.set_comparison import check_comparison
+
+_NO_LAYERS = "none. No attention temperature acts: the model is trained as it is"
+
+
+def search(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    storage: Storage = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    submit: bool = False,
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
+    spec, study_observer = _loaded(spec), observer or Unobserved()
+    refuse_comparison(spec)
+    import_schedules(spec)
+    with opened(storage, create=True) as store:
+        if server := behind_server(store):
+            refuse_place(checkpoints)
+            remote_study.submit(
+                server,
+                spec,
+                trials=trials,
+                more=more,
+                enqueue=enqueue,
+                workers=workers,
+                observer=study_observer,
+            )
+            return remote_study.carried_out(server, spec.study.name, workers=workers, observer=study_observer)
+        spec, study = ordered(
+            store, spec, trials=trials, more=more, enqueue=enqueue, on_note=study_observer.note
+        )
+        if submit:
+            return _submit(store, spec, study, checkpoints, study_observer)
+        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer)
+        return runner.carry_out()
+
+
+def _submit(
+    store: Store,
+    spec: StudySpec,
+    study: StudyRow | None,
+    checkpoints: str | Path | None,
+    observer: Observer,
+) -> StudyResult:
+    """Begin a study, or have it go on, and watch while other agents train."""
+    optimizers(spec)
+    if study is None:
+        spec = remote_study.rehearsed(spec, observer)
+    elif study.state == "paused":
+        store.set_state(study.id, "running")
+    stored_url = None if study is None else study.checkpoints
+    checkpoints_url = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
+    checkpoints_url = stored_url if stored_url and checkpoints is None else checkpoints_url
+    row = stand(
+        store,
+        spec,
+        study,
+        checkpoints=checkpoints_url,
+        owner=user(),
+        on_note=observer.note,
+    )
+    look_on(store, row.name, observer)
+    return load(store, row.name, needs_measurements=True)
+
+
+def compare(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    storage: Storage = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    name: str | None = None,
+    pairs: int | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    all_pairs: bool = False,
+    max_runs: int = MAX_RUNS,
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
+    spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
+    study_observer = observer or Unobserved()
+    import_schedules(spec)
+    check_comparison(spec, max_runs)
+    with opened(storage, create=True) as store:
+        if server := behind_server(store):
+            refuse_place(checkpoints)
+            remote_study.submit(server, spec, workers=workers, observer=study_observer)
+            return remote_study.carried_out(server, spec.study.name, workers=workers, observer=study_observer)
+        spec, study = ordered(store, spec)
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).carry_out()
+
+
+def refuse_place(checkpoints: str | Path | None) -> None:
+    """Refuse a place for checkpoints where a server has one.
+
+    Raises:
+        UsageError: One was given.
+    """
+    if checkpoints is not None:
+        raise UsageError(
+            "A server keeps the checkpoints of its studies where tempopt serve --checkpoints says. Take "
+            "--checkpoints out."
+        )
+
+
+def resume(
+    name: str,
+    *,
+    storage: Storage = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    more: int = 0,
+    pairs: int = 0,
+    retry_failed: bool = False,
+    explain: bool = False,
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
+    with opened(storage) as store:
+        study_observer = observer or Unobserved()
+        if server := behind_server(store):
+            refuse_place(checkpoints)
+            remote_study.resume(
+                server,
+                name,
+                more=more,
+                pairs=pairs,
+                retry_failed=retry_failed,
+                explain=explain,
+                workers=workers,
+                observer=study_observer,
+            )
+            return remote_study.carried_out(server, name, workers=workers, observer=study_observer)
+        study = store.load_study(name)
+        spec = grown(
+            store,
+            study,
+            more=more,
+            pairs=pairs,
+            retry_failed=retry_failed,
+            explain=explain,
+            on_note=study_observer.note,
+        )
+        if more:
+            study_observer.note(_added(spec, more))
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).carry_out()
+
+
+def join(
+    name: str,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Work on a study that is being worked on, until it ends; arguments and errors as for :func:`resume`.
+
+    A database that answers and cannot serve just now, as one without a free connection, is waited for.
+
+    Raises:
+        UsageError: The study was paused.
+    """
+    study_observer = observer or Unobserved()
+
+    def work() -> StudyResult:
+        with Store.open(storage, create=False) as store:
+            if server := behind_server(store):
+                return remote_study.joined(
+                    server, name, workers=workers, folder=checkpoints, observer=study_observer
+                )
+            study = store.load_study(name)
+            if study.state == "paused":
+                raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
+            spec = StudySpec.from_json(study.spec)
+            import_schedules(spec)
+            runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, wake=False)
+            return runner.carry_out()
+
+    return while_busy(work, note=study_observer.note)
+
+
+def take_part(
+    spec: StudySpec | None,
+    name: str,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Work on a study as one of the agents of a launcher; arguments and errors as for `search`.
+
+    The first one begins it. A study that was paused meanwhile is left at rest, and what is stored of one
+    that is there holds, however long this agent has waited for its turn.
+
+    Args:
+        spec: The spec; None: the study is in the store.
+        name: Name of the study.
+        overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
+    """
+    with Store.open(storage, create=spec is not None) as store:
+        study = store.load_study(name) if spec is None else find(store, name)
+        if study is not None:
+            spec = StudySpec.from_json(study.spec) if spec is None else same_question(study, spec)
+        assert spec is not None
+        spec = spec.with_overrides(overrides)
+        import_schedules(spec)
+        study_observer = observer or Unobserved()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, wake=False)
+        return runner.carry_out()
+
+
+def load_study(storage: Storage, name: str) -> StudyResult:
+    """Return all that a store knows of a study, what its runs measured included.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+    """
+    with opened(storage) as store:
+        return load(store, name, needs_measurements=True)
+
+
+def check(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    dry_run: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> list[str]:
+    """Validate a spec against the classes it names, in a worker; return what to tell a person.
+
+    Args:
+        spec: As for :func:`search`.
+        dry_run: Whether to train two steps and validate once too.
+        on_line: Called with a line on each part of the dry run, once that is over; None: no lines.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+    """
+    try:
+        spec = _loaded(spec)
+    except FaultySpecError as error:
+        raise with_all_faults(error) from error
+    import_schedules(spec)
+    if spec.compare is not None:
+        check_comparison(spec)
+    optimizers(spec)
+    with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
+        spec, started = rehearse(
+            spec,
+            workers[0],
+            task="rehearse" if dry_run else "check",
+            on_stage=lambda stage: on_line(stage_text(stage)) if on_line is not None else None,
+        )
+    lines = [f'The spec of study "{spec.study.name}" is valid.']
+    if started is None:
+        lines.append(
+            "Keys, classes and arguments were checked. Whether the model has attention on which a "
+            "temperature acts is seen only when it runs: add --dry-run."
+        )
+    else:
+        lines += [
+            f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
+            "precision.",
+            f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
+            f"A run takes {started.total_steps} steps.",
+        ]
+    runs = runs_text(planned_runs(spec))
+    lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
+    return lines
+
+
+def plan(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    trials: int | None = None,
+    earlier: str | None = None,
+    run_hours: float | None = None,
+) -> StudyForecast:
+    """Return what a study costs and what gain it can show; all is as for :func:`tempopt.plan`."""
+    spec = _loaded(spec)
+    if trials is not None:
+        spec = spec.with_overrides([f"study.trials={trials}"])
+    import_schedules(spec)
+    optimizers(spec)
+    return forecast(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
+
+
+def _added(spec: StudySpec, more: int) -> str:
+    """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
+    max_runs = planned_runs(spec).most(without=SEARCHING)
+    return (
+        f"{more} trials are added. A new verdict on fresh seeds follows, for which at most {max_runs:.0f} "
+        "more trainings choose and confirm."
+    )
+
+
+def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
+    if isinstance(spec, StudySpec):
+        return spec
+    if isinstance(spec, Mapping):
+        return StudySpec.parse(spec, source="the study spec")
+    return load_spec(spec)

@@ -1,0 +1,20 @@
+"""The level of each verdict of a study.
+
+The first verdict has the level of a single test, 5 % two-sided. Each later one has half the level of the one
+before, so all verdicts of a study together show a gain where there is none with a chance of 5 % at most,
+however many there come to be: 2.5 % of it is the first verdict's. More search trials and added pairs each
+open a round, and each round has one verdict.
+"""
+
+from __future__ import annotations
+
+from tempopt.spec.alpha_levels import ALPHA
+
+
+def level(verdict: int) -> float:
+    """Return the two-sided level of a study's verdict.
+
+    Args:
+        verdict: Which one it is, from 1.
+    """
+    return ALPHA * 2.0 ** (1 - verdict)

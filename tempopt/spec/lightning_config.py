@@ -1,0 +1,258 @@
+"""The sections that jsonargparse reads (``model:``, ``data:``, ``trainer:``), as far as data alone can tell.
+
+Whether a class exists and takes those arguments is found by training/build.py, which imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tempopt.class_loading import dotted
+from tempopt.errors import unknown
+from tempopt.spec.trainer_arguments import TRAINER_ARGUMENTS, argument_problem, value_problem
+from tempopt.spec.yaml_source import FaultsError, unresolved
+
+_NOWHERE = "Nothing has to be written in its place: take it out."
+_CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
+_SCREEN = f"tempopt shows the progress of all workers itself. {_NOWHERE}"
+
+GOVERNED: dict[str, str] = {
+    "barebones": f"it switches off the validation and the checkpoints that tempopt goes by. {_NOWHERE}",
+    "default_root_dir": f"the folder of a run follows from its ticket. {_NOWHERE}",
+    "enable_checkpointing": _CHECKPOINTS,
+    "enable_model_summary": _SCREEN,
+    "enable_progress_bar": _SCREEN,
+    "fast_dev_run": 'a run that ends after a batch has no result. Use "tempopt check --dry-run" for that.',
+    "max_time": "a run that ends by the clock is not the same run twice. Give max_steps or max_epochs.",
+    "num_nodes": "one run trains on one machine; more machines train more runs at a time. Take it out.",
+    "num_sanity_val_steps": f"tempopt trains two steps and validates once before a study begins. {_NOWHERE}",
+    "use_distributed_sampler": "the order of the data follows from the seed and the epoch, and each device "
+    f"gets its share. {_NOWHERE}",
+}
+"""Arguments of ``lightning.Trainer`` that tempopt sets itself, with the reason and what to do."""
+
+UNSEARCHED: dict[str, str] = {
+    **GOVERNED,
+    **dict.fromkeys(
+        ("accelerator", "devices", "strategy"),
+        "the processes that train are started before parameters are drawn. Give one under trainer:.",
+    ),
+    "logger": "what is logged changes no run. Give it under trainer:.",
+}
+"""Arguments of ``lightning.Trainer`` that cannot be searched, with the reason and what to do."""
+
+SETTABLE = tuple(name for name in TRAINER_ARGUMENTS if name not in GOVERNED)
+"""Arguments of ``lightning.Trainer`` that a spec may give."""
+
+SEARCHABLE = tuple(name for name in TRAINER_ARGUMENTS if name not in UNSEARCHED)
+"""Arguments of ``lightning.Trainer`` that may be searched."""
+
+_BELONGS: dict[str, str] = {
+    "seed_everything": "seeds come from tickets. Take it out; study.seed is the study's seed.",
+    "ckpt_path": "runs begin fresh and go on from their own checkpoints. Take it out; to search the "
+    "temperature of a trained model: tempopt evaluate SPEC --weights FILE.",
+    "fit": "the sections of a subcommand stand at the top here. Move what is under fit: one level up.",
+    "optimizer": "the module makes its optimizer in configure_optimizers. Take it out, and make what "
+    "should be searched an init argument of the model.",
+    "lr_scheduler": "the module makes its scheduler in configure_optimizers. Take it out, and make what "
+    "should be searched an init argument of the model.",
+}
+"""Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
+
+_GUARDED = (
+    "A study optimizes one metric (study.metric, in study.direction). What must not get worse is a guard, as "
+    'in study: {guards: {val_loss: "no worse than 1%"}}. '
+    "The search avoids breaking it, and the verdict tests it."
+)
+# What other tools call several metrics, and bounds on them.
+_SEVERAL = (
+    *("constraint", "constraints", "constraints_func", "outcome_constraints", "metric_constraints"),
+    *("directions", "metrics", "modes", "multi_objective", "objectives", "pareto", "pareto_front"),
+    *("objective_thresholds", "reference_point", "secondary_metrics", "tracking_metrics"),
+)
+# What other tools call keys of study:.
+_CALLED = {
+    "mode": "direction",
+    "n_trials": "trials",
+    "num_samples": "trials",
+    "max_num_trials": "trials",
+    "objective": "metric",
+    "scheduler": "pruner",
+    "search_alg": "sampler",
+    "study_name": "name",
+    "timeout": "limits, as in limits: {hours: 8}",
+    "time_budget_s": "limits, as in limits: {hours: 8}",
+}
+
+# As large as a step can be in a database.
+_MOST = 2**31 - 1
+_OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
+_FOLDERS = ("deepspeed", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
+_ONE_FILE = (
+    "A run's checkpoint is one file, which is placed whole or not at all, and known by the hash of its bytes."
+)
+_CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+LENGTHS = ("max_steps", "max_epochs")
+
+
+def unknown_key(path: str, key: str, known_keys: Collection[str]) -> str:
+    """Return the message for a key that a section does not have."""
+    if not path and key in _BELONGS:
+        return f"{key} has no place in a study spec: {_BELONGS[key]}"
+    if path in ("", "study"):
+        if key.lower() in _SEVERAL:
+            return f'Unknown key "{key}". {_GUARDED}'
+        if study_key := _CALLED.get(key.lower()):
+            return f'Unknown key "{key}". In a study spec it is study.{study_key}.'
+    return unknown("key", key, known_keys)
+
+
+def one_metric(value: object) -> object:
+    """Return what is given as the metric or its direction, if that is one.
+
+    Raises:
+        ValueError: There are several of them.
+    """
+    if isinstance(value, list | tuple | Mapping):
+        raise ValueError(f"given {value!r}. {_GUARDED}")
+    return value
+
+
+def parse_class(value: object, *, section: str) -> dict[str, Any]:
+    """Return ``{"class_path": ..., "init_args": {...}}`` of a ``model:`` or ``data:`` section.
+
+    Raises:
+        FaultsError: It is not of that shape; the message shows the rewrite.
+    """
+    if isinstance(value, str):
+        raise FaultsError([(section, f"given the text {value!r}. Write {section}: {{class_path: {value}}}.")])
+    if not isinstance(value, Mapping):
+        example = "{class_path: package.module.Class, init_args: {...}}"
+        raise FaultsError([(section, f"given {value!r}. Write {section}: {example}.")])
+    if "class_path" not in value:
+        arguments = json.dumps(value.get("init_args", dict(value)), default=str)
+        rewrite = f"{section}: {{class_path: package.module.Class, init_args: {arguments}}}"
+        raise FaultsError(
+            [(section, f"class_path is missing, so there is no class to make. Write {rewrite}.")]
+        )
+    known_keys = ("class_path", "init_args")
+    lines = [
+        (f"{section}.{key}", unknown("key", key, known_keys, "Arguments go under init_args."))
+        for key in value
+        if key not in known_keys
+    ]
+    class_path, init_args = value["class_path"], value.get("init_args")
+    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(dotted(class_path)):
+        message = f"given {class_path!r}. Give an import path: package.module.Class."
+        lines.append((f"{section}.class_path", message))
+    elif dotted(class_path) != class_path:
+        message = f'given "{class_path}". Write it with dots: {dotted(class_path)}.'
+        lines.append((f"{section}.class_path", message))
+    if init_args is not None and not isinstance(init_args, Mapping):
+        lines.append((f"{section}.init_args", f"given {init_args!r}. Give a mapping of argument to value."))
+    if lines:
+        raise FaultsError(lines)
+    return {"class_path": class_path, "init_args": dict(init_args or {})}
+
+
+def parse_trainer(arguments: object) -> dict[str, Any]:
+    """Return the arguments of the Trainer, without any that tempopt sets itself.
+
+    Raises:
+        FaultsError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot
+            be resumed, or devices and lengths that are no numbers.
+    """
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise FaultsError(
+            [("trainer", f"given {arguments!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
+        )
+    lines = [
+        (f"trainer.{key}", f"{key} is not the spec's to set: {reason}")
+        for key, reason in GOVERNED.items()
+        if key in arguments
+    ]
+    if "class_path" in arguments or "init_args" in arguments:
+        message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
+        lines.append(("trainer", message))
+    for key, value in arguments.items():
+        if key in ("class_path", "init_args"):
+            continue
+        problem = argument_problem(str(key), choices=SETTABLE) or value_problem(key, value)
+        if problem is not None:
+            lines.append((f"trainer.{key}", problem))
+    for key in LENGTHS:
+        value = arguments.get(key)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not (value is None or unresolved(value) or (is_number and (0 < value <= _MOST or value == -1))):
+            message = f"given {value!r}. Give a whole number from 1 to {_MOST}, or -1 for no limit."
+            lines.append((f"trainer.{key}", message))
+    if "val_check_interval" in arguments and not _is_interval(arguments["val_check_interval"]):
+        message = (
+            f"given {arguments['val_check_interval']!r}. Give a whole number of batches from 1 to {_MOST}, "
+            "or a share of an epoch above 0 and up to 1.0."
+        )
+        lines.append(("trainer.val_check_interval", message))
+    for key in ("limit_train_batches", "limit_val_batches"):
+        if key in arguments and arguments[key] == 0:
+            message = f"given {arguments[key]!r}, but a run has to train and to validate. "
+            lines.append((f"trainer.{key}", f"{message}Give 1 or more, or a share."))
+    devices = arguments.get("devices", 1)
+    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+        message = (
+            f"given {devices!r}. Give how many devices train one run, a whole number of at least 1: it "
+            "belongs to what is asked, so it is the same on every machine. Which GPUs these are is dealt "
+            "out there (resources.gpus)."
+        )
+        lines.append(("trainer.devices", message))
+    lines += _strategy_problems(arguments.get("strategy", "auto"))
+    if lines:
+        raise FaultsError(lines)
+    return dict(arguments)
+
+
+def _is_interval(value: object) -> bool:
+    """Return whether a run can be validated so often; texts and the like are Lightning's to judge."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return 1 <= value <= _MOST
+    return not isinstance(value, float) or 0 < value <= 1
+
+
+def _strategy_problems(strategy: object) -> list[tuple[str, str]]:
+    """Return what is wrong with ``trainer.strategy``, as far as its name and arguments tell."""
+    settings: Mapping[str, Any] = strategy if isinstance(strategy, Mapping) else {"class_path": strategy}
+    name = str(settings.get("class_path")).rpartition(".")[2]
+    options = settings.get("init_args") or {}
+    lines = []
+    if _OWN_PROCESSES.search(name) or _OWN_PROCESSES.search(str(options.get("start_method", ""))):
+        message = (
+            f"given {strategy!r}, which starts processes itself. tempopt starts them, as many as "
+            "trainer.devices says: write strategy: ddp."
+        )
+        lines.append(("trainer.strategy", message))
+    if options.get("cluster_environment") is not None:
+        message = "tempopt starts the processes itself, and says where they are. Take it out."
+        lines.append(("trainer.strategy.init_args.cluster_environment", message))
+    if options.get("state_dict_type") == "sharded":
+        message = f"given sharded, which writes a folder of parts. {_ONE_FILE} Give full."
+        lines.append(("trainer.strategy.init_args.state_dict_type", message))
+    if name.startswith(_FOLDERS):
+        message = f"given {name}, which writes a folder of parts. {_ONE_FILE} Give ddp or fsdp."
+        lines.append(("trainer.strategy", message))
+    return lines
+
+
+def length_problems(trainer: Mapping[str, Any], searched_names: Collection[str]) -> list[tuple[str, str]]:
+    """Return the fault that neither the Trainer nor what is searched says how long a run trains."""
+    if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched_names for key in LENGTHS):
+        return []
+    message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
+    return [("trainer", message)]

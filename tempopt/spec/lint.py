@@ -1,0 +1,126 @@
+"""A study spec as text, checked: everything that can be told of it without its classes, and where it stands.
+
+Reads no file and no variable of the environment, and imports nothing of what the spec names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tempopt.errors import SpecError, not_text
+from tempopt.spec.collect_errors import all_faults
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
+from tempopt.spec.yaml_source import Document, parse
+
+Severity = Literal["error", "warning"]
+
+_SOURCE = "The text"
+_PLACE = re.compile(rf"^{_SOURCE}:(\d+)(?::(\d+))?: ")
+_PATH = re.compile(r"^([A-Za-z_][\w.-]*)(: | (?=is ))(.+)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One thing that there is to say of a spec.
+
+    Args:
+        line: Line that it is about, from 1; None: it is about the whole text.
+        column: Column of the key in that line, from 1; None as ``line``.
+        severity: ``error``: such a study cannot be begun.
+        path: Dotted path of the key; empty: it is about none.
+        text: What is wrong, what is allowed, what to do.
+    """
+
+    line: int | None
+    column: int | None
+    severity: Severity
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedText:
+    """What a text says.
+
+    Args:
+        messages: In the order of lines, those about the whole text first.
+        spec: The spec; None: it has errors.
+        origin: The text as plain data with the places of its keys; None: it is no YAML.
+    """
+
+    messages: tuple[Message, ...]
+    spec: StudySpec | None
+    origin: Document | None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the study, None if none is given."""
+        if self.spec is not None:
+            return self.spec.study.name
+        study = None if self.origin is None else self.origin.data.get("study")
+        name = study.get("name") if isinstance(study, dict) else None
+        return name if isinstance(name, str) else None
+
+    def with_messages(self, new_messages: Sequence[Message]) -> CheckedText:
+        """Return the same with further messages; an error among them takes the spec away."""
+        spec = None if any(message.severity == "error" for message in new_messages) else self.spec
+        return CheckedText(messages=ordered([*self.messages, *new_messages]), spec=spec, origin=self.origin)
+
+
+def check_text(text: str) -> CheckedText:
+    """Check the text of a study spec in YAML; what is wrong with it is told, not raised."""
+    if problem := not_text(text):
+        message = Message(
+            line=None, column=None, severity="error", path="", text=f"The text holds {problem}. Take it out."
+        )
+        return CheckedText(messages=(message,), spec=None, origin=None)
+    try:
+        origin = parse(text, source=_SOURCE)
+    except SpecError as error:
+        return CheckedText(messages=(_of_yaml(str(error)),), spec=None, origin=None)
+    try:
+        spec = StudySpec.parse(origin.data, source=origin)
+    except FaultySpecError as error:
+        messages = tuple(message_at(origin, path, fault) for path, fault in all_faults(error))
+        return CheckedText(messages=ordered(messages), spec=None, origin=origin)
+    warnings = tuple(messages_of(note, origin, severity="warning")[0] for note in spec.notes)
+    return CheckedText(messages=ordered(warnings), spec=spec, origin=origin)
+
+
+def message_at(origin: Document, path: str, text: str, *, severity: Severity = "error") -> Message:
+    """Return a message about a key, or about the nearest key above it that was written."""
+    line, column = origin.place(path)
+    return Message(line=line or None, column=column or None, severity=severity, path=path, text=text)
+
+
+def messages_of(report: str, origin: Document, *, severity: Severity = "error") -> list[Message]:
+    """Return the messages of a text, one a line; one that begins with a key's path is about that key."""
+    messages: list[Message] = []
+    for line in report.splitlines():
+        match = _PATH.match(line)
+        if match is not None and match[1].partition(".")[0] in StudySpec.model_fields:
+            text = match[3] if match[2] == ": " else line
+            messages.append(message_at(origin, match[1], text, severity=severity))
+        else:
+            messages.append(Message(line=None, column=None, severity=severity, path="", text=line))
+    return messages
+
+
+def ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages in the order of their lines, each once."""
+    return tuple(
+        dict.fromkeys(sorted(messages, key=lambda message: (message.line or 0, message.column or 0)))
+    )
+
+
+def _of_yaml(error_text: str) -> Message:
+    match = _PLACE.match(error_text)
+    if match is None:
+        return Message(line=None, column=None, severity="error", path="", text=error_text)
+    column = 1 if match[2] is None else int(match[2])
+    text = error_text[match.end() :]
+    return Message(line=int(match[1]), column=column, severity="error", path="", text=text)

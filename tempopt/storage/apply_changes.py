@@ -1,0 +1,285 @@
+"""What agents have to say about their runs: many changes to many tickets in one transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, case, delete, select, update
+
+from tempopt.storage import claims, optuna_tables
+from tempopt.storage.changes import (
+    Began,
+    Change,
+    Ended,
+    Kept,
+    Lost,
+    Reported,
+    Returned,
+    Wanted,
+    Written,
+    counted_seconds,
+)
+from tempopt.storage.claims import HELD, change, lost, now, readopted, stale, storable
+from tempopt.storage.clock import Clock
+from tempopt.storage.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
+from tempopt.storage.optuna_tables import End, TrialChange
+from tempopt.storage.queries import checkpoints, document, standing
+from tempopt.storage.rows import TicketState, to_go_on_from
+from tempopt.storage.upsert import upsert
+
+MAX_LOG = 64 * 1024
+"""Bytes of a log that are kept: its end."""
+
+
+def write(
+    connection: Connection,
+    study_id: int,
+    changes: Sequence[Change],
+    *,
+    agent: str,
+    renew: Mapping[int, int],
+    steps: Mapping[int, int],
+    lease: float,
+    adopt: bool,
+    take: Wanted | None,
+    version: int | None,
+) -> Written:
+    """Write changes and renew leases; what is about tickets that are another's by now is refused."""
+    attempts: dict[int, int] = dict(renew)
+    for event in changes:
+        attempts[event.ticket_id] = max(event.attempt, attempts.get(event.ticket_id, 0))
+    changes_by_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
+    for event in changes:
+        # Of a ticket that its agent has taken again, the earlier attempt has nothing more to say.
+        if event.attempt == attempts[event.ticket_id]:
+            changes_by_ticket[event.ticket_id].append(event)
+    rows = _lock(connection, study_id, attempts)
+    refusals: dict[int, str] = {}
+    tickets: list[_Ticket] = []
+    for ticket_id, attempt in attempts.items():
+        row, ticket_changes = rows.get(ticket_id), changes_by_ticket[ticket_id]
+        why = stale(row, ticket_id, attempt, agent)
+        if row is not None and not why:
+            ticket = _Ticket(row)
+        elif row is not None and _is_replay(row, attempt, ticket_changes):
+            continue
+        elif row is not None and adopt and _may_come_back(row, attempt, agent):
+            ticket = _Ticket(row, values=readopted(row, lease))
+        else:
+            refusals[ticket_id] = why
+            continue
+        ticket.take_in(ticket_changes)
+        tickets.append(ticket)
+    _write_down(connection, tickets, renew, steps, lease)
+    state, now_version, age = standing(connection, study_id)
+    taken_ticket = None
+    # an agent that errs in what is over errs in what may begin
+    if take is not None and not refusals and (state, now_version) == ("running", version):
+        taken_ticket = claims.take(connection, study_id, agent, take)
+    return Written(refused=refusals, state=state, version=now_version, age=age, taken=taken_ticket)
+
+
+def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
+    """Return the tickets by id, locked until the transaction ends; by id, lest writers lock crosswise."""
+    if not ids:
+        return {}
+    query = select(*HELD).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
+    return {row.id: row for row in connection.execute(query.order_by(TICKET.c.id).with_for_update())}
+
+
+def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
+    """Return whether changes were written before, and only the answer to that was lost."""
+    if row.attempt != attempt:
+        return False
+    ending = next((c for c in changes if isinstance(c, Ended | Lost | Returned)), None)
+    if isinstance(ending, Ended):
+        return bool(row.outcome == ending.outcomes.outcome)
+    if ending is not None:
+        return row.state in ("waiting", "failed")
+    return bool(row.state == "done")
+
+
+def _may_come_back(row: Row[Any], attempt: int, agent: str) -> bool:
+    """Return whether a ticket was taken from this agent for its silence, and has not been begun since."""
+    return (row.state, row.attempt, row.agent) == ("waiting", attempt, agent)
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """One ticket that is held, and what the changes make of it."""
+
+    row: Row[Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    measured: dict[tuple[str, int], float] = field(default_factory=dict)
+    trial: TrialChange = field(default_factory=TrialChange)
+    last_step: int | None = None
+    log: str = ""
+    maps: dict[str, Any] | None = None
+
+    @property
+    def state(self) -> TicketState:
+        state: TicketState = self.values.get("state", self.row.state)
+        return state
+
+    def take_in(self, changes: Sequence[Change]) -> None:
+        """Take in what happened, in its order."""
+        for event in changes:
+            assert self.state == "running", "nothing happens to a run after its end"
+            match event:
+                case Began():
+                    self.values |= {
+                        "total_steps": event.total_steps,
+                        "code": storable(event.code),
+                        "machine": _short(event.machine),
+                        "device": _short(event.device),
+                    }
+                case Reported():
+                    self.measured["report", event.step] = event.value
+                    self.trial.values[event.step] = event.value
+                case Kept():
+                    self._keep(event)
+                case Ended():
+                    self._end(event)
+                case Lost():
+                    self._lose(event)
+                case Returned():
+                    self._spend(event.seconds, event.gpu_seconds, event.log)
+                    self._peak(event.peak_memory)
+                    self.values |= {"state": "waiting", "agent": None, "lease": None}
+
+    def _keep(self, event: Kept) -> None:
+        before = self.values.get("checkpoints", self.row.checkpoints)
+        other_checkpoints = [c for c in checkpoints(before) if c.url != event.checkpoint.url]
+        self.values["checkpoints"] = document(to_go_on_from([event.checkpoint, *other_checkpoints]))
+
+    def _end(self, event: Ended) -> None:
+        outcomes = event.outcomes
+        assert all(m.ticket_id == self.row.id for m in outcomes.measurements), "another ticket's measurements"
+        self._spend(outcomes.seconds, outcomes.gpu_seconds, event.log)
+        self._peak(outcomes.peak_memory)
+        self.measured |= {(m.name, m.step): m.value for m in outcomes.measurements}
+        self.maps = outcomes.maps
+        if self.row.attempt > 1:
+            # An earlier attempt may have gone further than the one that counts.
+            self.last_step = self.trial.last_step = outcomes.steps
+        error = storable(outcomes.error)
+        self.values |= {
+            "state": "failed" if outcomes.outcome == "failed" else "done",
+            "outcome": outcomes.outcome,
+            "value": outcomes.value,
+            "steps": outcomes.steps,
+            "diverged_at": outcomes.diverged_at,
+            "checkpoint_seconds": counted_seconds(self.row.checkpoint_seconds + outcomes.checkpoint_seconds),
+            "checkpoints": None,
+            "lease": None,
+            "finished": now(),
+        }
+        if error is not None:
+            # what an earlier attempt was lost by stays known
+            self.values["error"] = error
+        self.trial.end = End(
+            outcome=outcomes.outcome,
+            value=outcomes.value,
+            diverged_at=outcomes.diverged_at,
+            error=error,
+            numbers=outcomes.attributes,
+            constraints=outcomes.constraints,
+        )
+
+    def _lose(self, event: Lost) -> None:
+        self._spend(event.seconds, event.gpu_seconds, event.log)
+        state, values = lost(self.row, event.error, event.max_attempts)
+        self.values |= values
+        if event.alone:
+            self.values["alone"] = True
+        if state == "failed":
+            self.trial.end = End(outcome="failed", error=values["error"])
+
+    def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:
+        self.values["seconds"] = counted_seconds(self.row.seconds + seconds)
+        if gpu_seconds:
+            self.values["gpu_seconds"] = counted_seconds(self.row.gpu_seconds + gpu_seconds)
+        self.log = log
+
+    def _peak(self, memory: int | None) -> None:
+        if memory is not None:
+            self.values["peak_memory"] = max(memory, self.row.peak_memory or 0)
+
+
+def _write_down(
+    connection: Connection,
+    tickets: Sequence[_Ticket],
+    renew: Mapping[int, int],
+    steps: Mapping[int, int],
+    lease: float,
+) -> None:
+    only_renewed = []
+    for ticket in tickets:
+        if ticket.last_step is not None:
+            _forget_after(connection, ticket.row.id, ticket.last_step)
+        if ticket.row.id in renew and ticket.state == "running":
+            if not ticket.values:
+                only_renewed.append(ticket.row.id)
+                continue
+            ticket.values["lease"] = Clock() + lease
+            if ticket.row.id in steps:
+                ticket.values["steps"] = steps[ticket.row.id]
+        if ticket.values:
+            change(connection, ticket.row.id, **ticket.values)
+    if only_renewed:
+        moved_steps = {id: steps[id] for id in only_renewed if id in steps}
+        values: dict[str, Any] = {"lease": Clock() + lease}
+        if moved_steps:
+            values["steps"] = case(moved_steps, value=TICKET.c.id, else_=TICKET.c.steps)
+        connection.execute(update(TICKET).where(TICKET.c.id.in_(only_renewed)).values(values))
+    _write_beside(connection, tickets)
+
+
+def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
+    """Write what is kept beside the tickets: measurements, logs, maps and Optuna's trials."""
+    measurements = [
+        {"ticket_id": t.row.id, "name": name, "step": step, "value": value if math.isfinite(value) else None}
+        for t in tickets
+        for (name, step), value in t.measured.items()
+    ]
+    upsert(connection, MEASUREMENT, measurements, key=("ticket_id", "name", "step"), replace=("value",))
+    logs = [
+        {
+            "ticket_id": t.row.id,
+            "attempt": t.row.attempt,
+            "agent": t.row.agent,
+            "text": _end_of(t.log),
+            "written": now(),
+        }
+        for t in tickets
+        if t.log
+    ]
+    upsert(connection, LOG, logs, key=("ticket_id", "attempt"), replace=("agent", "text", "written"))
+    maps = [{"ticket_id": t.row.id, "maps": t.maps} for t in tickets if t.maps is not None]
+    upsert(connection, ATTENTION_MAP, maps, key=("ticket_id",), replace=("maps",))
+    trial_changes = {
+        t.row.trial_id: t.trial
+        for t in tickets
+        if t.row.trial_id is not None and (t.trial.values or t.trial.end is not None)
+    }
+    optuna_tables.write_trials(connection, trial_changes)
+
+
+def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
+    conditions = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
+    connection.execute(delete(MEASUREMENT).where(*conditions, MEASUREMENT.c.step > step))
+
+
+def _short(text: str | None) -> str | None:
+    """Return as much of a text as a column for names holds."""
+    storable_text = storable(text)
+    return None if storable_text is None else storable_text[:MAX_NAME]
+
+
+def _end_of(log: str) -> str:
+    """Return the end of a log that is kept, whole characters only."""
+    text = (storable(log) or "").encode()
+    return text[-MAX_LOG:].decode(errors="ignore")

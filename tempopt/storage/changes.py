@@ -1,0 +1,222 @@
+"""What an agent tells the store about tickets, and what the store answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tempopt.storage.rows import Checkpoint, Kind, Measurement, Outcome, StudyState, TicketRow, is_finite
+
+MOST_SECONDS = 1e10
+"""Seconds, and seconds times cards, that count of one attempt at the most: three centuries of one card."""
+
+
+def counted_seconds(seconds: float) -> float:
+    """Return seconds as they count: from 0 to :data:`MOST_SECONDS`, whatever an older version has stored."""
+    return max(seconds, 0.0) if seconds <= MOST_SECONDS else MOST_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """How a run ended, as the agent tells the store.
+
+    A complete run whose value is beyond :data:`~tempopt.storage.rows.LARGEST_VALUE` becomes a diverged one.
+
+    Args:
+        value: Finite; None for a run that diverged or failed, and for one pruned before it reported.
+        seconds: Training seconds of this attempt.
+        checkpoint_seconds: Part of them that went into writing checkpoints.
+        gpu_seconds: They times the cards that they were spent on.
+        peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
+        maps: What the heads of its attention attend to, as plain data; None: it was not looked at.
+        attributes: Numbers to be shown with its trial in Optuna, by name; finite.
+        constraints: Name of a guard to how far the run exceeds its limit, as Optuna's constraints; finite.
+
+    Raises:
+        ValueError: The value is not finite, or missing from a complete run, or there for a diverged one.
+    """
+
+    outcome: Outcome
+    value: float | None
+    steps: int | None
+    seconds: float
+    diverged_at: int | None = None
+    error: str | None = None
+    measurements: list[Measurement] = field(default_factory=list)
+    checkpoint_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    peak_memory: int | None = None
+    attributes: dict[str, int | float] = field(default_factory=dict)
+    constraints: dict[str, float] = field(default_factory=dict)
+    maps: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(
+                f"The value of a run is finite or None, not {self.value}: a run that is not is diverged."
+            )
+        if self.value is not None and not is_finite(self.value) and self.outcome in ("complete", "pruned"):
+            object.__setattr__(self, "value", None)
+            if self.outcome == "complete":
+                object.__setattr__(self, "outcome", "diverged")
+                object.__setattr__(self, "diverged_at", self.steps)
+        if (self.value is None and self.outcome == "complete") or (
+            self.value is not None and self.outcome in ("diverged", "failed")
+        ):
+            raise ValueError(f"A run whose outcome is {self.outcome} cannot have the value {self.value}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The run of an attempt has begun to train; what is not said here is as in TicketRow."""
+
+    ticket_id: int
+    attempt: int
+    total_steps: int
+    code: str
+    machine: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """One validation of a run: optimizer step and metric, NaN for one that is not finite (``is_finite``)."""
+
+    ticket_id: int
+    attempt: int
+    step: int
+    value: float
+
+    def __post_init__(self) -> None:
+        if not is_finite(self.value):
+            object.__setattr__(self, "value", math.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A run has written a checkpoint; those are remembered that :func:`to_go_on_from` names."""
+
+    ticket_id: int
+    attempt: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run came to an end that its parameters decided.
+
+    Args:
+        log: The end of what it printed.
+    """
+
+    ticket_id: int
+    attempt: int
+    outcomes: Outcomes
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The infrastructure lost an attempt: the ticket waits again, or has failed for good.
+
+    Args:
+        error: What happened, for a person to read.
+        max_attempts: Failures after which the ticket is not tried again, >= 1.
+        seconds: Training seconds of this attempt.
+        log: The end of what the run printed.
+        alone: Whether later attempts are to have a card to themselves.
+        gpu_seconds: The seconds times the cards that they were spent on.
+    """
+
+    ticket_id: int
+    attempt: int
+    error: str
+    max_attempts: int
+    seconds: float = 0.0
+    log: str = ""
+    alone: bool = False
+    gpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """An attempt was broken off in good order: the ticket waits again, and no failure is counted.
+
+    The numbers are as in Outcomes.
+    """
+
+    ticket_id: int
+    attempt: int
+    seconds: float = 0.0
+    log: str = ""
+    gpu_seconds: float = 0.0
+    peak_memory: int | None = None
+
+
+Change = Began | Reported | Kept | Ended | Lost | Returned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which ticket an agent would take, and what it knows of those that others hold.
+
+    Args:
+        limits: Take only of these kinds, in the order of the kinds, and of each only numbers up to the
+            one given (None: all of them).
+        lease: Seconds, > 0, within which the run has to show progress (see ``Store.write``).
+        max_attempts: Failures after which a ticket is not tried again, >= 1.
+        dead: Names of agents that are known to have died.
+        held: Ids of the tickets that this agent knows it holds.
+        expired: Whether leases that are over count; False just after the store was away, when others
+            could not renew theirs either.
+    """
+
+    limits: Mapping[Kind, int | None]
+    lease: float
+    max_attempts: int
+    dead: Collection[str] = ()
+    held: Collection[int] = ()
+    expired: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of changes that were written, and how the study stands.
+
+    Args:
+        refused: Ticket id to the reason, for tickets that are another's by now: what was to be written
+            about them was discarded, and so should their runs be.
+        state: State of the study.
+        version: Version of its tickets.
+        age: Seconds since the study was created, by the database's clock.
+        taken: The ticket that was taken with it; None: none was wanted, or there was none.
+    """
+
+    refused: dict[int, str]
+    state: StudyState
+    version: int
+    age: float = field(default=0.0, compare=False)
+    taken: TicketRow | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What others have done to a study's tickets.
+
+    Args:
+        state: State of the study.
+        version: Version of its tickets, no older than what is told here; another than before: read all of
+            them again, before anything else is made of this.
+        tickets: Tickets that are not waiting, of those that were asked about.
+        reports: Reports of those among them that are over and belong to an arm that searches, and what they
+            measured of guarded metrics.
+        age: Seconds since the study was created, by the database's clock.
+    """
+
+    state: StudyState
+    version: int
+    tickets: list[TicketRow]
+    reports: list[Measurement]
+    age: float

@@ -1,0 +1,203 @@
+"""Who holds which ticket: taking, losing and giving back, as functions of a connection in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, update
+
+from tempopt.errors import StaleAttempt
+from tempopt.storage import optuna_tables
+from tempopt.storage.changes import Wanted
+from tempopt.storage.clock import Clock
+from tempopt.storage.models import STUDY, TICKET
+from tempopt.storage.optuna_tables import End, TrialChange
+from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
+from tempopt.storage.rows import TicketRow, TicketState, TrialParam
+
+# MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
+_NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
+HELD = [
+    TICKET.c[name]
+    for name in (
+        "id",
+        "kind",
+        "number",
+        "state",
+        "outcome",
+        "attempt",
+        "failures",
+        "agent",
+        "seconds",
+        "checkpoint_seconds",
+        "checkpoints",
+        "gpu_seconds",
+        "peak_memory",
+        "trial_id",
+        "trial_number",
+    )
+]
+
+
+def take(connection: Connection, study_id: int, agent: str, request: Wanted) -> TicketRow | None:
+    """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
+    _reclaim(connection, study_id, agent, request)
+    conditions = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(request.limits))
+    # What is paused rests, though the agent has not heard of it yet.
+    running = select(STUDY.c.state).where(STUDY.c.id == study_id).scalar_subquery() == "running"
+    # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
+    row = connection.execute(
+        select(*TICKET_COLUMNS)
+        .where(*conditions, running)
+        .order_by(*ORDER)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .with_hint(*_NEXT)
+    ).one_or_none()
+    if row is None:
+        return None
+    values: dict[str, Any] = {
+        "state": "running",
+        "attempt": row.attempt + 1,
+        "agent": agent,
+        "started": now(),
+    }
+    change(connection, row.id, **values, lease=Clock() + request.lease)
+    return replace(ticket_row(row), **values, lease=float(request.lease))
+
+
+def _reclaim(connection: Connection, study_id: int, agent: str, request: Wanted) -> None:
+    """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
+    running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
+    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held)))
+    is_gone: ColumnElement[bool] = TICKET.c.agent.in_(list(request.dead)) if request.dead else false()
+    if request.expired:
+        is_gone = or_(is_gone, TICKET.c.lease <= Clock())
+    # Who asks is alive, and what it knows it holds is at work, however long it could not say so.
+    free = and_(running, or_(unknown, and_(TICKET.c.agent != agent, is_gone)))
+    # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
+    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT)).all()
+    if not ids:
+        return
+    query = select(*HELD).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
+    failed = {}
+    for row in connection.execute(query.with_for_update(skip_locked=True)).all():
+        if row.agent == agent:
+            # The answer to its taking was lost: nothing was begun, and nothing failed.
+            change(connection, row.id, state="waiting", agent=None, lease=None)
+            continue
+        why = "died" if row.agent in request.dead else "made no step for as long as its lease"
+        error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
+        state, values = lost(row, error, request.max_attempts)
+        # Known by its name should it come back before anybody else has begun.
+        change(connection, row.id, **values | {"agent": row.agent})
+        if state == "failed" and row.trial_id is not None:
+            failed[row.trial_id] = TrialChange(end=End(outcome="failed", error=error))
+    optuna_tables.write_trials(connection, failed)
+
+
+def lost(row: Row[Any], error: str, max_attempts: int) -> tuple[TicketState, dict[str, Any]]:
+    """Return the state of a ticket whose attempt was lost, and its columns: it waits again, or has failed."""
+    is_last = row.failures + 1 >= max_attempts
+    state: TicketState = "failed" if is_last else "waiting"
+    values = {
+        "state": state,
+        "agent": row.agent if is_last else None,
+        "lease": None,
+        "outcome": "failed" if is_last else None,
+        "failures": row.failures + 1,
+        "error": storable(error),
+        "finished": now() if is_last else None,
+    }
+    return state, values
+
+
+def release(connection: Connection, study_id: int, agents: Collection[str]) -> int:
+    """Let the running tickets of these agents wait again, no failure counted; return how many."""
+    theirs = and_(
+        TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent.in_(list(agents))
+    )
+    ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*_NEXT)).all()
+    if not ids:
+        return 0
+    # In the order of the ids, as every writer locks them.
+    order = select(TICKET.c.id).where(TICKET.c.id.in_(ids), theirs).order_by(TICKET.c.id).with_for_update()
+    locked_ids = connection.scalars(order).all()
+    freed = update(TICKET).where(TICKET.c.id.in_(locked_ids)).values(state="waiting", agent=None, lease=None)
+    return connection.execute(freed).rowcount
+
+
+def begin(
+    connection: Connection,
+    ticket_id: int,
+    attempt: int,
+    parameters: Mapping[str, Any],
+    sampled: Mapping[str, Any],
+    trial: Sequence[TrialParam] | None,
+) -> int | None:
+    """Write what a ticket trains, with the trial that is its for life; return the trial's number.
+
+    Optuna's tables may be of a version that is not known: then the number of a new trial is None.
+    """
+    name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
+    query = select(*[*HELD, name]).where(TICKET.c.id == ticket_id).with_for_update()
+    row = connection.execute(query).one_or_none()
+    why = stale(row, ticket_id, attempt)
+    if row is None or why:
+        raise StaleAttempt(why)
+    values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
+    number: int | None = row.trial_number
+    if trial is not None and number is None and optuna_tables.is_known(connection):
+        values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
+        values["trial_number"] = number
+    change(connection, ticket_id, **values)
+    return number
+
+
+def own_trial(connection: Connection, ticket_id: int, trial_id: int, number: int) -> None:
+    """Write which trial is a ticket's."""
+    change(connection, ticket_id, trial_id=trial_id, trial_number=number)
+
+
+def stale(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:
+    """Return why an attempt may not write about its ticket any more; the empty text if it may.
+
+    Args:
+        agent: Who must hold the ticket; None: the attempt tells enough.
+    """
+    if row is None:
+        return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is thrown away."
+    if (row.attempt, row.state) == (attempt, "running") and agent in (None, row.agent):
+        return ""
+    return (
+        f"Ticket {ticket_id} ({row.kind} {row.number}) is {row.state} at attempt {row.attempt}"
+        f"{f', held by {row.agent}' if row.agent else ''}; attempt {attempt} is thrown away."
+    )
+
+
+def readopted(row: Row[Any], lease: float) -> dict[str, Any]:
+    """Return the columns of a ticket that was thought to be lost, and whose holder has come back."""
+    return {
+        "state": "running",
+        "lease": Clock() + lease,
+        "failures": max(0, row.failures - 1),
+        "error": None,
+    }
+
+
+def change(connection: Connection, ticket_id: int, **values: Any) -> None:
+    """Write columns of one ticket."""
+    connection.execute(update(TICKET).where(TICKET.c.id == ticket_id).values(values))
+
+
+def now() -> datetime:
+    """Return this moment by this machine's clock: for people to read, never to compare."""
+    return datetime.now(UTC)
+
+
+def storable(text: str | None) -> str | None:
+    """Return a text that every database can hold: no NUL (PostgreSQL), no half surrogates (all)."""
+    return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

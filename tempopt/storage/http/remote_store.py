@@ -1,0 +1,191 @@
+"""RemoteStore: a store behind a server, read over HTTP; what is written goes by the verbs of the server.
+
+What it returns is what the store in a database returns, so whatever reads one reads the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+from tempopt.errors import StudyNotFound, UsageError
+from tempopt.storage.changes import News
+from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.http.credentials import token_for
+from tempopt.storage.http.paths import study_path
+from tempopt.storage.http.wire import from_plain, measurements_from_plain, run_from_plain
+from tempopt.storage.rows import JobRow, Kind, LogRow, Measurement, RunRow, StudyRow, StudySummary, TicketRow
+from tempopt.storage.store import Store
+
+# A request's line has an end; so many ids fit well.
+_MANY = 200
+
+
+class RemoteStore(Store):
+    """The studies behind one server, to be read; threads may share it.
+
+    Every method that reads does so as on a database. It raises StoreUnreachable when the server cannot be
+    reached, and AccessDenied when the token does not allow it. Those that write raise UsageError.
+
+    Args:
+        server: The server, with a token; closed with the store.
+        token: That token, if the program was given it and no other can find it; None: others can.
+    """
+
+    def __init__(self, server: ServerConnection, token: str | None = None) -> None:
+        self.server = server
+        self.given_token = token
+        self._names: dict[int, str] = {}
+
+    @classmethod
+    def at(cls, url: str, token: str | None = None) -> Self:
+        """Return the store behind the server at a URL, which is not asked yet.
+
+        Args:
+            token: What this client may do; None: the one that is known for this server
+                (:func:`tempopt.storage.http.credentials.token_for`).
+        """
+        # one in a file may be replaced while a study is looked at
+        return cls(ServerConnection(url, (lambda: token_for(url)) if token is None else token), token)
+
+    @property
+    def url(self) -> str:
+        """The URL of the server."""
+        return self.server.url
+
+    @property
+    def url_shown(self) -> str:
+        """The URL of the server: there is no password in it."""
+        return self.server.url
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.url!r})"
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.server.close()
+
+    def ask(self, name: str, verb: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return what the server answers, as plain data, when it is asked to do something to a study.
+
+        Args:
+            name: Name of the study.
+            verb: As in the path: ``pause``, ``stop``, ``resume``, ``enqueue``, ``gc``.
+            body: What is asked, as plain data.
+        """
+        return self.server.post(study_path(name, verb), body)
+
+    def ask_to_delete(self, name: str, *, force: bool) -> Any:
+        """Have a study deleted, even at work if forced; return what came of it, as plain data."""
+        return self.server.request("DELETE", study_path(name), params={"force": force})
+
+    # ---- reading
+
+    def load_study(self, name: str) -> StudyRow:
+        row: StudyRow = from_plain(StudyRow, self.server.get(study_path(name, "row")))
+        self._names[row.id] = row.name
+        return row
+
+    def list_studies(self) -> list[StudySummary]:
+        rows: list[StudySummary] = from_plain(list[StudySummary], self.server.get("/api/summaries"))
+        self._names |= {row.study.id: row.study.name for row in rows}
+        return rows
+
+    def warm_start(self, study_id: int) -> list[Any]:
+        prior_runs: list[Any] = self._of(study_id, "warm-start")
+        return prior_runs
+
+    def jobs(self, name: str) -> list[JobRow]:
+        return from_plain(list[JobRow], self.server.get(study_path(name, "jobs")))
+
+    def tickets(self, study_id: int, kinds: Iterable[Kind] | None = None) -> list[TicketRow]:
+        kind_names = None if kinds is None else list(kinds)
+        if kind_names == []:
+            return []
+        return from_plain(list[TicketRow], self._of(study_id, "tickets", kinds=kind_names))
+
+    def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
+        return next((ticket for ticket in self.tickets(study_id, [kind]) if ticket.number == number), None)
+
+    def run(self, ticket_id: int) -> RunRow | None:
+        for summary in self.list_studies():
+            try:
+                data = self._of(summary.study.id, f"runs/{ticket_id}")
+            except StudyNotFound:
+                continue
+            if data is not None:
+                return run_from_plain(data)
+        return None
+
+    def news(self, study_id: int, since: Mapping[Kind, int]) -> News:
+        starts = [f"{kind}:{first_number}" for kind, first_number in since.items()]
+        data = self._of(study_id, "news", since=starts or ["none"])
+        reports = measurements_from_plain(data.pop("reports"))
+        return from_plain(News, {**data, "reports": reports})
+
+    def measurements(
+        self,
+        study_id: int,
+        ticket_ids: Iterable[int] | None = None,
+        names: Iterable[str] | None = None,
+        *,
+        prefixes: Iterable[str] = (),
+    ) -> list[Measurement]:
+        name_list = None if names is None else list(names)
+        if name_list == []:
+            return []
+        measurements: list[Measurement] = []
+        for ids in _parts(ticket_ids):
+            data = self._of(
+                study_id, "measurements", ids=ids, names=name_list, prefixes=list(prefixes) or None
+            )
+            measurements += measurements_from_plain(data)
+        return measurements
+
+    def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
+        rows: list[LogRow] = []
+        for ids in _parts(ticket_ids):
+            rows += from_plain(list[LogRow], self._of(study_id, "logs", ids=ids))
+        return rows
+
+    def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
+        maps_by_ticket: dict[int, Any] = {}
+        for ids in _parts(ticket_ids):
+            maps_by_ticket |= {
+                int(ticket): maps for ticket, maps in self._of(study_id, "maps", ids=ids).items()
+            }
+        return maps_by_ticket
+
+    def _of(self, study_id: int, what: str, **params: Any) -> Any:
+        """Return what the server tells of a study, refused if another one has its name by now."""
+        if study_id not in self._names:
+            self.list_studies()
+        name = self._names.get(study_id)
+        if name is None:
+            raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
+        return self.server.get(study_path(name, what), study=study_id, **params)
+
+    # ---- what only agents on a database, and the server itself, may do
+
+    def _refused(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UsageError(
+            f"{self.url} is a tempopt server, and this writes to the database itself. Ask the server "
+            "for it: tempopt search, resume, pause, stop, delete and gc do, and so does tempopt.connect."
+        )
+
+    create_study = write_whole = set_state = set_spec = set_checkpoints = delete_study = _refused
+    alike = totals = open_studies = set_priority = _refused
+    add_jobs = forget_jobs = add_tickets = retry = withdraw = end_before = _refused
+    add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
+    take_ticket = release = begin = write = set_recommendation = _refused
+
+
+def _parts(ids: Iterable[int] | None) -> Iterator[Sequence[int] | None]:
+    """Yield ids in their order, so many as one request may name; None, that is all of them, stays."""
+    if ids is None:
+        yield None
+        return
+    unique_ids: Collection[int] = sorted(set(ids))
+    id_list = list(unique_ids)
+    for start in range(0, len(id_list), _MANY):
+        yield id_list[start : start + _MANY]

@@ -1,0 +1,148 @@
+"""A whole study written into a database at once: ids, and trials in Optuna's tables, are its own there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import IntegrityError
+
+from tempopt.errors import StorageError
+from tempopt.storage import optuna_tables, queries
+from tempopt.storage.claims import storable
+from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.storage.optuna_tables import MANY, End, TrialChange
+from tempopt.storage.rows import OVER, LogRow, Measurement, StudyRow, TicketRow, TrialParam
+
+# What is another in each database, or is told by the tickets that wait.
+_OWN = ("id", "study_id", "lease", "agent", "trial_number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStudy:
+    """A study with everything that hangs on it; ids are those of the database that it was read from.
+
+    Args:
+        study: Its row.
+        tickets: Its tickets; those that are running are written as waiting.
+        measurements: Everything that its runs measured.
+        logs: The ends of what they printed.
+        maps: What heads attend to, by ticket.
+        warm_start: What it keeps of earlier studies.
+        trials: Parameters of the Optuna trials, by the ticket that owns each.
+    """
+
+    study: StudyRow
+    tickets: Sequence[TicketRow]
+    measurements: Sequence[Measurement]
+    logs: Sequence[LogRow]
+    maps: Mapping[int, Any]
+    warm_start: Sequence[Any]
+    trials: Mapping[int, Sequence[TrialParam]]
+
+
+def write(connection: Connection, whole_study: WholeStudy, *, url_shown: str) -> int:
+    """Write a study, and return its id; Optuna's study of its name is there.
+
+    Raises:
+        StorageError: There is a study of that name.
+    """
+    study = whole_study.study
+    columns = [f.name for f in fields(StudyRow) if f.name not in ("id", "age")]
+    row = {name: getattr(study, name) for name in columns}
+    row |= {"warm_start": list(whole_study.warm_start) or None}
+    try:
+        key = connection.execute(insert(STUDY).values(row)).inserted_primary_key
+    except IntegrityError:
+        raise StorageError(
+            f'The store {url_shown} has a study "{study.name}" already. Load it under another name: '
+            "--name NAME"
+        ) from None
+    assert key is not None, "one row was inserted"
+    ids = _write_tickets(connection, int(key[0]), whole_study.tickets)
+    _write_in_parts(
+        connection,
+        MEASUREMENT,
+        (
+            {
+                **dataclasses.asdict(measurement),
+                "ticket_id": ids[measurement.ticket_id],
+                "value": _finite(measurement.value),
+            }
+            for measurement in whole_study.measurements
+        ),
+    )
+    logs = (
+        {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": storable(log.text)}
+        for log in whole_study.logs
+    )
+    _write_in_parts(connection, LOG, logs)
+    maps = ({"ticket_id": ids[id], "maps": ticket_maps} for id, ticket_maps in whole_study.maps.items())
+    _write_in_parts(connection, ATTENTION_MAP, maps)
+    _write_trials(connection, whole_study, ids)
+    return int(key[0])
+
+
+def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
+    """Write tickets, and return the id of each by the one that it had."""
+    ids: dict[int, int] = {}
+    columns = [f.name for f in fields(TicketRow) if f.name not in _OWN]
+    for ticket in sorted(tickets, key=lambda ticket: ticket.id):
+        row = {name: getattr(ticket, name) for name in columns}
+        row |= {
+            "study_id": study_id,
+            "stage": queries.STAGES[ticket.kind],
+            "state": ticket.state if ticket.state in OVER else "waiting",
+            "checkpoints": queries.document(ticket.checkpoints),
+            "error": storable(ticket.error),
+        }
+        key = connection.execute(insert(TICKET).values(row)).inserted_primary_key
+        assert key is not None, "one row was inserted"
+        ids[ticket.id] = int(key[0])
+    return ids
+
+
+def _write_trials(connection: Connection, whole_study: WholeStudy, ids: Mapping[int, int]) -> None:
+    """Write the Optuna trials of tickets, in the order in which they were begun."""
+    if not optuna_tables.is_known(connection):
+        return
+    owners = [ticket for ticket in whole_study.tickets if ticket.id in whole_study.trials]
+    reports: dict[int, dict[int, float]] = {}
+    for measurement in whole_study.measurements:
+        if measurement.name == "report":
+            reports.setdefault(measurement.ticket_id, {})[measurement.step] = measurement.value
+    changes = {}
+    for ticket in sorted(owners, key=lambda ticket: (ticket.trial_number or 0, ticket.number)):
+        trial, number = optuna_tables.begin_trial(
+            connection, whole_study.study.name, ids[ticket.id], whole_study.trials[ticket.id]
+        )
+        values = {"trial_id": trial, "trial_number": number}
+        connection.execute(update(TICKET).where(TICKET.c.id == ids[ticket.id]).values(values))
+        end = None
+        if ticket.state == "withdrawn" or ticket.outcome is not None:
+            end = End(
+                outcome=ticket.outcome or "failed",
+                value=ticket.value,
+                diverged_at=ticket.diverged_at,
+                error=ticket.error,
+            )
+        changes[trial] = TrialChange(values=reports.get(ticket.id, {}), end=end)
+    optuna_tables.write_trials(connection, changes)
+
+
+def _write_in_parts(connection: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
+    part: list[dict[str, Any]] = []
+    for row in rows:
+        part.append(row)
+        if len(part) == MANY:
+            connection.execute(insert(table), part)
+            part = []
+    if part:
+        connection.execute(insert(table), part)
+
+
+def _finite(value: float) -> float | None:
+    return value if value - value == 0 else None

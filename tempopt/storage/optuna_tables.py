@@ -1,0 +1,391 @@
+"""The trials of search tickets in Optuna's own tables.
+
+Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
+Rows are those that Optuna's public calls write. Knows one version of Optuna's schema; in another one, Optuna
+itself is called after the transaction (:mod:`tempopt.storage.optuna_calls`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Double,
+    Engine,
+    Enum,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+
+from tempopt.errors import StorageError
+from tempopt.storage.database import after
+from tempopt.storage.optuna_calls import calls_for
+from tempopt.storage.rows import Outcome, TrialParam
+from tempopt.storage.upsert import upsert
+
+# Head of Optuna's own migrations, in Optuna 3.2 to 5.0 (optuna/storages/_rdb/alembic/versions).
+SCHEMA = "v3.2.0.a"
+TICKET = "tempopt:ticket"
+"""User attribute of a trial: the id of the ticket that owns it."""
+OURS = "tempopt"
+"""User attribute of a study: it was made by tempopt."""
+
+# Ids in one statement: a server that is asked to do much at once does not answer in time.
+MANY = 500
+
+_OPTUNA = MetaData()
+_VERSION = Table("alembic_version", _OPTUNA, Column("version_num", String(32)))
+STUDIES = Table(
+    "studies", _OPTUNA, Column("study_id", Integer, primary_key=True), Column("study_name", String(512))
+)
+_TRIALS = Table(
+    "trials",
+    _OPTUNA,
+    Column("trial_id", Integer, primary_key=True),
+    Column("number", Integer),
+    Column("study_id", Integer),
+    Column("state", Enum("RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING", name="trialstate")),
+    Column("datetime_start", DateTime),
+    Column("datetime_complete", DateTime),
+)
+_PARAMS = Table(
+    "trial_params",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("param_name", String(512)),
+    Column("param_value", Double),
+    Column("distribution_json", Text),
+)
+_ATTRIBUTES, _SYSTEM_ATTRIBUTES = (
+    Table(
+        name,
+        _OPTUNA,
+        Column("trial_id", Integer),
+        Column("key", String(512)),
+        Column("value_json", Text),
+    )
+    for name in ("trial_user_attributes", "trial_system_attributes")
+)
+_VALUES = Table(
+    "trial_values",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("objective", Integer),
+    Column("value", Double),
+    Column("value_type", Enum("FINITE", "INF_POS", "INF_NEG", name="trialvaluetype")),
+)
+_INTERMEDIATE = Table(
+    "trial_intermediate_values",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("step", Integer),
+    Column("intermediate_value", Double),
+    Column(
+        "intermediate_value_type",
+        Enum("FINITE", "INF_POS", "INF_NEG", "NAN", name="trialintermediatevaluetype"),
+    ),
+)
+_STUDY_ATTRIBUTES = Table(
+    "study_user_attributes", _OPTUNA, Column("study_id", Integer), Column("key", String(512))
+)
+# What else hangs on a trial and on a study, and goes with them.
+_HEARTBEATS = Table("trial_heartbeats", _OPTUNA, Column("trial_id", Integer))
+_OF_TRIALS = [_PARAMS, _ATTRIBUTES, _SYSTEM_ATTRIBUTES, _VALUES, _INTERMEDIATE, _HEARTBEATS]
+_OF_STUDIES = [_STUDY_ATTRIBUTES]
+_OF_STUDIES += [
+    Table(name, _OPTUNA, Column("study_id", Integer))
+    for name in ("study_directions", "study_system_attributes")
+]
+
+_STATES: dict[Outcome, str] = {
+    "complete": "COMPLETE",
+    "pruned": "PRUNED",
+    "diverged": "PRUNED",
+    "failed": "FAIL",
+}
+_COLLATION = text(
+    "SELECT character_set_name AS charset, collation_name AS collation FROM information_schema.columns "
+    "WHERE table_schema = DATABASE() AND table_name = 'trial_params' AND column_name = 'param_name'"
+)
+_KNOWN: WeakSet[Engine] = WeakSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a trial ends; ``diverged_at``, ``error`` and the numbers become user attributes.
+
+    Args:
+        numbers: What else is to be seen of it, by name; finite.
+        constraints: Name of a guard to how far its limit is exceeded; 0 or less keeps it.
+    """
+
+    outcome: Outcome
+    value: float | None = None
+    diverged_at: int | None = None
+    error: str | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    constraints: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """The name of Optuna's state."""
+        return _STATES[self.outcome]
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the user attributes that tell more than Optuna's states can."""
+        attributes: dict[str, Any] = dict(self.numbers)
+        if self.outcome == "diverged":
+            attributes["diverged_at"] = self.diverged_at
+        if self.outcome == "failed":
+            attributes["error"] = (self.error or "")[:1000]
+        return attributes
+
+    def constraint_attributes(self) -> dict[str, float]:
+        """Return the system attributes that ``trial.set_constraint`` of Optuna 5 writes."""
+        return {f"constraints:{name}": value for name, value in self.constraints.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialChange:
+    """What is to be written about one running trial.
+
+    Args:
+        values: Intermediate values by step; NaN and infinities are kept as they are.
+        end: How it ended; None: it runs on.
+        last_step: Values of an earlier attempt past this step are removed; None: nothing is.
+    """
+
+    values: dict[int, float] = field(default_factory=dict)
+    end: End | None = None
+    last_step: int | None = None
+
+
+def is_known(connection: Connection) -> bool:
+    """Return whether Optuna's tables are of the version that this module knows; looked up once per engine."""
+    if connection.engine not in _KNOWN:
+        if _version(connection) != SCHEMA:
+            return False
+        _KNOWN.add(connection.engine)
+    return True
+
+
+def find_study(connection: Connection, name: str, *, lock: bool = False) -> int | None:
+    """Return the key of Optuna's study of that very name, None if there is none."""
+    query = select(STUDIES.c.study_id, STUDIES.c.study_name).where(STUDIES.c.study_name == name)
+    rows = connection.execute(query.with_for_update() if lock else query).all()
+    # MySQL's default collations take names that differ in case or accents for one
+    return next((row.study_id for row in rows if row.study_name == name), None)
+
+
+def alike(connection: Connection, names: Sequence[str]) -> tuple[str, str] | None:
+    """Return two of the names of parameters that Optuna's tables take for one, None if there are none."""
+    if connection.dialect.name != "mysql" or not inspect(connection).has_table(_PARAMS.name):
+        return None
+    column = connection.execute(_COLLATION).one()
+    # a name's sort key: names with one key are equal for the table
+    key = f"HEX(WEIGHT_STRING(CONVERT(:n{{}} USING {column.charset}) COLLATE {column.collation}))"
+    query = text("SELECT " + ", ".join(key.format(number) for number in range(len(names))))
+    keys = connection.execute(query, {f"n{number}": name for number, name in enumerate(names)}).one()
+    name_by_key: dict[str, str] = {}
+    for name, sort_key in zip(names, keys, strict=True):
+        if (other_name := name_by_key.setdefault(sort_key, name)) != name:
+            return other_name, name
+    return None
+
+
+def begin_trial(
+    connection: Connection, study_name: str, ticket_id: int, params: Sequence[TrialParam]
+) -> tuple[int, int]:
+    """Write a running trial into tables of the known version, and return its key and its number.
+
+    Raises:
+        StorageError: Optuna has no study of that name.
+    """
+    # Locked, as Optuna does it: the number is counted and then written.
+    study_id = find_study(connection, study_name, lock=True)
+    if study_id is None:
+        raise StorageError(
+            f'Optuna\'s study "{study_name}" is not in the database any more; somebody has deleted it. '
+            f"What tempopt has found is still there: tempopt show {study_name}. To search on, begin a study "
+            "of another name, or resume this one, which makes Optuna's anew."
+        )
+    number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id))
+    trial = {"study_id": study_id, "number": number, "state": "RUNNING", "datetime_start": _now()}
+    key = connection.execute(insert(_TRIALS).values(trial)).inserted_primary_key
+    assert key is not None and number is not None, "one row was inserted"
+    rows = [
+        {
+            "trial_id": key[0],
+            "param_name": param.name,
+            "param_value": param.value,
+            "distribution_json": param.distribution,
+        }
+        for param in params
+    ]
+    if rows:
+        connection.execute(insert(_PARAMS), rows)
+    mark = {"trial_id": key[0], "key": TICKET, "value_json": json.dumps(ticket_id)}
+    connection.execute(insert(_ATTRIBUTES).values(mark))
+    return key[0], number
+
+
+def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> None:
+    """Write what is new about trials; those that were deleted or closed are left alone.
+
+    Args:
+        changes: By the key of the trial.
+    """
+    if not changes:
+        return
+    if not is_known(connection):
+        after(connection, functools.partial(calls_for(connection.engine).write_trials, changes))
+        return
+    running = connection.scalars(
+        select(_TRIALS.c.trial_id)
+        .where(_TRIALS.c.trial_id.in_(sorted(changes)), _TRIALS.c.state == "RUNNING")
+        .order_by(_TRIALS.c.trial_id)
+        .with_for_update()
+    ).all()
+    running_changes = {trial_id: changes[trial_id] for trial_id in running}
+    for trial_id, change in running_changes.items():
+        if change.last_step is not None:
+            _forget_after(connection, trial_id, change.last_step)
+    upsert(
+        connection,
+        _INTERMEDIATE,
+        [
+            {"trial_id": trial_id, "step": step, **_stored(value)}
+            for trial_id, change in running_changes.items()
+            for step, value in change.values.items()
+        ],
+        key=("trial_id", "step"),
+        replace=("intermediate_value", "intermediate_value_type"),
+    )
+    _end(
+        connection,
+        {trial_id: change.end for trial_id, change in running_changes.items() if change.end is not None},
+    )
+
+
+def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
+    """Let trials that failed run again; those in tables of a version that is not known stay failed."""
+    if not trial_ids or not is_known(connection):
+        return
+    failed = and_(_TRIALS.c.trial_id.in_(sorted(trial_ids)), _TRIALS.c.state == "FAIL")
+    ids = connection.scalars(select(_TRIALS.c.trial_id).where(failed).with_for_update()).all()
+    condition = _TRIALS.c.trial_id.in_(ids)
+    connection.execute(update(_TRIALS).where(condition).values(state="RUNNING", datetime_complete=None))
+    error = and_(_ATTRIBUTES.c.trial_id.in_(ids), _ATTRIBUTES.c.key == "error")
+    connection.execute(delete(_ATTRIBUTES).where(error))
+
+
+def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
+    """Delete Optuna's study of a name with all its rows, unless it is another program's.
+
+    Args:
+        trial_ids: Keys of the trials that tickets own. A study that holds others, and was not marked
+            by tempopt, stays.
+    """
+    if _version(connection) is None:
+        return
+    trial_ids = frozenset(trial_ids)
+    if not is_known(connection):
+        delete_it = calls_for(connection.engine).delete_study
+        after(connection, functools.partial(delete_it, name, trial_ids, OURS))
+        return
+    study_id = find_study(connection, name, lock=True)
+    if study_id is None:
+        return
+    trials = connection.scalars(select(_TRIALS.c.trial_id).where(_TRIALS.c.study_id == study_id)).all()
+    is_marked = exists().where(
+        and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == OURS)
+    )
+    if not set(trials) <= trial_ids and not connection.scalar(select(is_marked)):
+        return
+    for start in range(0, len(trials), MANY):
+        batch = trials[start : start + MANY]
+        for table in _OF_TRIALS:
+            connection.execute(delete(table).where(table.c.trial_id.in_(batch)))
+        connection.execute(delete(_TRIALS).where(_TRIALS.c.trial_id.in_(batch)))
+    for table in (*_OF_STUDIES, STUDIES):
+        connection.execute(delete(table).where(table.c.study_id == study_id))
+
+
+def _version(connection: Connection) -> str | None:
+    """Return the version of Optuna's tables, None if there are none."""
+    if not inspect(connection).has_table(_VERSION.name):
+        return None
+    return ", ".join(connection.scalars(select(_VERSION.c.version_num)))
+
+
+def _end(connection: Connection, ends: Mapping[int, End]) -> None:
+    values = [
+        {"trial_id": trial_id, "objective": 0, "value": end.value, "value_type": "FINITE"}
+        for trial_id, end in ends.items()
+        if end.value is not None
+    ]
+    upsert(connection, _VALUES, values, key=("trial_id", "objective"), replace=("value", "value_type"))
+    attributes = [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for trial_id, end in ends.items()
+        for key, value in end.attributes().items()
+    ]
+    upsert(connection, _ATTRIBUTES, attributes, key=("trial_id", "key"), replace=("value_json",))
+    constraints = [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for trial_id, end in ends.items()
+        for key, value in end.constraint_attributes().items()
+    ]
+    upsert(connection, _SYSTEM_ATTRIBUTES, constraints, key=("trial_id", "key"), replace=("value_json",))
+    # The state last, since a reader takes a trial that has ended for complete.
+    for state in sorted({end.state for end in ends.values()}):
+        trial_ids = [trial_id for trial_id, end in ends.items() if end.state == state]
+        connection.execute(
+            update(_TRIALS)
+            .where(_TRIALS.c.trial_id.in_(trial_ids))
+            .values(state=state, datetime_complete=_now())
+        )
+
+
+def _forget_after(connection: Connection, trial_id: int, step: int) -> None:
+    connection.execute(
+        delete(_INTERMEDIATE).where(_INTERMEDIATE.c.trial_id == trial_id, _INTERMEDIATE.c.step > step)
+    )
+
+
+def _now() -> datetime:
+    """Return this moment as Optuna stores it: UTC, without saying so."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _stored(value: float) -> dict[str, float | str | None]:
+    """Return the two columns of a value: what is not finite is a word, since MySQL holds no such number."""
+    if math.isnan(value):
+        kind = "NAN"
+    elif math.isinf(value):
+        kind = "INF_POS" if value > 0 else "INF_NEG"
+    else:
+        kind = "FINITE"
+    return {"intermediate_value": value if kind == "FINITE" else None, "intermediate_value_type": kind}

@@ -1,0 +1,192 @@
+"""From the tables' rows to the plain ones that the store gives out, and the conditions that find them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, false, or_, select, true
+
+from tempopt.errors import StudyNotFound
+from tempopt.storage.changes import MOST_SECONDS, counted_seconds
+from tempopt.storage.clock import Clock
+from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.storage.rows import (
+    Checkpoint,
+    Kind,
+    LogRow,
+    Measurement,
+    RunRow,
+    StudyRow,
+    StudyState,
+    TicketRow,
+    is_finite,
+)
+
+STAGES: dict[Kind, int] = {
+    "baseline": 0,
+    "constant": 1,
+    "search": 2,
+    "choose": 3,
+    "confirm": 4,
+    "ablation": 6,
+}
+"""Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
+KIND_OF = {stage: kind for kind, stage in STAGES.items()}
+ORDER = (TICKET.c.stage, TICKET.c.number)
+
+STUDY_COLUMNS = [Clock().label("age") if f.name == "age" else STUDY.c[f.name] for f in fields(StudyRow)]
+TICKET_COLUMNS = [
+    (TICKET.c.lease - Clock()).label("lease") if f.name == "lease" else TICKET.c[f.name]
+    for f in fields(TicketRow)
+]
+_SECONDS = ("seconds", "checkpoint_seconds", "gpu_seconds")
+
+
+def study_row(row: Row[Any]) -> StudyRow:
+    """Return the plain form of a row of STUDY_COLUMNS."""
+    age = row.age - row.created.timestamp()
+    return StudyRow(**{**row._mapping, "age": age})
+
+
+def standing(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:
+    """Return a study's state, the version of its tickets and its age; StudyNotFound if it was deleted."""
+    query = select(STUDY.c.state, STUDY.c.version, STUDY.c.created, Clock()).where(STUDY.c.id == study_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise deleted(study_id)
+    state, version, created, clock = row
+    return state, version, clock - created.timestamp()
+
+
+def deleted(study_id: int) -> StudyNotFound:
+    """Return the error that there is no study of that id any more."""
+    return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
+
+
+def ticket_row(row: Row[Any]) -> TicketRow:
+    """Return the plain form of a row of TICKET_COLUMNS."""
+    counts: dict[str, Any] = {name: counted_seconds(getattr(row, name)) for name in _SECONDS}
+    if row.value is not None and not is_finite(row.value):
+        # an older version has stored it
+        counts |= {"value": None, "outcome": "diverged" if row.outcome == "complete" else row.outcome}
+    return TicketRow(**{**row._mapping, **counts, "checkpoints": checkpoints(row.checkpoints)})
+
+
+def counted(column: ColumnElement[float]) -> ColumnElement[float]:
+    """Return seconds in a column as they count, so that no sum of them overflows (``counted_seconds``)."""
+    return case((column > MOST_SECONDS, MOST_SECONDS), (column > 0.0, column), else_=0.0)
+
+
+def moved(column: ColumnElement[float]) -> ColumnElement[float]:
+    """Return seconds of a ledger, those below 0 taken out of it, bounded as ``counted``."""
+    return counted(column) - counted(-column)
+
+
+def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints that a ticket's column holds."""
+    return tuple(Checkpoint(**entry) for entry in document or ())
+
+
+def document(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]] | None:
+    """Return the column of a ticket that holds these checkpoints."""
+    return [asdict(checkpoint) for checkpoint in checkpoints] or None
+
+
+def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketRow]:
+    """Return the tickets that fit, in their order of work."""
+    query = select(*TICKET_COLUMNS).where(*where).order_by(*ORDER)
+    return [ticket_row(row) for row in connection.execute(query)]
+
+
+def run(connection: Connection, ticket_id: int) -> RunRow | None:
+    """Return one ticket with its study and its reports, None if there is none of that id."""
+    rows = tickets(connection, TICKET.c.id == ticket_id)
+    if not rows:
+        return None
+    (ticket,) = rows
+    study = connection.execute(select(*STUDY_COLUMNS).where(STUDY.c.id == ticket.study_id)).one()
+    reports = measurements(connection, TICKET.c.id == ticket_id, MEASUREMENT.c.name == "report")
+    return RunRow(
+        study=study_row(study), ticket=ticket, reports={report.step: report.value for report in reports}
+    )
+
+
+def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Measurement]:
+    """Return the measurements that fit, by ticket, name and step."""
+    query = (
+        select(*(MEASUREMENT.c[f.name] for f in fields(Measurement)))
+        .join(TICKET, TICKET.c.id == MEASUREMENT.c.ticket_id)
+        .where(*where)
+        .order_by(MEASUREMENT.c.ticket_id, MEASUREMENT.c.name, MEASUREMENT.c.step)
+    )
+    return [
+        Measurement(
+            ticket_id=row.ticket_id,
+            step=row.step,
+            name=row.name,
+            value=math.nan if row.value is None else row.value,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def logs(connection: Connection, *where: ColumnElement[bool]) -> list[LogRow]:
+    """Return the logs that fit, by ticket and attempt."""
+    query = (
+        select(*(LOG.c[f.name] for f in fields(LogRow)))
+        .join(TICKET, TICKET.c.id == LOG.c.ticket_id)
+        .where(*where)
+        .order_by(LOG.c.ticket_id, LOG.c.attempt)
+    )
+    return [LogRow(**row._mapping) for row in connection.execute(query)]
+
+
+def attention_maps(connection: Connection, *where: ColumnElement[bool]) -> dict[int, Any]:
+    """Return what heads of runs attend to, by ticket."""
+    query = (
+        select(ATTENTION_MAP.c.ticket_id, ATTENTION_MAP.c.maps)
+        .join(TICKET, TICKET.c.id == ATTENTION_MAP.c.ticket_id)
+        .where(*where)
+        .order_by(ATTENTION_MAP.c.ticket_id)
+    )
+    return {row.ticket_id: row.maps for row in connection.execute(query)}
+
+
+def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
+    """Return the condition that a ticket is of these kinds; None: of any."""
+    return true() if kinds is None else TICKET.c.stage.in_([STAGES[kind] for kind in kinds])
+
+
+def up_to(limits: Mapping[Kind, int | None]) -> ColumnElement[bool]:
+    """Return the condition that a ticket is of these kinds and numbered no higher than each says."""
+    # By stage and number alone, which the index holds, so that MySQL reads and locks only what fits.
+    free = [STAGES[kind] for kind, last_number in limits.items() if last_number is None]
+    bound = [
+        and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last_number)
+        for kind, last_number in limits.items()
+        if last_number is not None
+    ]
+    return or_(TICKET.c.stage.in_(free) if free else false(), *bound)
+
+
+def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
+    """Return the condition that a ticket is of these kinds and numbered no lower than each says."""
+    conditions = [
+        and_(TICKET.c.stage == STAGES[kind], TICKET.c.number >= first_number)
+        for kind, first_number in since.items()
+    ]
+    return or_(false(), *conditions)
+
+
+def among(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
+    """Return the condition that a column holds one of the values; None: any."""
+    return true() if values is None else column.in_(list(values))
+
+
+def beginning(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
+    """Return the condition that a column begins with one of these texts; none: any."""
+    conditions = [column.startswith(prefix, autoescape=True) for prefix in prefixes]
+    return or_(*conditions) if conditions else true()

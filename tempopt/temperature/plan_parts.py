@@ -1,0 +1,283 @@
+"""The parts of a temperature plan that can be taken away one at a time, each with what remains without it.
+
+A part is one idea a person would keep or drop: the schedule, the level, the length scaling, the layers, the
+heads, the control of the entropy, the entropy term. Names of parameters are those of
+:mod:`tempopt.temperature.parameters`. A named temperature has a schedule and a level, which are parts of
+their own: ``contrast.schedule``, ``contrast.level``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from statistics import fmean
+from typing import Any
+
+from tempopt.temperature.custom_schedules import schedule_class
+from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.entropy_control import CONTROL_PARAMETERS, is_controlled
+from tempopt.temperature.generation import GENERATION
+from tempopt.temperature.heads import HEAD_PATTERNS, LocalHeads
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS
+from tempopt.temperature.layers import LAYER_PATTERNS
+from tempopt.temperature.length import LENGTH_SCALINGS
+from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters
+from tempopt.temperature.normalisers import NORMALISERS
+from tempopt.temperature.parameters import (
+    NEUTRAL,
+    TEMPERATURE_PARAMETERS,
+    ParameterNames,
+    effective,
+    neutral_values,
+)
+from tempopt.temperature.plan import MOVING, OWN_NUMBER, TemperatureParameters
+from tempopt.temperature.schedules import Constant
+from tempopt.temperature.training_equivalence import same_training, training_key
+
+
+def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
+    return frozenset(field.name for kind in registry.values() for field in fields(kind))
+
+
+NORMALISATION: frozenset[str] = (
+    frozenset({"normaliser"}) | _fields_of(NORMALISERS) | {field.name for field in fields(LocalHeads)}
+)
+"""Parameters of the plan that are no temperature: what makes weights of the logits over the temperature, and
+which keys heads see."""
+
+CREDITED = ParameterNames(
+    name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION and name not in GENERATION
+)
+"""Parameters whose gain is temperature's."""
+
+_LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start", *INNER_KNOTS, KNOTS})
+
+GROUPS: dict[str, frozenset[str]] = {
+    "schedule": MOVING,
+    "control": frozenset(CONTROL_PARAMETERS),
+    "level": _LEVELS,
+    "layers": frozenset({"layer_pattern"}) | _fields_of(LAYER_PATTERNS),
+    "heads": frozenset({"head_pattern"}) | _fields_of(HEAD_PATTERNS),
+    "length_scaling": frozenset({"length_scaling"}) | _fields_of(LENGTH_SCALINGS),
+    "entropy": frozenset(ENTROPY_PARAMETERS),
+    "output_temperature": frozenset({"output_temperature"}),
+}
+"""Part of a plan to the parameters that it consists of. ``level`` is the mean of the schedule."""
+
+_OF_NAMED = ("schedule", "level")
+_POINTS = 101
+_LEVEL_POINTS = 5
+_CONTROLLED = 4.0
+_FLAT = 1e-9
+
+
+def parts_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of all parts that a parameter set could have: those of ``GROUPS``, then named ones."""
+    named_parts = (f"{name}.{group}" for name in as_found(parameters) for group in _OF_NAMED)
+    return (*GROUPS, *named_parts)
+
+
+def part_names(part: str) -> frozenset[str]:
+    """Return the names of the parameters that a part consists of."""
+    temperature, _, group = part.rpartition(".")
+    return frozenset(join_name(temperature, name) for name in GROUPS[group])
+
+
+def mean_level(parameters: Mapping[str, Any], temperature: str = "") -> float:
+    """Return the geometric mean of a temperature over training; attention's, if none is named."""
+    levels = _levels(parameters, temperature)
+    if _is_flat(levels):
+        return levels[0]
+    level, target = math.exp(fmean(map(math.log, levels))), as_found(parameters).get(temperature, 1.0)
+    # a schedule about the temperature as found has that as its mean, whatever the logarithms round to
+    return target if abs(math.log(level / target)) < _FLAT else level
+
+
+def constant_levels(parameters: Mapping[str, Any], temperature: str = "") -> list[float]:
+    """Return up to five constant temperatures that span a schedule, evenly spaced in ratio, ascending.
+
+    The geometric mean of the schedule over training is one of them: it stands in for the nearest of those in
+    between. A schedule that does not move has one level, its own. Where the entropy is controlled, where the
+    temperatures go is not known: they span a quarter of that at the start to four times as much.
+    """
+    levels = _levels(parameters, temperature)
+    if _controls(parameters, temperature):
+        levels = [levels[0] / _CONTROLLED, levels[0] * _CONTROLLED]
+    low, high, mean = min(levels), max(levels), mean_level(parameters, temperature)
+    if _is_flat(levels):
+        return [levels[0]]
+    steps = _LEVEL_POINTS - 1
+    spread = [low * (high / low) ** (index / steps) for index in range(_LEVEL_POINTS)]
+    inner_indices = range(1, steps)
+    nearest_index = min(inner_indices, key=lambda index: abs(math.log(spread[index] / mean)))
+    spread[nearest_index] = mean
+    return sorted([low, *spread[1:-1], high])
+
+
+def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
+    """Return the parameters with a constant temperature in place of the schedule, all else as it is.
+
+    In attention it takes the place of a control of the entropy, too.
+    """
+    moving_names = part_names(join_name(temperature, "schedule")) | part_names(
+        join_name(temperature, "level")
+    )
+    own_number = join_name(temperature, OWN_NUMBER)
+    other_parameters = {
+        n: value for n, value in parameters.items() if n not in moving_names and not n.startswith(own_number)
+    }
+    other_parameters |= (
+        {}
+        if temperature
+        else {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in other_parameters}
+    )
+    constant = {"temperature_init": level, "schedule": Constant.name}
+    return effective(
+        {**other_parameters, **{join_name(temperature, name): value for name, value in constant.items()}}
+    )
+
+
+def constant_plans(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters with each of up to five constant temperatures in place of the schedules.
+
+    The levels of several temperatures go from low to high together.
+    """
+    names = temperatures_of(parameters)
+    levels = {name: constant_levels(parameters, name) for name in names}
+    plans = []
+    for index in range(max(map(len, levels.values()))):
+        plan = dict(parameters)
+        for name, temperature_levels in levels.items():
+            plan = at_constant(plan, temperature_levels[min(index, len(temperature_levels) - 1)], name)
+        plans.append(plan)
+    return plans
+
+
+def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the temperatures that a parameter set has: the named ones, and attention's, the empty text.
+
+    Attention's is left out of a set that has named ones and says nothing of attention.
+    """
+    named_temperatures = as_found(parameters)
+    attention_names = GROUPS["schedule"] | GROUPS["control"] | _LEVELS
+    has_attention = not named_temperatures or any(name in attention_names for name in parameters)
+    return (*("",) * has_attention, *named_temperatures)
+
+
+def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+    """Return the parameters of a named temperature under their bare names; empty where it stays as found."""
+    temperature_parameters = groups_of(parameters).get(temperature, {})
+    if AS_FOUND in temperature_parameters and is_neutral(
+        {join_name(temperature, bare_name): value for bare_name, value in temperature_parameters.items()}
+    ):
+        return {}
+    return effective(
+        {bare_name: value for bare_name, value in temperature_parameters.items() if bare_name != AS_FOUND}
+    )
+
+
+def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parts of a plan that are not neutral, in the order of :func:`parts_of`."""
+    full_key = training_key(parameters)
+    return tuple(part for part in parts_of(parameters) if training_key(without(parameters, part)) != full_key)
+
+
+def moves(parameters: Mapping[str, Any]) -> bool:
+    """Return whether a temperature of a plan changes during training, by a schedule or under control."""
+    effective_parameters = effective({**neutral_values(parameters), **parameters})
+    return is_controlled(effective_parameters) or any(
+        effective_parameters[join_name(name, "schedule")] != Constant.name
+        for name in ("", *as_found(parameters))
+    )
+
+
+def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return the parameters with one part of the plan neutral.
+
+    Without its schedule a plan is constant at the schedule's geometric mean; without its level the whole
+    schedule is divided by that mean, in ratio to the temperature as found where there is one. Without control
+    of the entropy it is constant at the temperature that control begins with.
+
+    Args:
+        parameters: Flat parameters; those that are no part of a plan stay.
+        part: One of :func:`parts_of`.
+    """
+    temperature, _, group = part.rpartition(".")
+    if not any(name in part_names(part) for name in parameters):
+        return dict(parameters)
+    has_control = _controls(parameters, temperature)
+    if group == "schedule" and has_control:
+        # what moves is the part control
+        return dict(parameters)
+    if group == "schedule" or (group == "control" and has_control):
+        return at_constant(parameters, mean_level(parameters, temperature), temperature)
+    if group == "level":
+        return _without_level(parameters, temperature)
+    neutral_parameters = {name: NEUTRAL[name] for name in GROUPS[group] if name in parameters}
+    return effective({**parameters, **neutral_parameters})
+
+
+def only(parameters: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Return the parameters with every part of the plan neutral but those that are named."""
+    plan = dict(parameters)
+    for part in parts_of(parameters):
+        if part not in parts:
+            plan = without(plan, part)
+    return plan
+
+
+def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters at the baseline: attention at temperature 1, every named one as found."""
+    values = neutral_values(parameters)
+    return effective({name: values[name] if name in CREDITED else v for name, v in parameters.items()})
+
+
+def is_neutral(parameters: Mapping[str, Any]) -> bool:
+    """Return whether parameters train at the baseline already: :func:`neutral` changes nothing."""
+    return same_training(parameters, neutral(parameters))
+
+
+def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
+    return not temperature and is_controlled(parameters)
+
+
+def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
+    temperature_parameters = own_parameters(parameters, temperature)
+    if is_controlled(temperature_parameters):
+        temperature_parameters = effective(temperature_parameters)
+    schedule = TemperatureParameters.from_mapping(temperature_parameters).plan(1).schedule
+    return [schedule(index / (_POINTS - 1)) for index in range(_POINTS)]
+
+
+def _is_flat(levels: list[float]) -> bool:
+    return math.log(max(levels) / min(levels)) < _FLAT
+
+
+def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+    target = as_found(parameters).get(temperature, 1.0)
+    level = mean_level(parameters, temperature) / target
+    if abs(math.log(level)) < _FLAT:
+        return dict(parameters)
+    if _is_flat(_levels(parameters, temperature)):
+        # dividing would round
+        if _controls(parameters, temperature):
+            return effective({**parameters, "temperature_init": target})
+        return at_constant(parameters, target, temperature)
+    temperature_parameters = own_parameters(parameters, temperature)
+    level_names = {
+        field.name for field in fields(schedule_class(temperature_parameters["schedule"]))
+    } & _LEVELS
+    scaled_levels = {
+        join_name(temperature, name): _divided(value, level)
+        for name in level_names
+        if (value := temperature_parameters.get(name, NEUTRAL[name]))
+    }
+    return effective({**parameters, **scaled_levels})
+
+
+def _divided(value: Any, level: float) -> Any:
+    """Return a temperature, or those of a list of knots, divided by a level."""
+    if isinstance(value, list | tuple):
+        return [[progress, temperature / level] for progress, temperature in value]
+    return value / level

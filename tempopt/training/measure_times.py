@@ -1,0 +1,197 @@
+"""How long the parts of a run take: measured on some steps of it, before a study begins.
+
+The Trainer is the spec's own and the training is ended early, so that steps, data and schedules are those of
+a run. What a whole run takes follows from these parts (``tempopt.verdict.planned_runs``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import lightning as L
+
+from tempopt.training.callbacks import StoppedError
+from tempopt.training.messages import Evaluation, Finished, Message, RunRequest, Stop, Times
+from tempopt.training.ranks import ALONE, Ranks
+from tempopt.training.run import Run
+from tempopt.training.steps import step_of, steps_of
+
+_WARM_UP = 5
+_STEPS = 60
+_FEWEST = 5
+_STEP_SECONDS = 20.0
+_EVALUATION_SECONDS = 30.0
+# the first evaluation may set up data, which the many at the end of a run do not
+_TWICE_BELOW = 3.0
+
+Clock = Callable[[], float]
+
+
+class _Quiet:
+    """A channel that drops its messages and ends a run when ``until`` says so."""
+
+    def __init__(self) -> None:
+        self.until: Callable[[], bool] = lambda: False
+
+    def send(self, message: Message) -> None:
+        """Drop the message."""
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the wish to end, once it is time."""
+        return Stop(ticket=request.ticket, attempt=request.attempt) if self.until() else None
+
+
+class StepTimer(L.Callback):
+    """Times optimizer steps, without the validations between them.
+
+    Args:
+        clock: Returns seconds.
+
+    Attributes:
+        first: When the first batch was over; None before.
+        batches: Batches that were trained.
+        evaluated: Batches of the newest evaluation.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: tuple[float, int] | None = None
+        self._timed: list[tuple[float, float]] = []
+        self.first: float | None = None
+        self.batches = 0
+        self.evaluated = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough steps were timed."""
+        timed_steps = self._timed[_WARM_UP:]
+        if len(timed_steps) < _FEWEST:
+            return False
+        return len(timed_steps) >= _STEPS or timed_steps[-1][0] - timed_steps[0][0] >= _STEP_SECONDS
+
+    @property
+    def step(self) -> float:
+        """Median seconds of a step after the warm-up; of all, where there are too few."""
+        timed_steps = self._timed[_WARM_UP:]
+        counted_steps = timed_steps if len(timed_steps) >= _FEWEST else self._timed
+        return median(seconds for _, seconds in counted_steps) if counted_steps else 0.0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now, step = self._clock(), step_of(trainer)
+        self.batches += 1
+        self.first = now if self.first is None else self.first
+        if self._last is not None and step > self._last[1]:
+            self._timed.append((now, (now - self._last[0]) / (step - self._last[1])))
+        if self._last is None or step > self._last[1]:
+            self._last = now, step
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._last = None
+        self.evaluated = 0
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        self.evaluated += 1
+
+
+def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.monotonic) -> Finished:
+    """Train some steps of a run and evaluate it, and return what each of its parts takes.
+
+    Args:
+        request: The run; its evaluations say on which data runs are evaluated.
+        ranks: Who train it together.
+        clock: Returns seconds.
+    """
+    start_time, channel = clock(), _Quiet()
+    run = Run(request, channel, ranks)
+    try:
+        return _measured(run, channel, start_time, clock)
+    finally:
+        run.detach()
+
+
+def _measured(run: Run, channel: _Quiet, start_time: float, clock: Clock) -> Finished:
+    request = run.request
+    if request.program.weights is not None:
+        run.execute()
+        return _finished(run, Times(start=clock() - start_time))
+    timer = StepTimer(clock)
+    run.trainer.callbacks.insert(0, timer)  # type: ignore[attr-defined]
+    data = run.trainer.limit_val_batches
+    channel.until = lambda: timer.enough
+    run.fit()
+    assert timer.first is not None, "a training without a batch passed the dry run"
+    # a training that is ended has its validations taken away
+    run.trainer.limit_val_batches = data
+    validate = _evaluated(run, channel, timer, "validate", clock)
+    tests = any(evaluation.on == "test" for evaluation in request.evaluations)
+    count, ends = _planned(run.trainer, timer.batches)
+    times = Times(
+        start=max(0.0, timer.first - start_time - timer.step),
+        step=timer.step,
+        steps=steps_of(run.trainer),
+        validate=validate,
+        validations=count,
+        ends_validated=ends,
+        test=_evaluated(run, channel, timer, "test", clock) if tests else 0.0,
+    )
+    return _finished(run, times)
+
+
+def _finished(run: Run, times: Times) -> Finished:
+    return replace(run.finished("complete", step_of(run.trainer)), times=times)
+
+
+def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, split: Any, clock: Clock) -> float:
+    """Return the seconds of one evaluation; of one that takes long, as its first batches let expect."""
+    seconds = 0.0
+    for _ in range(2):
+        start_time = clock()
+        channel.until = lambda start_time=start_time: clock() - start_time > _EVALUATION_SECONDS  # type: ignore[misc]
+        try:
+            run.evaluate(Evaluation(name=split, on=split))
+        except StoppedError:
+            num_batches = sum(run.trainer.num_val_batches)
+            return (clock() - start_time) * num_batches / max(1, timer.evaluated)
+        seconds = clock() - start_time
+        if seconds > _TWICE_BELOW:
+            break
+    return seconds
+
+
+def _planned(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
+    """Return what :func:`validations` does of a whole training, given one that has trained some batches."""
+    a_step: float = trainer.accumulate_grad_batches
+    if not trainer.lightning_module.automatic_optimization:
+        a_step = batches / max(1, step_of(trainer))
+    assert trainer.val_check_batch is not None, "no data to validate on, which the dry run has refused"
+    return validations(
+        round(steps_of(trainer) * a_step),
+        check=trainer.val_check_batch,
+        epoch=trainer.num_training_batches,
+        every_n_epochs=trainer.check_val_every_n_epoch,
+    )
+
+
+def validations(batches: int, *, check: float, epoch: float, every_n_epochs: int | None) -> tuple[int, bool]:
+    """Return how often a training validates, and whether it does so after its last batch.
+
+    Args:
+        batches: Batches of the whole training.
+        check: Batches between validations.
+        epoch: Batches of an epoch.
+        every_n_epochs: Validate in each of so many epochs; None: batches are counted on from epoch to epoch.
+    """
+    if every_n_epochs is None:
+        return int(batches // check), batches % check == 0
+    epochs, remainder = divmod(batches, epoch)
+    num_validations = (epochs // every_n_epochs) * (epoch // check)
+    if remainder:
+        is_due = (epochs + 1) % every_n_epochs == 0
+        return int(num_validations + is_due * (remainder // check)), bool(is_due and remainder % check == 0)
+    return int(num_validations), bool(epochs % every_n_epochs == 0 and epoch % check == 0)

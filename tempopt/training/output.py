@@ -1,0 +1,115 @@
+"""What a worker prints: no full disk turns it into an error. And which errors are those of a disk."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tempopt.training.messages import LOG
+
+# No space, over quota, read-only, not permitted: another attempt succeeds when a person has seen to it.
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+# An error that a data loader's worker process raised arrives as its text alone.
+_NUMBER = re.compile(r"\[Errno (\d+)\]")
+
+
+def is_disk_refusal(error: BaseException) -> bool:
+    """Return whether a disk had no space, was read-only or was closed to this user."""
+    if not isinstance(error, OSError):
+        # torch's compiler wraps what it was stopped by
+        cause = error.__cause__ or getattr(error, "inner_exception", None)
+        return cause is not None and is_disk_refusal(cause)
+    if error.errno is not None:
+        return error.errno in _REFUSED
+    return any(int(number) in _REFUSED for number in _NUMBER.findall(str(error)))
+
+
+class LossyFile(io.FileIO):
+    """A raw file that drops what the system refuses to write.
+
+    How much was lost is written where it is missing, as soon as there is room again.
+
+    Args:
+        descriptor: Open for writing; stays open.
+
+    Attributes:
+        why: Why the newest of what was dropped since :meth:`forget` was; empty if nothing was, None if
+            nothing was written either.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._lost = 0
+        self._reason = ""
+        self.why: str | None = None
+
+    def write(self, data: Any) -> int:
+        """Write some of the data; return how many bytes that were, all of them if they are dropped."""
+        try:
+            if self._lost:
+                super().write(f"\n[{self._lost} bytes of output were lost here: {self._reason}]\n".encode())
+                self._lost = 0
+            num_bytes = super().write(data)
+        except OSError as error:
+            size = memoryview(data).nbytes
+            self._lost += size
+            self.why = self._reason = error.strerror or str(error)
+            return size
+        self.why = self.why or ""
+        return num_bytes
+
+    def forget(self) -> None:
+        """Have nothing to say of what was lost before: what follows goes to another file."""
+        self._lost, self.why = 0, None
+
+
+class Output:
+    """What this process prints; printing never raises.
+
+    Attributes:
+        streams: Its ``sys.stdout`` and ``sys.stderr`` from now on.
+    """
+
+    def __init__(self) -> None:
+        self._files = [LossyFile(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
+        self._refused = ""
+        self.streams = [
+            # what a locale has no letter for raises no error either
+            io.TextIOWrapper(io.BufferedWriter(file), "utf-8", "backslashreplace", line_buffering=True)
+            for file in self._files
+        ]
+        sys.stdout, sys.stderr = self.streams
+
+    def to(self, folder: str | None) -> None:
+        """Have all that is printed kept in a run's folder; nowhere if that is None or cannot be done."""
+        self._refused = ""
+        for stream, file in zip(self.streams, self._files, strict=True):
+            stream.flush()
+            file.forget()
+        try:
+            descriptor = _opened(Path(os.devnull) if folder is None else Path(folder) / LOG)
+        except OSError as error:
+            self._refused = error.strerror or str(error)
+            descriptor = _opened(Path(os.devnull))
+        # by file descriptor, so that what C code prints is kept too
+        for file in self._files:
+            os.dup2(descriptor, file.fileno())
+        os.close(descriptor)
+
+    @property
+    def lost(self) -> str | None:
+        """Why some of what was printed since :meth:`to` is not kept; empty if all is, None if nothing was."""
+        reasons = [file.why for file in self._files if file.why is not None]
+        if not reasons:
+            return None
+        return self._refused or next(filter(None, reasons), "")
+
+
+def _opened(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,0 +1,290 @@
+"""How small a gain the confirmation of a study can show, before its first pair is trained.
+
+In standard deviations of a pair's difference as long as no run is known, and in units of the metric once
+there are some: as a range that is as wide as the runs leave it. Pure: rows in, numbers out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from statistics import stdev, variance
+from typing import Literal
+
+import numpy as np
+
+from tempopt.spec.alpha_ledger import level
+from tempopt.spec.sections import Pairs
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.temperature import training_key
+from tempopt.verdict.paired_evidence import gains_by_pair
+from tempopt.verdict.statistics.group_sequential import boundaries, spent
+from tempopt.verdict.statistics.power import POWER, detectable_effect, deviation_interval
+
+CONFIDENCE = 0.8
+"""Chance, at least, that a range holds the smallest gain that can be shown."""
+
+HIGHEST_CORRELATION = 0.75
+"""The highest correlation of two runs that share a seed that a range reckons with.
+
+In recorded trainings it is 0.03 to 0.66 (benchmarks/README.md, "How small a gain can be shown").
+"""
+
+LARGE_GAIN = 2.0
+"""The gain that a forecast of runs takes, in standard deviations of a pair's difference."""
+
+# A race keeps the candidates that were lucky on the seeds it has seen, and arms differ in how noisy they are:
+# intervals of 80 % held in 76 to 83 % of simulated studies.
+_OF_CHOOSING = 0.9
+
+Source = Literal["baseline", "choose", "confirm"]
+
+_FEWEST = 2
+_STUDIES = 20_000
+_HALVINGS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What runs tell of the standard deviation of a pair's difference.
+
+    Args:
+        source: The kind of the runs: single runs at τ = 1, arms on common seeds, or confirmed pairs.
+        runs: How many runs that are.
+        deviation: Of single runs, the standard deviation between seeds; of others, that of a difference.
+        freedom: Its degrees of freedom.
+    """
+
+    source: Source
+    runs: int
+    deviation: float
+    freedom: int
+
+    @property
+    def difference(self) -> tuple[float, float]:
+        """The standard deviation of a pair's difference: the ends of a range of that confidence."""
+        confidence = _OF_CHOOSING if self.source == "choose" else CONFIDENCE
+        low, high = deviation_interval(self.deviation, self.freedom, confidence=confidence)
+        if self.source != "baseline":
+            return low, high
+        return low * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), high * math.sqrt(2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detectable:
+    """The smallest gain that a confirmation shows with a chance of 80 %.
+
+    Args:
+        pairs: Confirming seeds, at most.
+        alpha: Two-sided level of the first verdict.
+        power: The chance.
+        comparisons: Comparisons that have to show it: with the baseline, and with a twin that may differ.
+        effect: The gain, in standard deviations of a pair's difference.
+    """
+
+    pairs: int
+    alpha: float
+    power: float
+    comparisons: int
+    effect: float
+
+    @property
+    def in_seeds(self) -> tuple[float, float]:
+        """The gain in standard deviations between seeds: the least and the most that it may be."""
+        return self.effect * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), self.effect * math.sqrt(2.0)
+
+    def range(self, noise: Known) -> tuple[float, float]:
+        """Return the range of the gain in units of the metric."""
+        low, high = noise.difference
+        return self.effect * low, self.effect * high
+
+
+def detectable(spec: StudySpec) -> Detectable:
+    """Return the smallest gain that a study can show in its first verdict.
+
+    By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
+    both have to show the gain, so that each is asked for half of the chance to miss it.
+    """
+    comparisons = 2 if spec.other_names or spec.method_names else 1
+    alpha = level(1)
+    single_power = 1 - (1 - POWER) / comparisons
+    confirm = spec.study.seeds.confirm
+    if confirm.min == confirm.max:
+        effect = detectable_effect(confirm.max, alpha=alpha, power=single_power)
+    else:
+        effect, _ = _sequential_effect(confirm.min, confirm.max, alpha, single_power)
+    return Detectable(
+        pairs=confirm.max,
+        alpha=alpha,
+        power=POWER,
+        comparisons=comparisons,
+        effect=effect,
+    )
+
+
+def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
+    """Return how many pairs a confirmation is expected to take, whose looks on the way may end it.
+
+    Without a gain it ends where the winner is behind: the chance to be ahead at the first j of equally spaced
+    looks is C(2j, j) / 4^j (Sparre Andersen 1954).
+
+    Args:
+        spec: The study's spec, which confirms something.
+        gain: Whether there is a gain, of two standard deviations of a pair's difference.
+    """
+    confirm = spec.study.seeds.confirm
+    if gain and confirm.min < confirm.max:
+        return _simulated(confirm.min, confirm.max, level(1)).outcome(LARGE_GAIN)[1]
+    steps = [end - start for start, end in pairwise((0, *confirm.looks))]
+    chances = (math.comb(2 * look, look) / float(4**look) for look in range(len(steps)))
+    return math.fsum(step * chance for step, chance in zip(steps, chances, strict=True))
+
+
+@lru_cache(maxsize=16)
+def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> tuple[float, float]:
+    """Return the effect that looks on the way show with a chance, and the mean number of pairs to that end.
+
+    By simulated confirmations.
+    """
+    low, high = 0.0, 1.0
+    simulated = _simulated(first_look, max_pairs, alpha)
+    while simulated.outcome(high)[0] < power:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if simulated.outcome(middle)[0] < power:
+            low = middle
+        else:
+            high = middle
+    return high, simulated.outcome(high)[1]
+
+
+@lru_cache(maxsize=4)
+def _simulated(first_look: int, max_pairs: int, alpha: float) -> Simulated:
+    """Return simulated confirmations with looks after every ``first_look`` pairs, ``max_pairs`` at most."""
+    looks = Pairs(min=first_look, max=max_pairs).looks
+    limits = boundaries(tuple((look, spent(look, max_pairs)) for look in looks), alpha)
+    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, max_pairs))
+    return Simulated(drawn_SN, looks, limits)
+
+
+class Simulated:
+    """Confirmations of no gain, each of which may be looked at on the way.
+
+    Args:
+        drawn_SN: Standard normal differences by study and pair.
+        looks: Numbers of pairs after which it is looked; a confirmation ends where the mean is not above 0.
+        limits: Two-sided p that has to be undercut at each look.
+    """
+
+    def __init__(self, drawn_SN: np.ndarray, looks: Sequence[int], limits: Sequence[float]) -> None:
+        from scipy.special import stdtrit
+
+        samples = [drawn_SN[:, :look] for look in looks]
+        self._looks = looks
+        self._means = [sample.mean(axis=1) for sample in samples]
+        self._margins = [
+            sample.std(axis=1, ddof=1) / math.sqrt(look) * float(stdtrit(look - 1, 1 - limit / 2))
+            for sample, look, limit in zip(samples, looks, limits, strict=True)
+        ]
+
+    def outcome(self, effect: float) -> tuple[float, float]:
+        """Return the share of confirmations that show an effect, and their mean number of pairs."""
+        shown_S = np.zeros(len(self._means[0]), dtype=bool)
+        open_S, pairs_S = ~shown_S, np.full(len(shown_S), self._looks[-1])
+        for look, mean_S, margin_S in zip(self._looks, self._means, self._margins, strict=True):
+            shown_S |= open_S & (mean_S + effect > margin_S)
+            still_S = open_S & ~shown_S & (mean_S + effect > 0)
+            pairs_S[open_S & ~still_S] = look
+            open_S = still_S
+        return float(shown_S.mean()), float(pairs_S.mean())
+
+
+def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+    """Return what the runs of a study tell of a pair's difference; None: too few are complete, or all equal.
+
+    The differences of confirmed pairs, those of parameter sets on common choosing seeds where there are none,
+    and before that the values of runs that differ in nothing but their seed.
+
+    Args:
+        rows: The study's tickets.
+        spec: Its spec.
+    """
+    noise = _confirmed(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
+    return noise if noise is not None and noise.deviation > 0 else None
+
+
+def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+    rounds = sorted({row.round for row in rows if row.kind == "confirm"}, reverse=True)
+    for of_round in rounds:
+        differences = [
+            list(gains_by_pair(rows, spec, of_round, reference).values())
+            for reference in ("baseline", "twin")
+        ]
+        varied_gains = [gains for gains in differences if len(gains) > _FEWEST and stdev(gains) > 0]
+        if varied_gains:
+            # a gain has to hold over both, and the noisier one decides
+            widest = max(varied_gains, key=stdev)
+            return Known(
+                source="confirm", runs=2 * len(widest), deviation=stdev(widest), freedom=len(widest) - 1
+            )
+    return None
+
+
+def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+    """Return what remains of values on common seeds beside what parameters do and what seeds do."""
+    rounds = sorted({row.round for row in rows if row.kind == "choose"}, reverse=True)
+    for of_round in rounds:
+        values: dict[str, dict[int, float]] = {}
+        for row in rows:
+            if (row.kind, row.round) == ("choose", of_round) and usable(row) and row.pair is not None:
+                assert row.value is not None
+                pair_values = values.setdefault(training_key(row.parameters or {}), {})
+                pair_values[row.pair] = oriented(row.value, spec.study.direction)
+        tables = [
+            np.array(
+                [
+                    [pair_values[pair] for pair in range(pairs)]
+                    for pair_values in values.values()
+                    if pair_values.keys() >= set(range(pairs))
+                ]
+            )
+            for pairs in range(2, 1 + max((len(pair_values) for pair_values in values.values()), default=0))
+        ]
+        tables = [table for table in tables if len(table) > 1]
+        if tables:
+            return _residual(max(tables, key=lambda table: (len(table) - 1) * (table.shape[1] - 1)))
+    return None
+
+
+def _residual(table_CP: np.ndarray) -> Known | None:
+    candidates, pairs = table_CP.shape
+    freedom = (candidates - 1) * (pairs - 1)
+    if freedom < _FEWEST:
+        return None
+    rest_CP = table_CP - table_CP.mean(axis=1, keepdims=True) - table_CP.mean(axis=0) + table_CP.mean()
+    deviation = math.sqrt(2.0 * float((rest_CP**2).sum()) / freedom)
+    return Known(source="choose", runs=table_CP.size, deviation=deviation, freedom=freedom)
+
+
+def _single(rows: Iterable[TicketRow]) -> Known | None:
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row.kind == "baseline" and usable(row) and row.value is not None:
+            values.setdefault(training_key(row.parameters or {}), []).append(row.value)
+    repeated_values = [run_values for run_values in values.values() if len(run_values) > 1]
+    freedom = sum(len(run_values) - 1 for run_values in repeated_values)
+    if freedom < _FEWEST:
+        return None
+    squares = sum((len(run_values) - 1) * variance(run_values) for run_values in repeated_values)
+    return Known(
+        source="baseline",
+        runs=sum(map(len, repeated_values)),
+        deviation=math.sqrt(squares / freedom),
+        freedom=freedom,
+    )

@@ -1,0 +1,260 @@
+"""Which runs explain a verdict: what each part of the winner is worth, and what would do in its place.
+
+Each part of the winner that is not neutral is made neutral, one at a time, on the confirming seeds. Simpler
+plans and learned temperatures are ordered on the choosing seeds, and the best of each are trained on the
+confirming seeds. Pure: rows in, new tickets out; what they come to is verdict.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tempopt.spec.domains import UNSET
+from tempopt.storage.rows import NewTicket, Parameters, TicketRow
+from tempopt.storage.ticket_queries import Arm, current_round, joined, next_number, of_kind, rounds_behind
+from tempopt.temperature import (
+    GENERATION,
+    LR_RATIOS,
+    NEUTRAL,
+    NORMALISATION,
+    active_groups,
+    at_constant,
+    effective,
+    join_name,
+    learning,
+    training_key,
+    without,
+)
+from tempopt.verdict.paired_evidence import is_decided
+from tempopt.verdict.pairs import confirmed_arms
+from tempopt.verdict.selection import list_missing_on_choosing_seeds
+from tempopt.verdict.selection import means as means_of
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+SIMPLEST = "simplest"
+"""Arm of the simpler plan that is trained on the confirming seeds."""
+LEARNED_ARM = "learned"
+"""Arm of the baseline with its temperatures learned, on the confirming seeds."""
+_SIMPLER = "simpler"
+_MOVING = ("schedule", "control")
+# several of them share a column of 255 letters
+_LONGEST = 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simpler:
+    """A plan with some of the winner's parts.
+
+    Args:
+        parts: Those that it keeps, as in :data:`tempopt.temperature.GROUPS`.
+        parameters: The whole parameter set.
+    """
+
+    parts: tuple[str, ...]
+    parameters: Parameters
+
+
+def arm_without(part: str) -> str:
+    """Return the arm of the runs that train the winner without one of its parts."""
+    if len(part) > _LONGEST:
+        part = f"{part[: _LONGEST - 9]}_{hashlib.sha256(part.encode()).hexdigest()[:8]}"
+    return f"without_{part}"
+
+
+def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
+    """Return by part the winner with that part neutral, for each of its parts that is not.
+
+    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
+    parameters of generation together are one. Without its schedule, or its control of the entropy, the winner
+    has the geometric mean of the schedule in place of it.
+
+    Args:
+        spec: The study's spec.
+        arms: What is confirmed.
+    """
+    winner = arms["search"]
+    ablations = {part: without(winner, part) for part in active_groups(winner)}
+    moving_parts = [part for part in ablations if part.rpartition(".")[2] in _MOVING]
+    if len(moving_parts) == 1:
+        constant = arms.get("constant_twin") or arms.get("constant")
+        ablations[moving_parts[0]] = constant or ablations[moving_parts[0]]
+    for name in spec.method_names:
+        if name == "window":
+            # the width of what local_share makes: no part by itself
+            continue
+        baseline = spec.search[name].baseline
+        value = NEUTRAL[name] if name in NORMALISATION else baseline
+        if value != UNSET and winner.get(name, value) != value:
+            ablations[name] = effective({**winner, name: value})
+    generation_params = {name: NEUTRAL[name] for name in GENERATION if name in spec.search and name in winner}
+    if any(winner[name] != value for name, value in generation_params.items()):
+        ablations["generation"] = effective({**winner, **generation_params})
+    return ablations
+
+
+def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
+    """Return the plans that keep one part of the winner, or all but one; the fewest parts first."""
+    winner = arms["search"]
+    parts = active_groups(winner)
+    constant = arms.get("constant_twin", {})
+    known_keys = {training_key(winner), training_key(arms.get("twin", winner))}
+    plans = []
+    part_choices = [(part,) for part in parts] + [tuple(p for p in parts if p != part) for part in parts]
+    for part_set in sorted(
+        set(part_choices), key=lambda part_set: (len(part_set), [parts.index(part) for part in part_set])
+    ):
+        parameters = winner
+        for part in parts:
+            name, _, group = part.rpartition(".")
+            level = constant.get(join_name(name, "temperature_init"))
+            if group in _MOVING and part not in part_set and level is not None:
+                parameters = at_constant(parameters, level, name)
+        for part in parts:
+            if part not in part_set:
+                parameters = without(parameters, part)
+        if (key := training_key(parameters)) not in known_keys:
+            known_keys.add(key)
+            plans.append(Simpler(parts=part_set, parameters=parameters))
+    return plans
+
+
+def explanation_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, *, is_requested: bool = False
+) -> list[NewTicket]:
+    """Return the next runs that explain a verdict; none if that is not wanted, or was done.
+
+    Args:
+        tickets: All tickets of the study, which are all over, the confirmation's among them.
+        spec: The study's spec.
+        is_requested: Whether an explanation is wanted whatever the spec says.
+    """
+    this_round = current_round(tickets)
+    arms = confirmed_arms(of_kind(tickets, "confirm", of_round=this_round))
+    if not {"search", "baseline", "twin"} <= arms.keys() or not is_decided(tickets, spec, this_round):
+        return []
+    if not (is_requested or spec.study.explain or _has_begun(tickets, this_round)):
+        return []
+    if training_key(arms["search"]) == training_key(arms["twin"]):
+        return []
+    if explained_round(tickets, this_round) is not None:
+        return []
+    return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, this_round)
+
+
+def explanation_at_most(tickets: Sequence[TicketRow], spec: StudySpec, added: Sequence[NewTicket]) -> int:
+    """Return how many runs explain a verdict at most, of which those that are added are the next."""
+    if added[0].kind == "ablation":
+        return len(added)
+    confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
+    arms = confirmed_arms(confirm)
+    confirmed = set(map(training_key, arms.values()))
+    ablations = set(map(training_key, ablated(spec, arms).values())) - confirmed
+    plans = {training_key(plan.parameters) for plan in simpler_plans(arms)} - confirmed - ablations
+    num_arms = len(ablations) + bool(plans) + bool(_learned_sets(spec, arms))
+    return len(added) + num_arms * len({ticket.pair for ticket in confirm})
+
+
+def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
+    """Return in which of the rounds that a verdict rests on the winner was explained; None: in none."""
+    rounds = (
+        round_number
+        for round_number in rounds_behind(tickets, of_round)
+        if of_kind(tickets, "ablation", of_round=round_number)
+    )
+    return max(rounds, default=None)
+
+
+def _has_begun(tickets: Sequence[TicketRow], this_round: int) -> bool:
+    return bool(of_kind(tickets, "choose", _SIMPLER, of_round=this_round))
+
+
+def _choosing_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters]
+) -> list[NewTicket]:
+    """Return the runs on choosing seeds that are still needed to order what may replace the winner."""
+    plans, learned_sets = simpler_plans(arms), _learned_sets(spec, arms)
+    if not plans and not learned_sets:
+        return []
+    sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans), *learned_sets]
+    return list_missing_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
+
+
+def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Parameters]:
+    """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
+    learned_spec = spec.study.learned
+    return (
+        [learning(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS] if spec.learns else []
+    )
+
+
+def _best_learned(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
+) -> Parameters | None:
+    """Return the better of the learned sets on the choosing seeds; the first where none has a mean."""
+    mean_of = means_of(tickets, spec, this_round)
+    sets = _learned_sets(spec, arms)
+    return max(sets, key=lambda learned: mean_of.get(training_key(learned), -math.inf), default=None)
+
+
+def simplest(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], of_round: int
+) -> Simpler | None:
+    """Return the simpler plan that is tested: the one with the fewest parts that seems to do.
+
+    It seems to do if it keeps, in the mean over the choosing seeds, what lies half way between all of the
+    gain and ``study.keep_share`` of it. None: there is none.
+    """
+    means = means_of(tickets, spec, of_round)
+
+    def mean_of(parameters: Parameters) -> float | None:
+        return means.get(training_key(parameters))
+
+    winner, baseline = mean_of(arms["search"]), mean_of(arms["baseline"])
+    if winner is None or baseline is None or winner <= baseline:
+        return None
+    min_mean = baseline + (1 + spec.study.keep_share) / 2 * (winner - baseline)
+    candidates = [
+        (len(plan.parts), -mean, plan)
+        for plan in simpler_plans(arms)
+        if (mean := mean_of(plan.parameters)) is not None and mean >= min_mean
+    ]
+    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
+
+
+def _confirming_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
+) -> list[NewTicket]:
+    """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
+    params_by_arm = {arm_without(part): parameters for part, parameters in ablated(spec, arms).items()}
+    if plan := simplest(tickets, spec, arms, this_round):
+        params_by_arm[SIMPLEST] = plan.parameters
+    if (learned := _best_learned(tickets, spec, arms, this_round)) is not None:
+        params_by_arm[LEARNED_ARM] = learned
+    confirmed = {training_key(parameters) for parameters in arms.values()}
+    new_arms = joined(
+        {
+            arm: parameters
+            for arm, parameters in params_by_arm.items()
+            if training_key(parameters) not in confirmed
+        }
+    )
+    pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=this_round) if t.pair is not None}
+    runs = [(pair, seed, *entry) for pair, seed in sorted(pairs.items()) for entry in new_arms.items()]
+    return [
+        NewTicket(
+            kind="ablation",
+            arm=arm,
+            number=number,
+            seed=seed,
+            pair=pair,
+            parameters=parameters,
+            round=this_round,
+        )
+        for number, (pair, seed, arm, parameters) in enumerate(runs, next_number(tickets, "ablation"))
+    ]

@@ -1,0 +1,72 @@
+"""What is to be expected of a study, in plain words; computes nothing."""
+
+from __future__ import annotations
+
+from tempopt.verdict.detectable_gain import CONFIDENCE, LARGE_GAIN, Detectable, Known
+from tempopt.verdict.planned_runs import PlannedRuns
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_SOURCES = {"choose": "runs on common seeds", "confirm": "confirming runs"}
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration as people plan with it: ``42 s``, ``12 min``, ``5.5 h`` or ``9 days``."""
+    for unit, name, until in ((1.0, "s", 90.0), (_MINUTE, "min", 90 * _MINUTE), (_HOUR, "h", 2 * _DAY)):
+        if seconds < until:
+            return f"{_short(seconds / unit)} {name}"
+    return f"{_short(seconds / _DAY)} days"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def percent(share: float) -> str:
+    """Return a share as the verdict writes it: ``80 %``."""
+    return f"{100 * share:.0f} %"
+
+
+def on(workers: int, gpus: float) -> str:
+    """Return what a study is carried out with: ``2 workers``, ``one GPU``."""
+    if not gpus:
+        return "1 worker" if workers == 1 else f"{workers} workers"
+    cards = workers * gpus
+    if cards == 1:
+        return "one GPU"
+    return f"{cards:g} GPUs" if cards > 1 else f"{cards:g} of a GPU"
+
+
+def runs_text(runs: PlannedRuns) -> str:
+    """Return the number of runs: ``about 34 runs with a gain of 2 sd, 38 without a gain; at most 86``."""
+    gain, no_gain = runs.total(gain=True), runs.total(gain=False)
+    if gain == no_gain and gain.min == gain.max:
+        return "1 run" if gain.max == 1 else f"{gain.max:.0f} runs"
+    with_gain = f"about {gain.typical:.0f} runs with a gain of {LARGE_GAIN:g} sd"
+    return f"{with_gain}, {no_gain.typical:.0f} without a gain; at most {runs.most():.0f}"
+
+
+def effect_text(detectable: Detectable) -> str:
+    """Return the gain that can be shown while no run is known."""
+    low, high = detectable.in_seeds
+    return (
+        f"gains of {detectable.effect:.2g} standard deviations of a pair's difference "
+        f"({low:.2g} to {high:.2g} standard deviations between seeds)"
+    )
+
+
+def gain_text(detectable: Detectable, noise: Known, metric: str, baseline: str) -> str:
+    """Return the range of the smallest gain that can be shown.
+
+    Args:
+        detectable: What can be shown.
+        noise: The runs that tell of the noise.
+        metric: Name of the metric.
+        baseline: What the baseline is called, as in ``τ = 1``.
+    """
+    low, high = detectable.range(noise)
+    source = f"runs at {baseline}" if noise.source == "baseline" else _SOURCES[noise.source]
+    return (
+        f"the smallest gain in {metric} that {detectable.pairs} pairs show with {percent(detectable.power)} "
+        f"power is between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, "
+        f"from {noise.runs} {source})"
+    )

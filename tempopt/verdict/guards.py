@@ -1,0 +1,217 @@
+"""Whether the winner, or something simpler, keeps the guards of a study: non-inferiority to the baseline.
+
+Pure: rows and measurements in, answers out. Runs count as in paired_evidence.py: a pair of which a run was
+lost is left out, and a run that diverged counts with the worst value that any run of the two arms reached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+from tempopt.spec.guards import GuardSpec
+from tempopt.spec.program import guard_name
+from tempopt.storage.rows import Kind, Measurement
+from tempopt.storage.ticket_queries import usable
+from tempopt.verdict.inference import counting
+from tempopt.verdict.paired_evidence import Evidence, Runs
+from tempopt.verdict.run_evaluations import counted
+from tempopt.verdict.statistics.non_inferiority import headroom
+from tempopt.verdict.statistics.paired_tests import PairedTest
+
+State = Literal["kept", "broken", "not_shown", "not_measured"]
+
+NO_VALUE = "no confirming run has a finite value of it"
+NOT_THERE = "it was not measured at that temperature"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What the confirmation says of one guard.
+
+    Args:
+        name: The metric.
+        text: The guard as the spec has it.
+        state: ``kept``: the winner is shown to stay within the margin; ``broken``: it is shown not to;
+            ``not_shown``: neither; ``not_measured``: there is nothing to tell by.
+        side: ``most`` or ``least``, which side of the baseline is guarded.
+        margin: How far the winner may be on that side: a share of the baseline's mean where the text has %,
+            else in the unit of what is guarded.
+        answer: What is left of the margin, by pair, in the unit of what is guarded; None if not measured.
+        baseline: Mean of the baseline over the pairs, None if not measured.
+        change: The winner's mean less the baseline's, None if not measured.
+        low: Lower end of the interval of that change, as the test of the margin has it: the guard is kept
+            where the end on the guarded side is within the margin. None if not measured, infinite with too
+            few pairs.
+        high: Its upper end.
+        diverged: Pairs on which the winner diverged.
+        reference_diverged: Pairs on which the baseline diverged.
+        why: Why it is not measured, in words; empty if it is.
+    """
+
+    name: str
+    text: str
+    state: State
+    side: Literal["most", "least"]
+    margin: float
+    answer: PairedTest | None = None
+    baseline: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    diverged: int = 0
+    reference_diverged: int = 0
+    why: str = ""
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether the winner may not be recommended for it."""
+        return self.state != "kept"
+
+    def relative(self, value: float | None) -> float | None:
+        """Return a change as a share of the size of the baseline's mean; None: there is no such share."""
+        if value is None or not self.baseline:
+            return None
+        return value / abs(self.baseline)
+
+
+def judged_guards(
+    evidence: Evidence,
+    measurements: Iterable[Measurement],
+    *,
+    arm: str = "search",
+    kind: Kind = "confirm",
+    reference: str = "baseline",
+) -> tuple[Guard, ...]:
+    """Return what the pairs of a verdict say of each guard of the study, in the order of the spec.
+
+    Args:
+        evidence: The pairs.
+        measurements: What confirm and ablation runs measured at their end.
+        arm: Arm that is to keep the guards.
+        kind: Kind of its runs.
+        reference: Arm that it is compared with.
+    """
+    values_by_name = _by_name(measurements)
+    guards = []
+    for spec in evidence.spec.study.guarded:
+        values = values_by_name.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
+        runs = _measured(evidence, arm, values, kind), _measured(evidence, reference, values)
+        guards.append(_judged(spec, evidence, *runs))
+    return tuple(guards)
+
+
+def guards_at_inference(
+    evidence: Evidence, measurements: Iterable[Measurement], plan: str
+) -> tuple[Guard, ...]:
+    """Return what is said of each guard of models trained at τ = 1 that are evaluated under another plan.
+
+    Metrics are compared on the pairs on which the gain under that plan is counted.
+
+    Args:
+        evidence: The pairs.
+        measurements: What confirm runs measured at their end.
+        plan: Name of the plan.
+    """
+    values_by_name, split = _by_name(measurements), evidence.spec.study.confirm_on
+    guards = []
+    for spec in evidence.spec.study.guarded:
+        names = f"{split}:{plan}", counted("confirm", evidence.spec)
+        values = [values_by_name.get(guard_name(name, spec.name), {}) for name in names]
+        if not values[0]:
+            guards.append(_not_measured(spec, NOT_THERE))
+            continue
+        runs = [counting(_measured(evidence, "baseline", metric_values), split) for metric_values in values]
+        guards.append(_judged(spec, evidence, *runs))
+    return tuple(guards)
+
+
+def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]:
+    values_by_name: dict[str, dict[int, float]] = {}
+    for measurement in measurements:
+        values_by_name.setdefault(measurement.name, {})[measurement.ticket_id] = measurement.value
+    return values_by_name
+
+
+def _measured(
+    evidence: Evidence, arm: str, values: Mapping[int, float], kind: Kind = "confirm"
+) -> list[Runs]:
+    """Return what the runs of an arm came to in a metric, round by round."""
+    runs_by_round = []
+    for of_round in evidence.rounds:
+        runs = evidence.tickets(kind, arm, of_round)
+        pair_values = {
+            t.pair: values[t.id]
+            for t in runs
+            if t.pair is not None and usable(t) and math.isfinite(values.get(t.id, math.nan))
+        }
+        ended_pairs = {t.pair for t in runs if t.pair is not None and t.outcome in ("complete", "diverged")}
+        runs_by_round.append(Runs(values=pair_values, diverged=frozenset(ended_pairs - pair_values.keys())))
+    return runs_by_round
+
+
+def _not_measured(spec: GuardSpec, why: str) -> Guard:
+    return _without_test(spec, "not_measured", why)
+
+
+def _without_test(spec: GuardSpec, state: State, why: str) -> Guard:
+    return Guard(name=spec.name, text=spec.text, state=state, side=spec.side, margin=spec.margin, why=why)
+
+
+def _judged(
+    spec: GuardSpec,
+    evidence: Evidence,
+    winner: Sequence[Runs],
+    baseline: Sequence[Runs],
+) -> Guard:
+    pairs = [
+        sorted(arm_runs.pairs & reference_runs.pairs)
+        for arm_runs, reference_runs in zip(winner, baseline, strict=True)
+    ]
+    values = [value for round_runs in (*winner, *baseline) for value in round_runs.values.values()]
+    if not any(pairs) or not values:
+        return _not_measured(spec, NO_VALUE)
+    worst = max(values) if spec.side == "most" else min(values)
+    of_winner, of_baseline = (
+        [
+            round_runs.values.get(pair, worst)
+            for round_runs, round_pairs in zip(arm, pairs, strict=True)
+            for pair in round_pairs
+        ]
+        for arm in (winner, baseline)
+    )
+    headrooms = headroom(of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative)
+    headroom_iterator = iter(headrooms)
+    answer = evidence.tested(
+        [{pair: next(headroom_iterator) for pair in round_pairs} for round_pairs in pairs], "maximize"
+    )
+    assert answer is not None
+    diverged, reference_diverged = (
+        sum(
+            len(round_runs.diverged.intersection(round_pairs))
+            for round_runs, round_pairs in zip(arm, pairs, strict=True)
+        )
+        for arm in (winner, baseline)
+    )
+    mean = fmean(of_baseline)
+    allowed = spec.margin * abs(mean) if spec.relative else spec.margin
+    ends = (allowed - answer.ci_low, allowed - answer.ci_high)
+    low, high = sorted(ends if spec.side == "most" else (-end for end in ends))
+    state: State = "not_shown"
+    if answer.significant and diverged <= reference_diverged:
+        state = "kept"
+    elif answer.is_worse:
+        state = "broken"
+    return replace(
+        _without_test(spec, state, why=""),
+        answer=answer,
+        baseline=mean,
+        change=fmean(of_winner) - mean,
+        low=low,
+        high=high,
+        diverged=diverged,
+        reference_diverged=reference_diverged,
+    )

@@ -1,0 +1,231 @@
+"""What evaluating trained models at another temperature gains: measurements in, comparisons out.
+
+The plan is picked on validation data and its gain is estimated on the confirmation's, for each arm by itself:
+the baseline's models for what can be had without any training at another temperature, the twin's for the
+share of the winner's gain, and the winner's own, for it may be tuned at inference as well. Where there is no
+test data the plan for each seed is picked on the other seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from tempopt.spec.program import GUARD
+from tempopt.storage.rows import Measurement
+from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.verdict.paired_evidence import Answer, Evidence, Runs, keeps
+from tempopt.verdict.run_evaluations import counted
+from tempopt.verdict.statistics.fieller import Ratio, fieller
+
+AS_TRAINED = "as trained"
+"""Name of a model's own plan among those that are compared."""
+
+_Pair = tuple[int, int]
+_Values = Mapping[str, Mapping[_Pair, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """An arm whose models were evaluated at the temperature that is best for them.
+
+    Args:
+        plan: Name of the plan that was picked, as in ``constant=0.5``; ``winner`` is the winner's final one.
+        answer: What it gains over the same models as they were trained.
+        curve: Mean on the validation data by plan; what they are as trained is among them.
+    """
+
+    plan: str
+    answer: Answer
+    curve: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceOnly:
+    """How much of the gain needs no training at another temperature.
+
+    Args:
+        baseline: The models trained at τ = 1, tuned at inference: what is to be had without training.
+        twin: The models of the winner's twin, tuned at inference likewise; None if they were not measured.
+        winner: The same of the winner's own models.
+        share: What the twin's models gain at inference as a share of the winner's gain over the twin; None
+            unless the total gain is significant.
+        difference: The winner over the baseline, both tuned at inference; None if it was not measured.
+        kept: Whether the baseline, tuned at inference, keeps ``study.keep_share`` of what the winner, tuned
+            likewise, gains over the baseline as trained; None if the winner was not measured.
+    """
+
+    baseline: Tuned
+    twin: Tuned | None
+    winner: Tuned | None
+    share: Ratio | None
+    difference: Answer | None
+    kept: Answer | None
+
+    @property
+    def answer(self) -> Answer:
+        """What the baseline's models gain at inference."""
+        return self.baseline.answer
+
+    @property
+    def plan(self) -> str:
+        """The plan that was picked for the baseline's models."""
+        return self.baseline.plan
+
+
+def inference_only(
+    evidence: Evidence, measurements: Iterable[Measurement], total: Answer
+) -> InferenceOnly | None:
+    """Return the answers about inference; None if there are none, as where no evaluation reads a temperature.
+
+    Args:
+        evidence: The pairs of the verdict's round.
+        measurements: What the confirm runs measured at their end.
+        total: The winner's gain over τ = 1.
+    """
+    if not evidence.spec.evaluated:
+        # what is evaluated does not read a temperature of the loss
+        return None
+    ticket_values: dict[int, dict[str, float]] = {}
+    for measurement in measurements:
+        if math.isfinite(measurement.value):
+            ticket_values.setdefault(measurement.ticket_id, {})[measurement.name] = measurement.value
+    tuned_by_arm = {arm: _tuned(evidence, arm, ticket_values) for arm in ("baseline", "twin", "search")}
+    if tuned_by_arm["baseline"] is None:
+        return None
+    baseline, runs_of_baseline = tuned_by_arm["baseline"]
+    winner, twin = tuned_by_arm["search"], tuned_by_arm["twin"]
+    difference = None if winner is None else evidence.compare(winner[1], runs_of_baseline)
+    kept_answer = None
+    if winner is not None:
+        kept_answer = keeps(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
+    share = None
+    if total.significant and twin is not None:
+        share = share_of(evidence, twin[1], evidence.runs("twin"))
+    return InferenceOnly(
+        baseline=baseline,
+        twin=None if twin is None else twin[0],
+        winner=None if winner is None else winner[0],
+        share=share,
+        difference=difference,
+        kept=kept_answer,
+    )
+
+
+def share_of(evidence: Evidence, simpler: Sequence[Runs], twin: Sequence[Runs]) -> Ratio | None:
+    """Return what something gains over the twin as a share of what the winner gains over it."""
+    winner = evidence.runs("search")
+    pairs = [
+        simpler_runs.pairs & twin_runs.pairs & winner_runs.pairs
+        for simpler_runs, twin_runs, winner_runs in zip(simpler, twin, winner, strict=True)
+    ]
+    if not any(pairs):
+        return None
+    reference = _only(twin, pairs)
+    return fieller(
+        evidence.gains(_only(simpler, pairs), reference),
+        evidence.gains(_only(winner, pairs), reference),
+        alpha=evidence.alpha,
+    )
+
+
+def _only(runs: Sequence[Runs], pairs: Sequence[frozenset[int]]) -> list[Runs]:
+    return [
+        Runs(
+            values={pair: value for pair, value in round_runs.values.items() if pair in round_pairs},
+            diverged=round_runs.diverged & round_pairs,
+        )
+        for round_runs, round_pairs in zip(runs, pairs, strict=True)
+    ]
+
+
+def _tuned(
+    evidence: Evidence, arm: str, ticket_values: Mapping[int, Mapping[str, float]]
+) -> tuple[Tuned, list[Runs]] | None:
+    """Return an arm at the plans that were picked for it, with the runs that they make of it."""
+    metric_name, split = counted("confirm", evidence.spec), evidence.spec.study.confirm_on
+    plan_values: dict[str, dict[_Pair, float]] = {}
+    validation_values: dict[str, dict[_Pair, float]] = {}
+    pairs = set()
+    for of_round in evidence.rounds:
+        for ticket in evidence.tickets("confirm", arm, of_round):
+            if not usable(ticket) or ticket.pair is None:
+                continue
+            pairs.add((of_round, ticket.pair))
+            for name, value in ticket_values.get(ticket.id, {}).items():
+                if GUARD in name:
+                    continue
+                loader, colon, plan = name.partition(":")
+                plan = plan if colon else AS_TRAINED
+                if loader == "validate" and (colon or name == "validate"):
+                    validation_values.setdefault(plan, {})[of_round, ticket.pair] = value
+                if (loader == split) if colon else (name == metric_name):
+                    plan_values.setdefault(plan, {})[of_round, ticket.pair] = value
+    both = (plan_values, validation_values)
+    plans = [plan for plan in plan_values if all(values.get(plan, {}).keys() >= pairs for values in both)]
+    if not pairs or AS_TRAINED not in plans:
+        return None
+    picking_pairs, counting_pairs = _divided(pairs, split)
+    if not picking_pairs or not counting_pairs:
+        return None
+    plan = _best(evidence, validation_values, plans, picking_pairs)
+    runs = evidence.runs(arm)
+    tuned_runs = [
+        Runs(
+            values={
+                pair: plan_values[plan][round_number, pair]
+                for round_number, pair in counting_pairs
+                if round_number == of_round
+            },
+            diverged=frozenset(pair for pair in round_runs.diverged if _counts(pair, split)),
+        )
+        for of_round, round_runs in zip(evidence.rounds, runs, strict=True)
+    ]
+    answer = evidence.compare(tuned_runs, runs)
+    if answer is None:
+        return None
+    picked_on = sum(
+        not _counts(pair, split)
+        for round_number in evidence.rounds
+        for pair in range(evidence.planned(round_number))
+    )
+    answer = dataclasses.replace(answer, dropped=answer.dropped - picked_on)
+    curve = {candidate: fmean(validation_values[candidate][pair] for pair in pairs) for candidate in plans}
+    return Tuned(plan=plan, answer=answer, curve=curve), tuned_runs
+
+
+def _divided(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
+    """Return the pairs on which a plan is picked, and those on which it is counted.
+
+    With test data they are all pairs, for both: picking looks at the validation data alone. Without, every
+    other pair is for picking. Picking for each pair on all others would use each pair many times, so that the
+    differences were not independent: a "96 % interval" of that kind holds the truth in 80 %.
+    """
+    if split == "test":
+        return pairs, pairs
+    counting_pairs = {pair for pair in pairs if _counts(pair[1], split)}
+    return pairs - counting_pairs, counting_pairs
+
+
+def counting(runs: Sequence[Runs], split: str) -> list[Runs]:
+    """Return the runs on which a plan of inference is counted, round by round."""
+    return _only(
+        runs, [frozenset(pair for pair in round_runs.pairs if _counts(pair, split)) for round_runs in runs]
+    )
+
+
+def _counts(pair: int, split: str) -> bool:
+    return split == "test" or pair % 2 == 1
+
+
+def _best(evidence: Evidence, validation_values: _Values, plans: Sequence[str], pairs: set[_Pair]) -> str:
+    """Return the plan with the best mean on the validation data; a model's own unless another is better."""
+
+    def mean(plan: str) -> tuple[float, bool]:
+        value = fmean(validation_values[plan][pair] for pair in sorted(pairs))
+        return oriented(value, evidence.spec.study.direction), plan == AS_TRAINED
+
+    return max(plans, key=mean)

@@ -1,0 +1,69 @@
+"""What learned temperatures come to on the confirming seeds: runs and measurements in, an answer out.
+
+The answer is secondary. Learned are the temperatures of the baseline, from those that it has, at one of two
+learning rates; what the winner is compared with does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tempopt.storage.rows import Measurement, Parameters
+from tempopt.storage.ticket_queries import parameters_of
+from tempopt.temperature import LEARNED
+from tempopt.training.messages import LEARNED_CURVE
+from tempopt.verdict.explanation import LEARNED_ARM
+from tempopt.verdict.final_temperatures import Ends, measured_ends
+from tempopt.verdict.inference import share_of
+from tempopt.verdict.paired_evidence import Answer, Evidence
+from tempopt.verdict.statistics.fieller import Ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Trainings that learn the temperatures beside the weights.
+
+    Args:
+        params: Parameters of the runs.
+        answer: What they gain over the baseline.
+        winner: What the winner gains over them; None if no pair of both is left.
+        share: What they gain over the baseline as a share of what the winner gains over it; None unless the
+            total gain is significant.
+        ends: The temperatures at the end of training.
+    """
+
+    params: Parameters
+    answer: Answer
+    winner: Answer | None
+    share: Ratio | None
+    ends: Ends
+
+    @property
+    def lr_ratio(self) -> float:
+        """Learning rate of ln τ in ratio to that of the weights."""
+        return float(self.params[LEARNED])
+
+
+def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answer) -> Learned | None:
+    """Return what learned temperatures come to; None if none were trained, or no pair of theirs is left.
+
+    Args:
+        evidence: The pairs of the verdict's round.
+        measurements: What the runs measured.
+        total: The winner's gain over τ = 1.
+    """
+    params = parameters_of(evidence.tickets("ablation", LEARNED_ARM, evidence.rounds[-1]), LEARNED_ARM)
+    if params is None:
+        return None
+    runs, baseline = evidence.runs(LEARNED_ARM, "ablation"), evidence.runs("baseline")
+    answer = evidence.compare(runs, baseline)
+    if answer is None:
+        return None
+    return Learned(
+        params=params,
+        answer=answer,
+        winner=evidence.compare(evidence.runs("search"), runs),
+        share=share_of(evidence, runs, baseline) if total.significant else None,
+        ends=measured_ends(evidence, measurements, LEARNED_ARM, LEARNED_CURVE, kind="ablation"),
+    )

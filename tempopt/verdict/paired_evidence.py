@@ -1,0 +1,418 @@
+"""Comparisons of arms on paired seeds: rows in, gains with interval and p out.
+
+Pure. Which runs there are is pairs.py's business, which comparisons make a verdict is verdict.py's, and the
+statistics are paired_tests.py's.
+
+How runs that did not end well count, decided before any was seen:
+
+* *Lost* (the infrastructure failed on every attempt): its pair is left out and counted as dropped.
+  What the machine did says nothing about the temperature.
+* *Diverged*: leaving the pair out would reward parameters for the seeds they blow up on. The run counts
+  with the worst value that any run of the two arms that are compared reached: kinder than the truth,
+  so a gain over an arm that diverges is a lower bound. And so that kindness never makes a gain, an arm
+  that diverged on more seeds than the one it is compared with is not significantly better, whatever p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tempopt.spec.alpha_ledger import level
+from tempopt.storage.rows import Kind, TicketRow
+from tempopt.storage.ticket_queries import (
+    added_pairs,
+    of_kind,
+    oriented,
+    pairs_of,
+    rounds_behind,
+    usable,
+    verdicts,
+)
+from tempopt.verdict.statistics.failure_rates import FailureRates, failure_rates
+from tempopt.verdict.statistics.group_sequential import Look, spent
+from tempopt.verdict.statistics.paired_tests import Direction, PairedTest, Stage, paired, skewness
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+_SKEWED = 2.0
+"""Standard errors of the skewness from which differences count as skewed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One comparison of an arm with a reference on paired seeds, or the more cautious of several.
+
+    Args:
+        paired: Estimate, interval and p over the pairs that count.
+        dropped: Pairs left out because the infrastructure lost one of the two runs.
+        diverged: Pairs on which the arm diverged.
+        reference_diverged: Pairs on which the reference diverged.
+        each: The comparisons of which this is the more cautious; empty if it is one itself.
+        lost: References of which no run is left to compare with; nothing is shown without them.
+        skewness: Sample skewness of the differences in standard errors of that of a normal distribution; None
+            with fewer than six pairs, or where no two differ.
+    """
+
+    paired: PairedTest
+    dropped: int = 0
+    diverged: int = 0
+    reference_diverged: int = 0
+    each: tuple[Answer, ...] = ()
+    lost: int = 0
+    skewness: float | None = None
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the differences are visibly skewed: the tests take them to spread alike to both sides."""
+        if self.each:
+            return any(answer.is_skewed for answer in self.each)
+        return self.skewness is not None and abs(self.skewness) > _SKEWED
+
+    @property
+    def significant(self) -> bool:
+        """Whether the arm is better, by p, and does not diverge more often; of several, than each of them."""
+        if self.lost:
+            return False
+        if self.each:
+            return all(answer.significant for answer in self.each)
+        return self.paired.significant and self.diverged <= self.reference_diverged
+
+    @property
+    def fails_less(self) -> bool:
+        """Whether the arm diverges on fewer pairs than the reference; of several, than each of them."""
+        if self.each:
+            return all(answer.fails_less for answer in self.each)
+        return self.diverged < self.reference_diverged
+
+    @property
+    def worse(self) -> bool:
+        """Whether the arm is significantly worse; of several references, than each of them."""
+        if self.each:
+            return all(answer.worse for answer in self.each)
+        return self.paired.is_worse
+
+
+def cautious(answers: Sequence[Answer | None]) -> Answer | None:
+    """Return the comparison with all of several references at once; None: of none is a run left.
+
+    It claims what each of them claims (an intersection-union test, Berger 1982, which needs no correction):
+    the gain is the smallest, the interval goes from the lowest end to the highest, and p is the largest, or 1
+    where the signs differ.
+    """
+    valid_answers = [answer for answer in answers if answer is not None]
+    lost = len(answers) - len(valid_answers)
+    if len(valid_answers) < 2:
+        return (replace(valid_answers[0], lost=lost) if lost else valid_answers[0]) if valid_answers else None
+    tests = [answer.paired for answer in valid_answers]
+    min_answer = min(valid_answers, key=lambda answer: answer.paired.gain)
+    one_sign = len({test.gain > 0 for test in tests}) == 1
+    return Answer(
+        paired=PairedTest(
+            gain=min_answer.paired.gain,
+            ci_low=min(test.ci_low for test in tests),
+            ci_high=max(test.ci_high for test in tests),
+            p_value=max(test.p_value for test in tests) if one_sign else 1.0,
+            n_pairs=min(test.n_pairs for test in tests),
+            alpha=min_answer.paired.alpha,
+        ),
+        dropped=max(answer.dropped for answer in valid_answers),
+        diverged=min_answer.diverged,
+        reference_diverged=min_answer.reference_diverged,
+        each=tuple(valid_answers),
+        lost=lost,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Value by pair and the pairs that diverged; what was lost is in neither."""
+
+    values: dict[int, float]
+    diverged: frozenset[int] = frozenset()
+
+    @property
+    def pairs(self) -> frozenset[int]:
+        return self.diverged | self.values.keys()
+
+    @classmethod
+    def of(cls, tickets: Iterable[TicketRow]) -> Runs:
+        """Return what runs came to."""
+        tickets = list(tickets)
+        values = {
+            t.pair: t.value for t in tickets if usable(t) and t.pair is not None and t.value is not None
+        }
+        diverged = {
+            t.pair for t in tickets if t.outcome in ("complete", "diverged") and t.pair is not None
+        } - values.keys()
+        return cls(values=values, diverged=frozenset(diverged))
+
+
+class Evidence:
+    """The pairs that the verdict of a round rests on, and the level at which it may claim.
+
+    Pairs that were added to a verdict make a round of their own, which rests on the earlier ones, too.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        of_round: The round.
+        alone: Whether it rests on its own pairs, whatever was added to.
+        share: Part of the level that each comparison may spend, where several share it.
+    """
+
+    def __init__(
+        self,
+        tickets: Sequence[TicketRow],
+        spec: StudySpec,
+        of_round: int,
+        *,
+        alone: bool = False,
+        share: float = 1.0,
+    ) -> None:
+        self.spec = spec
+        self.verdict = verdicts(tickets, of_round)
+        self.alpha = share * level(self.verdict)
+        self.rounds = [of_round] if alone else rounds_behind(tickets, of_round)
+        self._tickets = [ticket for ticket in tickets if ticket.round in self.rounds]
+
+    def tickets(self, kind: Kind, arm: str, of_round: int) -> list[TicketRow]:
+        """Return the tickets of an arm in one of the rounds."""
+        return of_kind(self._tickets, kind, arm, of_round=of_round)
+
+    def runs(self, arm: str, kind: Kind = "confirm") -> list[Runs]:
+        """Return the runs of an arm, round by round."""
+        return [Runs.of(self.tickets(kind, arm, of_round)) for of_round in self.rounds]
+
+    def compare(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> Answer | None:
+        """Return the comparison over the pairs of which neither run was lost; None if there is none.
+
+        Args:
+            arm: Its runs, round by round.
+            reference: The same of what it is compared with.
+        """
+        differences = self._differences(arm, reference)
+        test = self.tested(differences, self.spec.study.direction)
+        if test is None:
+            return None
+        counted_pairs = [pair for round_differences in differences for pair in round_differences]
+        num_planned = sum(map(self.planned, self.rounds))
+        return Answer(
+            paired=test,
+            dropped=num_planned - len(counted_pairs),
+            diverged=_common(arm, differences),
+            reference_diverged=_common(reference, differences),
+            skewness=skewness(
+                [value for round_differences in differences for value in round_differences.values()]
+            ),
+        )
+
+    def tested(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
+        """Return what paired differences say; None if there is none.
+
+        Args:
+            differences: By pair, round by round.
+            direction: Which sign of a difference is better.
+        """
+        stages = self._stages(differences)
+        if not stages:
+            return None
+        *earlier, last_stage = stages
+        return paired(
+            last_stage.differences,
+            test=self.spec.study.test,
+            direction=direction,
+            alpha=self.alpha,
+            looks=last_stage.looks,
+            earlier=earlier,
+        )
+
+    def stages(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[Stage]:
+        """Return the differences of each round that has any, and how they were looked at."""
+        return self._stages(self._differences(arm, reference))
+
+    def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[Stage]:
+        return [
+            Stage(
+                differences=tuple(round_differences.values()),
+                looks=self._looks(round_differences.keys(), of_round),
+            )
+            for round_differences, of_round in zip(differences, self.rounds, strict=True)
+            if round_differences
+        ]
+
+    def _differences(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[dict[int, float]]:
+        return [
+            _differences(arm_runs, reference_runs, self.spec)
+            for arm_runs, reference_runs in zip(arm, reference, strict=True)
+        ]
+
+    @property
+    def has_all_pairs(self) -> bool:
+        """Whether all pairs are there that the spec asks for, or more."""
+        confirm = self.spec.study.seeds.confirm
+        return len(self.rounds) > 1 or self.planned(self.rounds[-1]) >= confirm.max
+
+    def planned(self, of_round: int) -> int:
+        """Return the number of pairs that a round has tickets for."""
+        return pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
+
+    def _looks(self, pairs: Iterable[int], of_round: int) -> tuple[Look, ...] | None:
+        """Return after how many usable pairs a round was looked at, None if once."""
+        confirm, pairs = self.spec.study.seeds.confirm, sorted(pairs)
+        num_pairs = pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
+        if added_pairs(self._tickets, of_round) or confirm.min == confirm.max:
+            return None
+        looks: dict[int, float] = {}
+        for look in confirm.looks:
+            if look <= num_pairs and (usable_pairs := sum(pair < look for pair in pairs)) > 1:
+                looks[usable_pairs] = spent(look, confirm.max)
+        return tuple(looks.items()) or None
+
+    def gains(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[float]:
+        """Return what an arm gains over its reference on each pair that counts, more being better."""
+        return [
+            oriented(difference, self.spec.study.direction)
+            for round_differences in self._differences(arm, reference)
+            for difference in round_differences.values()
+        ]
+
+
+def keeps(
+    evidence: Evidence, simple: Sequence[Runs], winner: Sequence[Runs], baseline: Sequence[Runs]
+) -> Answer | None:
+    """Return whether something simpler keeps ``study.keep_share`` of the winner's gain over the baseline.
+
+    It is shown to where the answer is significant: simple is compared with what lies between the winner and
+    the baseline, pair by pair. None: no pair is left.
+
+    Args:
+        evidence: The pairs.
+        simple: Runs of what is simpler, round by round, as are the others.
+        winner: Those of the winner.
+        baseline: Those of what both are compared with.
+    """
+    share = evidence.spec.study.keep_share
+    worst_of: Callable[..., float] = min if evidence.spec.study.direction == "maximize" else max
+    thresholds = []
+    for runs in zip(simple, winner, baseline, strict=True):
+        worst = worst_of((value for arm_runs in runs for value in arm_runs.values.values()), default=0.0)
+        _, winner_runs, baseline_runs = runs
+        thresholds.append(
+            Runs(
+                values={
+                    pair: share * winner_runs.values.get(pair, worst)
+                    + (1 - share) * baseline_runs.values.get(pair, worst)
+                    for pair in winner_runs.pairs & baseline_runs.pairs
+                }
+            )
+        )
+    return evidence.compare(simple, thresholds)
+
+
+def _common(runs: Sequence[Runs], differences: Sequence[Mapping[int, float]]) -> int:
+    return sum(
+        len(arm_runs.diverged & round_differences.keys())
+        for arm_runs, round_differences in zip(runs, differences, strict=True)
+    )
+
+
+def _differences(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
+    """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
+    values = [*arm.values.values(), *reference.values.values()]
+    pick: Callable[..., float] = min if spec.study.direction == "maximize" else max
+    # Without any value at all every difference is 0: two arms that always diverge are equally bad.
+    worst = pick(values, default=0.0)
+    return {
+        pair: arm.values.get(pair, worst) - reference.values.get(pair, worst)
+        for pair in sorted(arm.pairs & reference.pairs)
+    }
+
+
+def gains_by_pair(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    of_round: int,
+    reference: str = "baseline",
+    arm: str = "search",
+) -> dict[int, float]:
+    """Return the gain of an arm over a reference on each pair of a round, as its verdict counts it.
+
+    More is better, whatever the direction; pairs of which a run was lost are left out.
+    """
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    arm_runs, reference_runs = (
+        Runs.of(of_kind(confirm, "confirm", arm_name)) for arm_name in (arm, reference)
+    )
+    return gains_of(arm_runs, reference_runs, spec)
+
+
+def gains_of(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
+    """Return the gain of an arm's runs over a reference's by pair, as a comparison of one round counts it."""
+    return {
+        pair: oriented(difference, spec.study.direction)
+        for pair, difference in _differences(arm, reference, spec).items()
+    }
+
+
+def paired_failures(
+    arm: Sequence[Runs],
+    reference: Sequence[Runs],
+    *,
+    alpha: float,
+    has_failed: Callable[[float], bool] | None = None,
+) -> FailureRates | None:
+    """Return how often two arms failed on the same seeds; None if neither did.
+
+    Runs fail by diverging; what the infrastructure lost is left out.
+
+    Args:
+        arm: Its runs, round by round.
+        reference: The same of what it is compared with.
+        alpha: Level of the intervals.
+        has_failed: Returns whether a run that ends with this value counts as failed, too; None: none does.
+    """
+    failed: list[list[bool]] = [[], []]
+    for round_runs in zip(arm, reference, strict=True):
+        for pair in sorted(round_runs[0].pairs & round_runs[1].pairs):
+            for flags, runs in zip(failed, round_runs, strict=True):
+                value = runs.values.get(pair)
+                flags.append(value is None or (has_failed is not None and has_failed(value)))
+    if not any(map(any, failed)):
+        return None
+    return failure_rates(*failed, alpha=alpha)
+
+
+def gain(evidence: Evidence) -> Answer | None:
+    """Return what the winner gains over τ = 1: over baseline and twin, each; None: no pair is left.
+
+    If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
+    """
+    winner = evidence.runs("search")
+    return cautious([evidence.compare(winner, reference) for reference in at_one(evidence)])
+
+
+def at_one(evidence: Evidence) -> list[list[Runs]]:
+    """Return the runs that a gain has to hold over: the baseline's, and the twin's if it has its own."""
+    baseline, twin = evidence.runs("baseline"), evidence.runs("twin")
+    # a twin without a run is another arm than the baseline, too: those that are equal share theirs
+    return [baseline] if twin == baseline else [baseline, twin]
+
+
+def is_decided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
+    """Return whether a round's confirmation, all of whose tickets are over, gets no more pairs.
+
+    It has all of its pairs, a gain is shown, or none is in sight. To stop where the winner is behind is not
+    binding: the level holds whether or not it is done. A winner that fails less often than what it is
+    compared with gets all of its pairs, on which that is tested.
+    """
+    pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
+    if added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
+        return True
+    answer = gain(Evidence(tickets, spec, of_round))
+    if answer is None or answer.significant:
+        return answer is not None
+    return answer.paired.gain <= 0 and not answer.fails_less

@@ -1,0 +1,558 @@
+"""A comparison of given parameter sets: which runs it takes, and what it says of each variant.
+
+Pure. The sets are those of the spec's section ``compare:``, the first being the reference. All of them are
+trained on the same fresh seeds, and each other set, a *variant*, is compared with the reference by
+paired_evidence.py. Several variants share the level evenly (Bonferroni), so that the chance that any of them
+is falsely shown to be better is that of a single one, and all intervals hold together.
+
+With ``study.all_pairs`` each two sets are compared, and all of these comparisons share the level evenly, so
+that the intervals hold together and bound what the best set may gain over another one (Hsu 1996, "Multiple
+Comparisons: Theory and Methods", chapter 5).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.seeds import derive
+from tempopt.spec.alpha_ledger import level
+from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
+from tempopt.spec.sections import Pairs
+from tempopt.storage.rows import Measurement, NewTicket, Parameters, TicketRow
+from tempopt.storage.ticket_queries import (
+    added_pairs,
+    current_round,
+    finished,
+    next_number,
+    of_kind,
+    pairs_of,
+    parameters_of,
+    rounds_behind,
+    usable,
+)
+from tempopt.temperature import TEMPERATURE_PARAMETERS, training_key
+from tempopt.verdict.guards import Guard, judged_guards
+from tempopt.verdict.paired_evidence import Answer, Evidence, Runs, gains_of, paired_failures
+from tempopt.verdict.statistics.failure_rates import FailureRates
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+_ABSENT = object()
+Outcome = Literal["better", "not_shown", "worse"]
+"""Outcome of a comparison: some variant is better; none is, and some is worse; or neither is shown.
+
+Where each two sets are compared: ``better`` where some set is shown to beat another, else ``not_shown``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One variant against the reference.
+
+    Args:
+        name: What it is called.
+        params: Its whole parameter set, effective values.
+        answer: It against the reference; None if no pair of their runs is left.
+        runs: Seeds that it was trained on, as was the reference.
+        failures: How often both diverged, on the seeds of which no run was lost; None if neither did.
+        fails_more: Whether it is shown to diverge more often.
+        guards: What is said of each guard of ``study.guards``.
+    """
+
+    name: str
+    params: Parameters
+    answer: Answer | None
+    runs: int = 0
+    failures: FailureRates | None = None
+    fails_more: bool = False
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def failed(self) -> int:
+        """Seeds on which it diverged."""
+        return 0 if self.failures is None else self.failures.arm.failed
+
+    @property
+    def reference_failed(self) -> int:
+        """Seeds on which the reference diverged."""
+        return 0 if self.failures is None else self.failures.reference.failed
+
+    @property
+    def better(self) -> bool:
+        """Whether it is shown to be better than the reference, and does not diverge on more seeds."""
+        return self.answer is not None and self.answer.significant
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is shown to be worse than the reference, to diverge more often, or to break a guard."""
+        is_worse = self.answer is not None and self.answer.worse
+        return is_worse or self.fails_more or any(guard.state == "broken" for guard in self.guards)
+
+    @property
+    def keeps_guards(self) -> bool:
+        """Whether it is shown to keep each guard that can be measured."""
+        return not any(guard.in_the_way for guard in self.guards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPair:
+    """Two sets against each other, where each two of them are compared.
+
+    Args:
+        name: The later one.
+        reference: The earlier one.
+        answer: The later one against the earlier, at its share of the level; None if no pair is left.
+    """
+
+    name: str
+    reference: str
+    answer: Answer | None
+
+    @property
+    def winner(self) -> str | None:
+        """The set that is shown to beat the other; None: neither is."""
+        if self.answer is None:
+            return None
+        return self.name if self.answer.significant else self.reference if self.answer.worse else None
+
+    def upper_gain_over(self, name: str) -> float:
+        """Return the upper end of the interval of the other set's gain over one of the two."""
+        if self.answer is None:
+            return math.inf
+        test = self.answer.paired
+        return test.ci_high if name == self.reference else -test.ci_low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison found.
+
+    Args:
+        reference: Name of the set that the others are compared with.
+        reference_params: Its whole parameter set, effective values.
+        variants: The others, in the order in which they were given.
+        test: ``t`` or ``sign_flip``.
+        confirmed_on: ``test`` or ``validate``.
+        round: The round that it is of: 0, and one more for each time that pairs were added.
+        looks: Which verdict of the study it is, from 1.
+        alpha: Two-sided level that all comparisons share.
+        means: Mean of the metric over the complete runs of each set that has one.
+        pairs: Each two sets, if these were asked for (``study.all_pairs``); else empty.
+    """
+
+    reference: str
+    reference_params: Parameters
+    variants: tuple[Variant, ...]
+    test: str
+    confirmed_on: str
+    round: int
+    looks: int
+    alpha: float
+    means: Mapping[str, float]
+    pairs: tuple[SetPair, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of the comparison."""
+        if self.pairs:
+            return "better" if any(pair.winner for pair in self.pairs) else "not_shown"
+        if self.best is not None:
+            return "better"
+        return "worse" if any(variant.worse for variant in self.variants) else "not_shown"
+
+    @property
+    def best(self) -> Variant | None:
+        """Of the variants that are better and keep the guards, the one with the largest gain; None: none."""
+        candidates = [
+            (variant.answer.paired.gain, variant)
+            for variant in self.variants
+            if variant.answer and variant.better and variant.keeps_guards
+        ]
+        return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
+
+    @property
+    def main(self) -> Variant | None:
+        """The variant that the decision is about: the best or the only one; None: there is no such."""
+        if self.pairs:
+            return None
+        return self.best or (self.variants[0] if len(self.variants) == 1 else None)
+
+    @property
+    def unbeaten(self) -> list[str]:
+        """Of compared pairs, the sets that none is shown to beat, in the order in which they were given."""
+        beaten_names = {
+            pair.reference if pair.winner == pair.name else pair.name for pair in self.pairs if pair.winner
+        }
+        return [name for name in self.params_by_name if name not in beaten_names]
+
+    @property
+    def params_by_name(self) -> dict[str, Parameters]:
+        """The whole parameter set of each set, in the order in which they were given."""
+        return {self.reference: self.reference_params} | {
+            variant.name: variant.params for variant in self.variants
+        }
+
+    @property
+    def taken(self) -> str | None:
+        """The set to take: the best variant; of compared pairs the first that none is shown to beat.
+
+        A set that diverges on more seeds than another one that none is shown to beat is passed over.
+        """
+        if not self.pairs:
+            return None if self.best is None else self.best.name
+        if all(pair.answer is None for pair in self.pairs):
+            return None
+        failed = {self.reference: self.variants[0].reference_failed}
+        failed |= {variant.name: variant.failed for variant in self.variants}
+        return min(self.unbeaten, key=lambda name: failed[name], default=None)
+
+    @property
+    def max_loss(self) -> float:
+        """What the best set may gain over the one to take, at most: the highest upper end of intervals."""
+        set_name = self.taken
+        ends = [
+            pair.upper_gain_over(set_name)
+            for pair in self.pairs
+            if set_name is not None and set_name in (pair.name, pair.reference)
+        ]
+        return max(0.0, *ends) if ends else math.inf
+
+
+# ---- the runs
+
+
+def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+    """Return the next pairs that are trained: a run of the reference and of each variant that needs more.
+
+    Args:
+        tickets: All tickets of the study, which are all over; none for the first ones.
+        spec: The study's spec.
+
+    Returns:
+        ``confirm`` tickets of the current round, pair by pair; none if nothing more is needed.
+    """
+    assert spec.compare is not None
+    this_round = current_round(tickets)
+    num_pairs = pairs_of(of_kind(tickets, "confirm", of_round=this_round))
+    sets = _undecided(tickets, spec, this_round) if num_pairs else spec.compare
+    if not sets:
+        return []
+    upto = next(look for look in spec.study.seeds.confirm.looks if look > num_pairs)
+    return _pairs(tickets, spec, sets, range(num_pairs, upto), this_round)
+
+
+def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
+    """Return a round of that many more pairs of all sets; none while the comparison is not over.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        count: Number of pairs, >= 1.
+    """
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    if not confirm or not finished(confirm) or _undecided(tickets, spec, this_round):
+        return []
+    assert spec.compare is not None
+    return _pairs(tickets, spec, spec.compare, range(count), this_round + 1)
+
+
+def compare_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return how many tickets the current round will still get beside those there are, at most."""
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    num_pairs = pairs_of(confirm)
+    if added_pairs(tickets, this_round):
+        return 0
+    if confirm and finished(confirm):
+        sets = len(_undecided(tickets, spec, this_round))
+    else:
+        sets = sum(ticket.pair == num_pairs - 1 for ticket in confirm)
+    return sets * (spec.study.seeds.confirm.max - num_pairs)
+
+
+def _pairs(
+    tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[ComparedSet], pairs: range, of_round: int
+) -> list[NewTicket]:
+    assert spec.compare is not None
+    # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
+    sets_digest = digest(spec.compare, names=False)
+    seeds = {pair: derive(spec.study.seed, "compare", sets_digest, pair, of_round) for pair in pairs}
+    plan = [(pair, compared_set) for pair in pairs for compared_set in sets]
+    return [
+        NewTicket(
+            kind="confirm",
+            arm=compared_set.name,
+            number=number,
+            seed=seeds[pair],
+            pair=pair,
+            parameters=spec.parameters("search", compared_set.parameters),
+            round=of_round,
+        )
+        for number, (pair, compared_set) in enumerate(plan, next_number(tickets, "confirm"))
+    ]
+
+
+def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
+    """Return the reference and the variants."""
+    assert spec.compare is not None
+    return spec.compare[0], spec.compare[1:]
+
+
+def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
+    """Return the sets of a round, all of whose tickets are over, that need more pairs.
+
+    A variant gets no more once it is shown to be better or to be worse than the reference. Where each two
+    sets are compared, all of them get more until each comparison is decided.
+    """
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    num_pairs = pairs_of(confirm)
+    if added_pairs(tickets, of_round) or num_pairs >= spec.study.seeds.confirm.max:
+        return []
+    reference, variants = _sets(spec)
+    if spec.study.all_pairs:
+        is_decided = all(pair.winner for pair in _set_pairs(tickets, spec, of_round))
+        return [] if is_decided else [reference, *variants]
+    undecided = []
+    for variant in variants:
+        # one that has fewer pairs than others was decided at an earlier look
+        if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == num_pairs:
+            answer = _answer(tickets, spec, of_round, variant.name)
+            if answer is None or not (answer.significant or answer.worse):
+                undecided.append(variant)
+    return [reference, *undecided] if undecided else []
+
+
+# ---- what they say
+
+
+def compared(
+    tickets: Sequence[TicketRow], spec: StudySpec, measurements: Sequence[Measurement] = ()
+) -> Comparison | None:
+    """Return what the last round that is over says of each variant, None before the first is.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec, with the sets.
+        measurements: What the runs measured at their end, for the guards.
+    """
+    reference, variants = _sets(spec)
+    for of_round in range(current_round(tickets), -1, -1):
+        confirm = of_kind(tickets, "confirm", of_round=of_round)
+        if not confirm or not finished(confirm) or _undecided(tickets, spec, of_round):
+            continue
+        looks = _evidence(tickets, spec, of_round, variants[0].name).verdict
+        pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()
+        of_reference = {pair.name: pair.answer for pair in pairs if pair.reference == reference.name}
+        return Comparison(
+            reference=reference.name,
+            reference_params=parameters_of(confirm, reference.name) or {},
+            variants=tuple(
+                _variant(tickets, spec, of_round, variant.name, measurements, of_reference)
+                for variant in variants
+            ),
+            test=spec.study.test,
+            confirmed_on=spec.study.confirm_on,
+            round=of_round,
+            looks=looks,
+            alpha=level(looks),
+            means=_means(tickets, spec, of_round),
+            pairs=pairs,
+        )
+    return None
+
+
+def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
+    """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
+    assert spec.compare is not None
+    rounds = rounds_behind(tickets, of_round)
+    values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compare}
+    for ticket in of_kind(tickets, "confirm"):
+        if ticket.round in rounds and usable(ticket) and ticket.value is not None:
+            values[ticket.arm].append(ticket.value)
+    return {name: fmean(set_values) for name, set_values in values.items() if set_values}
+
+
+def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
+    """Return each two sets, the later one against the earlier: all of them have runs on the same seeds."""
+    assert spec.compare is not None
+    names = [compared_set.name for compared_set in spec.compare]
+    evidence = Evidence(tickets, spec, of_round, share=1.0 / math.comb(len(names), 2))
+    return tuple(
+        SetPair(
+            name=name,
+            reference=reference,
+            answer=evidence.compare(evidence.runs(name), evidence.runs(reference)),
+        )
+        for reference, name in combinations(names, 2)
+    )
+
+
+def _variant(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    of_round: int,
+    name: str,
+    measurements: Sequence[Measurement],
+    of_reference: Mapping[str, Answer | None],
+) -> Variant:
+    evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
+    variant_tickets = [
+        ticket
+        for round_number in evidence.rounds
+        for ticket in evidence.tickets("confirm", name, round_number)
+    ]
+    failures = paired_failures(evidence.runs(name), evidence.runs(reference), alpha=evidence.alpha)
+    return Variant(
+        name=name,
+        params=parameters_of(variant_tickets, name) or {},
+        answer=of_reference[name] if of_reference else _answer(tickets, spec, of_round, name),
+        runs=len(variant_tickets),
+        failures=failures,
+        # it is tested once, on all pairs
+        fails_more=failures is not None
+        and evidence.has_all_pairs
+        and failures.p_value < evidence.alpha
+        and failures.arm.failed > failures.reference.failed,
+        guards=judged_guards(evidence, measurements, arm=name, reference=reference),
+    )
+
+
+def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Evidence:
+    """Return the pairs of a variant, and of the reference those beside it, with the variant's share."""
+    reference, variants = _sets(spec)
+    confirm = of_kind(tickets, "confirm")
+    pair_keys = {(ticket.round, ticket.pair) for ticket in confirm if ticket.arm == variant}
+    pair_tickets = [
+        ticket
+        for ticket in confirm
+        if ticket.arm in (reference.name, variant) and (ticket.round, ticket.pair) in pair_keys
+    ]
+    return Evidence(pair_tickets, spec, of_round, share=1.0 / len(variants))
+
+
+def _answer(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Answer | None:
+    evidence = _evidence(tickets, spec, of_round, variant)
+    return evidence.compare(evidence.runs(variant), evidence.runs(_sets(spec)[0].name))
+
+
+def set_gains(
+    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, name: str, reference: str
+) -> list[tuple[int, float]]:
+    """Return a set's gain over another one on each pair that counts, numbered over the rounds.
+
+    More is better, whatever the direction; pairs of which a run was lost are left out.
+    """
+    numbered_gains, pair_offset = [], 0
+    for round_number in rounds_behind(tickets, of_round):
+        confirm = of_kind(tickets, "confirm", of_round=round_number)
+        set_tickets = [ticket for ticket in confirm if ticket.arm == name]
+        set_pairs = {ticket.pair for ticket in set_tickets}
+        reference_tickets = [t for t in confirm if t.arm == reference and t.pair in set_pairs]
+        gains = gains_of(Runs.of(set_tickets), Runs.of(reference_tickets), spec)
+        numbered_gains += [(pair_offset + pair, gain) for pair, gain in gains.items()]
+        pair_offset += pairs_of(confirm)
+    return numbered_gains
+
+
+# ---- what is refused
+
+
+def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
+    """Refuse a comparison that could show nothing, or that takes more runs than are allowed.
+
+    Args:
+        spec: Its spec; the schedules outside tempopt that it names have been imported.
+        max_runs: Most runs that it may take; None: as many as it needs.
+
+    Raises:
+        SpecError: Two sets train the same.
+        UsageError: It may take more runs than that.
+    """
+    assert spec.compare is not None
+    name_by_key: dict[str, str] = {}
+    lines = []
+    for compared_set in spec.compare:
+        key = _training(spec, compared_set)
+        if key in name_by_key:
+            lines.append(
+                f"{compared_set.name} trains the same as {name_by_key[key]}, so there is nothing to compare. "
+                "Give it other values, or take it out."
+            )
+        name_by_key.setdefault(key, compared_set.name)
+    if lines:
+        raise SpecError("\n".join(lines))
+    _check_runs(spec, max_runs)
+
+
+def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
+    assert spec.compare is not None
+    sets, pairs = len(spec.compare), spec.study.seeds.confirm.max
+    if max_runs is None or sets * pairs <= max_runs:
+        return
+    max_pairs = max_runs // sets
+    min_pairs = fewest_pairs(Pairs(min=2, max=2), spec.study, sets)
+    prefix = "up to " if spec.study.seeds.confirm.min < pairs else ""
+    remedy = f"{max_pairs} pairs fit: --pairs {max_pairs}."
+    if max_pairs < min_pairs:
+        remedy = (
+            f"Fewer than {min_pairs} pairs can show nothing with test: {spec.study.test}: allow at least "
+            f"{sets * min_pairs} runs."
+        )
+    raise UsageError(
+        f"At most {max_runs} runs are allowed, and this comparison takes {prefix}{sets} sets × {pairs} pairs "
+        f"= {sets * pairs} runs. {remedy}"
+    )
+
+
+def _training(spec: StudySpec, compared_set: ComparedSet) -> str:
+    """Return a text that is equal for sets that train the same, as far as the spec alone tells."""
+    parameters = {**_as_given(spec), **spec.parameters("search", compared_set.parameters)}
+    plan = {name: value for name, value in parameters.items() if name in TEMPERATURE_PARAMETERS}
+    other_params = {name: _number(value) for name, value in parameters.items() if name not in plan}
+    return json.dumps([training_key(plan), other_params], sort_keys=True)
+
+
+def _as_given(spec: StudySpec) -> dict[str, Any]:
+    """Return what the spec itself gives for each name that a set has, temperature parameters apart."""
+    assert spec.compare is not None
+    sections: dict[str, Mapping[str, Any]] = {
+        "model": spec.model["init_args"],
+        "data": (spec.data or {}).get("init_args", {}),
+        "trainer": spec.trainer,
+    }
+    values: dict[str, Any] = {}
+    for name in sorted({name for compared_set in spec.compare for name in compared_set.parameters}):
+        prefix, _, subpath = name.partition(".")
+        is_in_section = bool(subpath) and prefix in sections
+        section, path = (sections[prefix], subpath) if is_in_section else (spec.model["init_args"], name)
+        value = _below(section, path.split("."))
+        if value is not _ABSENT and name not in TEMPERATURE_PARAMETERS:
+            values[name] = value
+    return values
+
+
+def _below(config: Any, path: Sequence[str]) -> Any:
+    for segment in path:
+        if isinstance(config, Mapping) and "class_path" in config:
+            config = config.get("init_args") or {}
+        if not isinstance(config, Mapping) or segment not in config:
+            return _ABSENT
+        config = config[segment]
+    return config
+
+
+def _number(value: Any) -> Any:
+    """Return the value with whole numbers as those that they are equal to."""
+    if isinstance(value, list):
+        return [_number(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {key: _number(entry) for key, entry in value.items()}
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,0 +1,393 @@
+"""Tests of paired differences: estimate, interval and p, however often they were looked at or added to.
+
+Knows nothing of tickets, arms or seeds. The level that a comparison may spend is given to it; how a study
+shares its level among comparisons and rounds is decided elsewhere, and so is when a test is looked at.
+
+Each test takes the differences to spread alike to both sides under the hypothesis. Where an arm has the same
+noise at another level that holds, whatever the noise. Where arms differ in the shape of their noise (one of
+them collapses now and then) it does not, and with few pairs no interval keeps its promise: simulated, 8 pairs
+of 25 % against 5 % collapses are covered 88 % of the time by t. SciPy is loaded only when a test is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from tempopt.errors import UsageError, unknown
+from tempopt.spec.alpha_levels import ALPHA as ALPHA
+from tempopt.spec.alpha_levels import TESTS as TESTS
+from tempopt.spec.alpha_levels import Direction as Direction
+from tempopt.spec.alpha_levels import Test as Test
+from tempopt.spec.alpha_levels import least_pairs as least_pairs
+from tempopt.verdict.statistics.group_sequential import Look, increment, nominal, repeated_p, repeated_score
+from tempopt.verdict.statistics.power import POWER, pairs_needed
+from tempopt.verdict.statistics.sign_flip import Signs
+
+_ROUNDING = 1e-9
+"""Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
+accuracies that are multiples of 1/n leaves a rounding error where a tie was."""
+
+_NOTHING = 1e-15
+"""Differences that are all smaller are rounding errors of metrics near one, and taken to be zero."""
+
+_MOST_LEVEL = 0.99
+"""Level at which pairs are added where those there are say nearly enough alone."""
+
+_FEWEST_SKEWED = 6
+_DOUBLINGS = 60
+_HALVINGS = 60
+
+_LEAST_P = 1e-300
+_MOST_P = 1 - 1e-16
+"""p-values are kept within these where they are combined, so that none decides alone whatever the others
+are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest:
+    """What paired differences say.
+
+    Args:
+        gain: The mean, in the metric's unit; > 0 is better whatever the direction.
+        ci_low: Lower end of the interval; -inf where the pairs are too few to bound it.
+        ci_high: Upper end of the interval, or inf.
+        p_value: Two-sided; of several looks or stages the sequential one. Below ``alpha`` it is significant.
+        n_pairs: Number of pairs, those of earlier stages included.
+        alpha: Level of the test; the interval covers 1 - alpha.
+        is_equal: Whether two differences or more are all equal, which tells nothing of the noise.
+    """
+
+    gain: float
+    ci_low: float
+    ci_high: float
+    p_value: float
+    n_pairs: int
+    alpha: float
+    is_equal: bool = False
+
+    @property
+    def confidence(self) -> float:
+        """Coverage of the interval."""
+        return 1 - self.alpha
+
+    @property
+    def significant(self) -> bool:
+        """Whether a gain is shown: p is below the level, and so the interval is above 0."""
+        return self.p_value < self.alpha and self.gain > 0
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a loss is shown: p is below the level, and so the interval is below 0."""
+        return self.p_value < self.alpha and self.gain < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The pairs of one round, and how they were looked at.
+
+    Args:
+        differences: Value of the arm minus value of the reference, one for each pair.
+        looks: (usable pairs, share of the level spent by then) at each look up to the last; the last one's
+            pairs are all. None: there was one look, at the end, which could spend everything.
+    """
+
+    differences: tuple[float, ...]
+    looks: tuple[Look, ...] | None = None
+
+
+def paired(
+    differences: Sequence[float],
+    *,
+    test: Test,
+    direction: Direction,
+    alpha: float = ALPHA,
+    looks: Sequence[Look] | None = None,
+    earlier: Sequence[Stage] = (),
+) -> PairedTest:
+    """Test whether paired differences are centred on zero, two-sided.
+
+    Differences without any spread (a metric that takes few values, a seed that changes nothing) tell
+    nothing about the noise that ``t`` divides by, and its p = 0 would be a claim out of thin air:
+    the sign-flip test answers for it then. It rests on signs alone and says p = 2^(1-n) at best.
+    A single pair and differences that are all zero bound nothing: p is 1 and the interval is infinite.
+
+    With ``looks``, p is the repeated p-value and the interval the repeated confidence interval (Jennison &
+    Turnbull 2000, chapter 9), valid whatever ended the test: by exact boundaries for ``t`` (see
+    :mod:`.group_sequential`), and for the other tests by what the last look alone may
+    spend.
+
+    With ``earlier``, what each stage says for a gain and for a loss is combined by the inverse normal
+    method (Lehmacher & Wassmer 1999), which holds whatever made a person add pairs; each stage has twice the
+    weight of the one before, since pairs are added where those that there were did not suffice. The interval
+    is where the combination does not reject. An interval that misses the estimate is widened to hold it, and
+    p is that of the estimate's sign, so that p below the level with a gain and an interval above zero are
+    the same. A stage of one pair counts in the estimate alone.
+
+    Args:
+        differences: Value of the arm minus value of the reference, one for each pair of the present round.
+        test: ``t`` (Student's) or ``sign_flip`` (permutation test of the mean).
+        direction: ``maximize`` or ``minimize``: which sign of a difference is better.
+        alpha: Two-sided level that this comparison may spend, in (0, 1).
+        looks: Looks at ``differences`` up to the present one, as in :class:`Stage`.
+        earlier: Stages before, whose pairs count as well.
+
+    Raises:
+        UsageError: If a stage has no pair, a difference is not finite, the test is not known, the level is
+            out of range, or looks do not ascend to the number of pairs.
+    """
+    if test not in TESTS:
+        raise UsageError(unknown("test", test, TESTS))
+    if not 0 < alpha < 1:
+        raise UsageError(f"A paired test was given the level {alpha:g}; it has to lie between 0 and 1.")
+    present = Stage(differences=tuple(differences), looks=None if looks is None else tuple(looks))
+    stages = [_Evidence(stage, test, direction) for stage in (*earlier, present)]
+    gains = [gain for stage in stages for gain in stage.gains]
+    if max(map(abs, gains)) <= _NOTHING:
+        low, high, p = -math.inf, math.inf, 1.0
+        gain = 0.0
+    elif len(gains) == 1:
+        low, high, p = -math.inf, math.inf, 1.0
+        gain = gains[0]
+    else:
+        gain = fmean(gains)
+        informative_stages = [stage for stage in stages if len(stage.gains) > 1] or stages[-1:]
+        low, high, p = (
+            informative_stages[0].alone(alpha)
+            if len(informative_stages) == 1
+            else _combined(informative_stages, gain, alpha)
+        )
+        if len(informative_stages) == 1 and (gain > 0) != (fmean(informative_stages[0].gains) > 0):
+            # a single pair that was added has turned the sign, of which it can show nothing
+            p = 1.0
+    return PairedTest(
+        gain=gain,
+        ci_low=min(low, gain),
+        ci_high=max(high, gain),
+        p_value=p,
+        n_pairs=len(gains),
+        alpha=alpha,
+        is_equal=len(gains) > 1
+        and max(gains) - min(gains) <= max(_NOTHING, _ROUNDING * max(map(abs, gains))),
+    )
+
+
+def skewness(differences: Sequence[float]) -> float | None:
+    """Return the sample skewness G1 of differences in its standard errors under a normal distribution.
+
+    Joanes and Gill 1998, "Comparing measures of sample skewness and kurtosis", The Statistician 47(1).
+
+    Args:
+        differences: Paired differences.
+
+    Returns:
+        A number, 0 where both sides spread alike; None with fewer than six differences, or equal ones.
+    """
+    count = len(differences)
+    if count < _FEWEST_SKEWED or max(differences) - min(differences) <= _NOTHING:
+        return None
+    mean, deviation = fmean(differences), stdev(differences)
+    cubes = math.fsum(((difference - mean) / deviation) ** 3 for difference in differences)
+    adjusted = count / ((count - 1) * (count - 2)) * cubes
+    error = math.sqrt(6 * count * (count - 1) / ((count - 2) * (count + 1) * (count + 3)))
+    return adjusted / error
+
+
+def not_worse(
+    simple: Sequence[float],
+    winner: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    keep: float,
+    test: Test,
+    direction: Direction,
+    alpha: float = ALPHA,
+) -> PairedTest:
+    """Test whether something simpler keeps a part of the winner's gain over a baseline.
+
+    Per pair the difference is simple - keep · winner - (1 - keep) · baseline, whose mean is above zero where
+    simple's gain is more than ``keep`` of the winner's (whichever sign that has). It is shown one-sided at
+    α/2: where the result is significant.
+
+    Args:
+        simple: Values of what is simpler, one for each pair.
+        winner: Those of the winner.
+        baseline: Those of what both are compared with.
+        keep: Part of the winner's gain that is enough, in [0, 1].
+        test: As in :func:`paired`.
+        direction: As in :func:`paired`.
+        alpha: As in :func:`paired`.
+
+    Raises:
+        UsageError: If ``keep`` is out of range or the arms have different numbers of pairs; and as
+            :func:`paired`.
+    """
+    if not 0 <= keep <= 1:
+        raise UsageError(f"A part of {keep:g} of a gain was asked to be kept; give one from 0 to 1.")
+    if not len(simple) == len(winner) == len(baseline):
+        raise UsageError(
+            f"Arms with {len(simple)}, {len(winner)} and {len(baseline)} pairs were compared. "
+            "Each pair needs a value of every arm: leave out the others."
+        )
+    differences = []
+    for of_simple, of_winner, of_baseline in zip(simple, winner, baseline, strict=True):
+        difference = of_simple - keep * of_winner - (1 - keep) * of_baseline
+        rounding = 1e-12 * max(abs(of_simple), abs(of_winner), abs(of_baseline))
+        differences.append(0.0 if abs(difference) <= rounding else difference)
+    return paired(differences, test=test, direction=direction, alpha=alpha)
+
+
+def pairs_to_add(
+    stages: Sequence[Stage],
+    effect: float,
+    *,
+    test: Test,
+    direction: Direction,
+    alpha: float,
+    power: float = POWER,
+) -> int | None:
+    """Return how many pairs a further stage needs to show a true gain with that chance, with all stages.
+
+    What the stages say so far counts, by the inverse normal method as in :func:`paired`. What is expected of
+    the new pairs is the given effect and never the gain that was seen. They are taken to be judged by
+    Student's test.
+
+    Args:
+        stages: Stages so far, at least one.
+        effect: The true gain, in the metric's unit, > 0.
+        test: As in :func:`paired`.
+        direction: As in :func:`paired`.
+        alpha: Two-sided level that the comparison may spend once they are there, in (0, 1).
+        power: The chance, in (alpha / 2, 1).
+
+    Returns:
+        A number of 2 or more; None where it is above 100,000, or no two pairs of a stage differ, so that it
+        is not known how much they vary.
+
+    Raises:
+        UsageError: As for :func:`paired`, or a number is out of its range.
+    """
+    if not stages or not (math.isfinite(effect) and effect > 0 and 0 < alpha < 1):
+        raise UsageError(
+            f"Pairs to add to {len(stages)} stages were counted for an effect of {effect:g} at the level "
+            f"{alpha:g}. Give at least one stage, an effect above 0 and a level between 0 and 1."
+        )
+    from scipy.special import ndtr, ndtri
+
+    evidence = [_Evidence(stage, test, direction) for stage in stages if len(stage.differences) > 1]
+    squares = sum((len(stage.gains) - 1) * stdev(stage.gains) ** 2 for stage in evidence)
+    if squares <= _NOTHING**2:
+        return None
+    deviation = math.sqrt(squares / sum(len(stage.gains) - 1 for stage in evidence))
+    *weights, weight = _weights(len(evidence) + 1)
+    scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
+    needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
+    next_alpha = min(2 * float(ndtr(-needed_score)), _MOST_LEVEL)
+    num_pairs = pairs_needed(effect / deviation, alpha=next_alpha, power=power)
+    return None if num_pairs is None else max(num_pairs, least_pairs(test, next_alpha))
+
+
+class _Evidence:
+    """What one stage says for a gain and against it."""
+
+    def __init__(self, stage: Stage, test: Test, direction: Direction) -> None:
+        differences = stage.differences
+        if not differences:
+            raise UsageError("A paired test was given no pairs. It needs at least one.")
+        if not all(map(math.isfinite, differences)):
+            raise UsageError(
+                "A paired test was given a difference that is not finite; give it finite ones only."
+            )
+        self.gains = [0.0 - d for d in differences] if direction == "minimize" else list(differences)
+        self._looks = stage.looks or ((len(differences), 1.0),)
+        if self._looks[-1][0] != len(differences):
+            raise UsageError(
+                f"The last look was said to be at {self._looks[-1][0]} pairs, and there are "
+                f"{len(differences)}. The looks of a stage end with the present one."
+            )
+        self._share = increment(self._looks)
+        # the median, so that one run that exploded does not make ties of all other pairs
+        sizes = [abs(gain) for gain in self.gains if abs(gain) > _NOTHING]
+        self._zero = _ROUNDING * (median(sizes) if sizes else max(map(abs, self.gains)))
+        self._signs = None
+        if test != "t" or max(self.gains) - min(self.gains) <= self._zero:
+            self._signs = Signs(self.gains, self._zero)
+        else:
+            self._error = stdev(self.gains) / math.sqrt(len(self.gains))
+
+    def alone(self, alpha: float) -> tuple[float, float, float]:
+        """Return the ends of the interval and the two-sided p, if there is no other stage."""
+        if self._signs is not None:
+            low, high = self._signs.interval(alpha * self._share)
+            return low, high, self._spread_out(2 * min(self._signs.above(0.0), self._signs.below(0.0)))
+        from scipy.special import stdtr, stdtrit
+
+        freedom, mean = len(self.gains) - 1, fmean(self.gains)
+        level = nominal(self._looks, alpha)
+        margin = float(stdtrit(freedom, (1 + (1 - level)) / 2)) * self._error if level > 0 else math.inf
+        p = 2 * float(stdtr(freedom, -abs(mean) / self._error))
+        return mean - margin, mean + margin, p if self._looks[0][1] == 1 else repeated_p(self._looks, p)
+
+    def score(self, against: float, sign: int) -> float:
+        """Return the normal score of the one-sided p for a mean above a value (sign 1) or below it (-1)."""
+        from scipy.special import ndtri, stdtr
+
+        if self._signs is not None:
+            if abs(against) <= _NOTHING and max(map(abs, self.gains)) <= _NOTHING:
+                return 0.0  # all pairs are ties, which speak for neither side
+            p = self._spread_out((self._signs.above if sign > 0 else self._signs.below)(against))
+            return -float(ndtri(min(p, _MOST_P)))
+        t = sign * (fmean(self.gains) - against) / self._error
+        tail = max(_LEAST_P, float(stdtr(len(self.gains) - 1, -abs(t))))
+        plain_score = math.copysign(float(ndtri(tail)), t)
+        return max(repeated_score(self._looks, plain_score), float(ndtri(1 - _MOST_P)))
+
+    def _spread_out(self, p: float) -> float:
+        return min(1.0, p / self._share) if self._share > 0 else 1.0
+
+
+def _combined(stages: Sequence[_Evidence], gain: float, alpha: float) -> tuple[float, float, float]:
+    """Return the ends of the interval and the two-sided p that stages have together."""
+
+    def p_of(against: float, sign: int) -> float:
+        from scipy.special import ndtr
+
+        score = sum(
+            weight * stage.score(against, sign)
+            for weight, stage in zip(_weights(len(stages)), stages, strict=True)
+        )
+        return float(ndtr(-score))
+
+    gains = [gain for stage in stages for gain in stage.gains]
+    low = _end(lambda theta: 2 * p_of(theta, 1) < alpha, gains)
+    high = -_end(lambda theta: 2 * p_of(-theta, -1) < alpha, [-gain for gain in gains])
+    return low, high, min(1.0, 2 * p_of(0.0, 1 if gain > 0 else -1))
+
+
+def _weights(num_stages: int) -> list[float]:
+    """Return the weights of the stages' normal scores; their squares double from stage to stage, sum 1."""
+    total = 2.0**num_stages - 1
+    return [math.sqrt(2.0**stage / total) for stage in range(num_stages)]
+
+
+def _end(rejected: Callable[[float], bool], gains: Sequence[float]) -> float:
+    """Return the lower end of an interval: below it values are rejected, and it is not."""
+    step = max(gains) - min(gains) or abs(gains[0])
+    # zero is one of the two, so that the interval and the test of zero never disagree
+    low, high = (0.0, step) if rejected(0.0) else (-step, 0.0)
+    for _ in range(_DOUBLINGS):
+        if not rejected(high):
+            break
+        low, high = high, 2 * high
+    for _ in range(_DOUBLINGS):
+        if rejected(low):
+            break
+        low, high = 2 * low, low
+    else:
+        return -math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return high

@@ -1,0 +1,462 @@
+"""The verdict of a confirmation: rows and measurements in, its answers out.
+
+Pure. Which runs there are is pairs.py's and explanation.py's business, how two arms are compared is
+paired_evidence.py's, and the plain words are report/findings.py's.
+
+One answer is primary and declared so in advance: the winner against τ = 1. All others are claimed only where
+that one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tempopt.storage.rows import Measurement, Parameters, TicketRow
+from tempopt.storage.ticket_queries import Arm, current_round, finished, of_kind, oriented
+from tempopt.temperature import moves, training_key
+from tempopt.training.messages import CONTROLLED_CURVE
+from tempopt.verdict.explanation import SIMPLEST, ablated, arm_without, explained_round, simplest
+from tempopt.verdict.final_temperatures import Ends, measured_ends
+from tempopt.verdict.guards import Guard, guards_at_inference, judged_guards
+from tempopt.verdict.inference import InferenceOnly, inference_only
+from tempopt.verdict.learned import Learned, learned
+from tempopt.verdict.paired_evidence import (
+    Answer,
+    Evidence,
+    Runs,
+    at_one,
+    cautious,
+    gain,
+    is_decided,
+    paired_failures,
+)
+from tempopt.verdict.pairs import confirmed_arms
+from tempopt.verdict.recommendation import Recommendation, recommend
+from tempopt.verdict.statistics.failure_rates import FailureRates
+from tempopt.verdict.statistics.paired_tests import PairedTest, not_worse
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What the winner loses without one of its parts.
+
+    Args:
+        name: Of the part, as in :data:`tempopt.temperature.GROUPS`, or a parameter that is no temperature.
+        parameters: The winner without it.
+        answer: The winner against that.
+    """
+
+    name: str
+    parameters: Parameters
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simplest:
+    """The simpler plan that was tested.
+
+    Args:
+        parts: The winner's parts that it keeps.
+        parameters: The whole parameter set.
+        gain: It against the baseline, on the same pairs.
+        lost: The winner against it.
+        kept: By pair, what it gains less ``study.keep_share`` of the winner's gain over the baseline.
+    """
+
+    parts: tuple[str, ...]
+    parameters: Parameters
+    gain: Answer
+    lost: Answer
+    kept: PairedTest
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is shown to keep that share of the gain, and does not diverge more often."""
+        return self.kept.significant and self.lost.reference_diverged <= self.lost.diverged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a study found, on seeds that neither searched nor chose.
+
+    Args:
+        total: The winner against τ = 1: against the baseline and its twin, both of which it has to beat.
+        over_baseline: The winner against the best that is known at τ = 1; None if none of its runs is left.
+        over_twin: The winner against its own other parameters at τ = 1; None if none of these runs is left.
+        twin_over_baseline: The twin against the baseline; None if of one of them no run is left.
+        params: The winner's parameters.
+        baseline_params: The baseline's.
+        twin_params: The twin's.
+        test: ``t`` or ``sign_flip``.
+        confirmed_on: ``test`` or ``validate``.
+        against_constant: The winner against constants: the best that is known, and the geometric mean of its
+            schedule in place of it; None unless a gain is shown of a winner that is no constant itself.
+        over_constant: The winner against the best constant that is known, by itself.
+        over_constant_twin: The winner against itself with the geometric mean in place of its schedule.
+        constant_params: Parameters of the best constant, None if it was not trained.
+        constant_twin_params: The winner's with the geometric mean in place of its schedule, None likewise.
+        inference_only: Models evaluated at other temperatures than they were trained with.
+        learned: Trainings that learn the temperatures; None if there were none.
+        parts: What the winner loses without each of its parts; empty unless it was taken apart.
+        simplest: The simpler plan that was tested, None if there was none.
+        failures: Rates of failed runs of winner and τ = 1, None if no run failed.
+        has_all_pairs: Whether all pairs are there that the spec asks for, so that failures are tested.
+        guards: What is said of each guard of the study; empty where the winner is τ = 1 itself.
+        guards_of: The same for what is simpler than the winner: ``inference_only``, ``simplest``,
+            ``constant`` and ``constant_twin``, as far as there are such.
+        round: Round of search tickets that it closes, from 0.
+        looks: Verdicts that the study has had with this one, >= 1.
+        alpha: Its two-sided level.
+        mean_at_one: Mean of the runs at τ = 1 that the total gain is over; None: none is complete.
+        controlled: The winner's temperatures at the end of training, where they follow a target of the
+            entropy; else empty.
+        recommendation: What to do; None only while the verdict is being made.
+    """
+
+    total: Answer
+    over_baseline: Answer | None
+    over_twin: Answer | None
+    twin_over_baseline: Answer | None
+    params: dict[str, Any]
+    baseline_params: dict[str, Any]
+    twin_params: dict[str, Any]
+    test: str
+    confirmed_on: str
+    against_constant: Answer | None
+    over_constant: Answer | None
+    over_constant_twin: Answer | None
+    constant_params: dict[str, Any] | None
+    constant_twin_params: dict[str, Any] | None
+    inference_only: InferenceOnly | None
+    learned: Learned | None
+    parts: tuple[Part, ...]
+    simplest: Simplest | None
+    failures: FailureRates | None
+    has_all_pairs: bool
+    guards: tuple[Guard, ...]
+    guards_of: dict[str, tuple[Guard, ...]]
+    round: int
+    looks: int
+    alpha: float
+    mean_at_one: float | None = None
+    controlled: Ends = field(default_factory=dict)
+    recommendation: Recommendation | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the winner's temperature stays as it is during training."""
+        return not moves(self.params)
+
+    @property
+    def schedule_shown(self) -> bool:
+        """Whether the schedule is shown to be worth more than one constant, the best one included."""
+        if self.over_constant is None or self.against_constant is None:
+            return False
+        return self.total.significant and self.against_constant.significant and not self.is_constant
+
+    @property
+    def at_one(self) -> bool:
+        """Whether the search has chosen τ = 1 itself."""
+        return training_key(self.params) == training_key(self.twin_params)
+
+    @property
+    def is_more_stable(self) -> bool:
+        """Whether the winner is shown to fail less often than τ = 1, by McNemar's exact test on all pairs."""
+        rates = self.failures
+        if rates is None or not self.has_all_pairs:
+            return False
+        return rates.arm.failed < rates.reference.failed and rates.p_value < self.alpha
+
+    @property
+    def untrained(self) -> bool:
+        """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
+        answers = self.total.each or (self.total,)
+        return any(answer.reference_diverged == answer.paired.n_pairs for answer in answers)
+
+    @property
+    def guards_kept(self) -> bool:
+        """Whether the winner is shown to keep each guard of the study that can be measured."""
+        return not any(guard.in_the_way for guard in self.guards)
+
+
+def conclude(
+    tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec
+) -> Verdict | None:
+    """Return the answers of the last round that is confirmed, or None before the first is.
+
+    There is no answer from half of the pairs: a confirmation is looked at where its spec says so, and nowhere
+    else. Enlarging a study after a verdict is a look, too, for which the ledger has a share of the level.
+
+    Args:
+        tickets: All tickets of the study.
+        measurements: What confirm runs measured at their end; others are ignored.
+        spec: The study's spec.
+    """
+    measurements = list(measurements)
+    for of_round in range(current_round(tickets), -1, -1):
+        verdict = _conclude_round(of_round, tickets, measurements, spec)
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def earlier_verdicts(
+    tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec, latest: Verdict
+) -> tuple[Verdict, ...]:
+    """Return the verdicts of a study before its latest, oldest first.
+
+    Each is what it was when it was made: the tickets of later rounds do not enter it.
+
+    Args:
+        tickets: All tickets of the study.
+        measurements: As for :func:`conclude`.
+        spec: The study's spec.
+        latest: What :func:`conclude` returns.
+    """
+    measurements = list(measurements)
+    verdicts = (
+        _conclude_round(
+            of_round, [ticket for ticket in tickets if ticket.round <= of_round], measurements, spec
+        )
+        for of_round in range(latest.round)
+    )
+    return tuple(verdict for verdict in verdicts if verdict is not None)
+
+
+def standing(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
+    """Return the newest earlier verdict whose recommendation stays valid where the latest changes nothing.
+
+    All verdicts share one error rate, so one that shows nothing takes nothing back.
+
+    Args:
+        latest: The latest verdict of a study.
+        earlier: Those before it, oldest first.
+    """
+    if latest.recommendation is None or latest.recommendation.now != "change_nothing":
+        return None
+    for verdict in reversed(earlier):
+        recommendation = verdict.recommendation
+        if (
+            recommendation is not None
+            and recommendation.now != "change_nothing"
+            and not _taken_back(verdict, latest)
+        ):
+            return verdict
+    return None
+
+
+def _taken_back(earlier: Verdict, latest: Verdict) -> bool:
+    """Return whether a verdict shows that a change which an earlier one recommends is not worth making.
+
+    It does if it is about the same parameters, and shows that they are worse, that they gain less than
+    ``study.min_gain``, or that they break a guard.
+    """
+    earlier_advice, latest_advice = earlier.recommendation, latest.recommendation
+    assert earlier_advice is not None and latest_advice is not None
+    if earlier_advice.now == "inference_only":
+        inference = latest.inference_only
+        if inference is None or inference.plan != earlier_advice.plan:
+            return False
+        answer, guards = inference.answer, latest.guards_of.get("inference_only", ())
+    else:
+        if training_key(earlier.params) != training_key(latest.params):
+            return False
+        answer, guards = latest.total, latest.guards
+    is_too_small = answer.significant and answer.paired.gain < latest_advice.min_gain
+    return answer.worse or is_too_small or any(guard.state == "broken" for guard in guards)
+
+
+def _conclude_round(
+    of_round: int, tickets: Sequence[TicketRow], measurements: Sequence[Measurement], spec: StudySpec
+) -> Verdict | None:
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    if not confirm or not finished(confirm) or not is_decided(tickets, spec, of_round):
+        return None
+    # what was searched then, whatever is searched now
+    evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
+    total = gain(evidence)
+    if total is None or not {"search", "baseline"} <= arms.keys():
+        return None
+    winner = evidence.runs("search")
+    over_baseline = evidence.compare(winner, evidence.runs("baseline"))
+    ablation = _apart(tickets, evidence)
+    inference = inference_only(evidence, measurements, total)
+    simplest_plan = None if ablation is None or not total.significant else _simplest(ablation, arms, tickets)
+    constant_answers = _over_constants(evidence, arms)
+    # arms with equal parameters share their runs, and are one reference
+    constants = {training_key(arms[arm]): answer for arm, answer in constant_answers.items()}
+    verdict = Verdict(
+        total=total,
+        over_baseline=over_baseline,
+        over_twin=evidence.compare(winner, evidence.runs("twin")),
+        twin_over_baseline=evidence.compare(evidence.runs("twin"), evidence.runs("baseline")),
+        params=arms["search"],
+        baseline_params=arms["baseline"],
+        twin_params=arms.get("twin", arms["baseline"]),
+        test=spec.study.test,
+        confirmed_on=spec.study.confirm_on,
+        against_constant=cautious(list(constants.values())) if constants else None,
+        over_constant=constant_answers.get("constant"),
+        over_constant_twin=constant_answers.get("constant_twin"),
+        constant_params=arms.get("constant"),
+        constant_twin_params=arms.get("constant_twin"),
+        inference_only=inference,
+        learned=learned(evidence, measurements, total),
+        parts=() if ablation is None else _parts(ablation, arms),
+        simplest=simplest_plan,
+        failures=_failures(evidence),
+        has_all_pairs=evidence.has_all_pairs,
+        guards=_guards(evidence, arms, measurements),
+        guards_of=_guards_of(evidence, ablation, arms, measurements, inference, simplest_plan),
+        round=of_round,
+        looks=evidence.verdict,
+        alpha=evidence.alpha,
+        mean_at_one=_mean_at_one(evidence),
+        controlled=measured_ends(evidence, measurements, "search", CONTROLLED_CURVE),
+    )
+    return replace(verdict, recommendation=recommend(verdict, evidence))
+
+
+def _mean_at_one(evidence: Evidence) -> float | None:
+    """Return the mean at τ = 1: of baseline and twin, that over which the winner gains least."""
+    winner = evidence.runs("search")
+    answers = [(evidence.compare(winner, runs), runs) for runs in at_one(evidence)]
+    compared_runs = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
+    runs = min(compared_runs, key=lambda pair: pair[0])[1] if compared_runs else []
+    values = [value for of_round in runs for value in of_round.values.values()]
+    return fmean(values) if values else None
+
+
+def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm, Answer | None]:
+    """Return the winner against each constant that is confirmed."""
+    winner = evidence.runs("search")
+    constants: tuple[Arm, ...] = ("constant", "constant_twin")
+    return {arm: evidence.compare(winner, evidence.runs(arm)) for arm in constants if arm in arms}
+
+
+def _runs_with(
+    evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
+) -> list[Runs]:
+    """Return runs of these parameters: a confirmed arm's that has the same, else those of the ablation."""
+    confirmed_arm = _arm_of(arms, parameters)
+    return evidence.runs(confirmed_arm) if confirmed_arm is not None else evidence.runs(arm, "ablation")
+
+
+def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
+    text = training_key(parameters)
+    return next((arm for arm in arms if training_key(arms[arm]) == text), None)
+
+
+def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
+    """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
+    of_round = explained_round(tickets, evidence.rounds[-1])
+    if of_round is None or not finished(of_kind(tickets, "ablation", of_round=of_round)):
+        return None
+    return Evidence(tickets, evidence.spec, of_round, alone=True)
+
+
+def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[Part, ...]:
+    parts = []
+    for name, parameters in ablated(evidence.spec, arms).items():
+        runs = _runs_with(evidence, arms, parameters, arm_without(name))
+        answer = evidence.compare(evidence.runs("search"), runs)
+        if answer is not None:
+            parts.append(Part(name=name, parameters=parameters, answer=answer))
+    return tuple(parts)
+
+
+def _simplest(
+    evidence: Evidence, arms: dict[Arm, Parameters], tickets: Sequence[TicketRow]
+) -> Simplest | None:
+    study = evidence.spec.study
+    plan = simplest(tickets, evidence.spec, arms, evidence.rounds[-1])
+    if plan is None:
+        return None
+    runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
+    winner, baseline = evidence.runs("search"), evidence.runs("baseline")
+    gain_answer, loss_answer = evidence.compare(runs, baseline), evidence.compare(winner, runs)
+    values = [
+        {pair: oriented(value, study.direction) for pair, value in arm_runs[0].values.items()}
+        for arm_runs in (runs, winner, baseline)
+    ]
+    pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
+    if gain_answer is None or loss_answer is None or not pairs:
+        return None
+    # a run that diverged counts as it does in every comparison
+    worst = min((value for arm_values in values for value in arm_values.values()), default=0.0)
+    simple_values, winner_values, baseline_values = (
+        [arm_values.get(pair, worst) for pair in pairs] for arm_values in values
+    )
+    kept_test = not_worse(
+        simple_values,
+        winner_values,
+        baseline_values,
+        keep=study.keep_share,
+        test=study.test,
+        direction="maximize",
+        alpha=evidence.alpha,
+    )
+    return Simplest(
+        parts=plan.parts, parameters=plan.parameters, gain=gain_answer, lost=loss_answer, kept=kept_test
+    )
+
+
+def _guards(
+    evidence: Evidence, arms: dict[Arm, Parameters], measurements: Sequence[Measurement]
+) -> tuple[Guard, ...]:
+    if training_key(arms["search"]) == training_key(arms["baseline"]):
+        return ()
+    return judged_guards(evidence, measurements)
+
+
+def _guards_of(
+    evidence: Evidence,
+    ablation: Evidence | None,
+    arms: dict[Arm, Parameters],
+    measurements: Sequence[Measurement],
+    inference: InferenceOnly | None,
+    simplest: Simplest | None,
+) -> dict[str, tuple[Guard, ...]]:
+    """Return what is said of each guard for what is simpler than the winner."""
+    guards_by_name: dict[str, tuple[Guard, ...]] = {}
+    if not evidence.spec.study.guards:
+        return guards_by_name
+    if inference is not None:
+        guards_by_name["inference_only"] = guards_at_inference(evidence, measurements, inference.plan)
+    constants: tuple[Arm, ...] = ("constant", "constant_twin")
+    for arm in constants:
+        if arm in arms:
+            guards_by_name[arm] = judged_guards(evidence, measurements, arm=arm)
+    if simplest is not None and ablation is not None:
+        confirmed_arm = _arm_of(arms, simplest.parameters)
+        guards_by_name["simplest"] = judged_guards(
+            ablation,
+            measurements,
+            arm=confirmed_arm or SIMPLEST,
+            kind="confirm" if confirmed_arm else "ablation",
+        )
+    return guards_by_name
+
+
+def _failures(evidence: Evidence) -> FailureRates | None:
+    """Return how often winner and τ = 1 failed: over baseline and twin, what speaks least for the winner."""
+    limit, direction = evidence.spec.study.failure, evidence.spec.study.direction
+
+    def has_failed(value: float) -> bool:
+        return limit is not None and oriented(value - limit, direction) < 0
+
+    winner = evidence.runs("search")
+    rates = [
+        paired_failures(winner, reference, alpha=evidence.alpha, has_failed=has_failed)
+        for reference in at_one(evidence)
+    ]
+    valid_rates = [rate for rate in rates if rate is not None]
+    if len(valid_rates) < len(rates):
+        return valid_rates[0] if valid_rates else None
+    return max(valid_rates, key=lambda rate: (rate.arm.failed - rate.reference.failed, rate.p_value))

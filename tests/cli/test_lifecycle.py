@@ -1,0 +1,241 @@
+"""What is said when a study is paused, stopped, deleted or tidied up from outside."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tempopt import cli
+from tempopt.cli.lifecycle import gc
+from tempopt.service import lifecycle
+from tempopt.service.lifecycle import Collected, Deleted, Told
+from tempopt.storage.changes import Wanted
+from tempopt.storage.rows import NewTicket
+from tempopt.storage.store import Store
+
+URL = "sqlite:///a b.db"
+STORAGE = ["--storage", URL]
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study of two search tickets in the current folder's ``a b.db``; one is at work far away."""
+    monkeypatch.chdir(tmp_path)
+    with Store.open(URL) as store:
+        study = store.create_study("pairs", {"study": {"name": "pairs"}}, "0")
+        store.add_tickets(
+            study.id, [NewTicket(kind="search", arm="search", number=i, seed=i) for i in range(2)]
+        )
+        store.take_ticket(study.id, "far:7:0:1", Wanted(limits={"search": None}, lease=60.0, max_attempts=3))
+
+
+@pytest.fixture
+def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return what carries out a command on the store and gives what it said, all being well."""
+
+    def run(*words: str) -> str:
+        assert cli.main([*words, *STORAGE]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def _names() -> list[str]:
+    with Store.open(URL) as store:
+        return [summary.study.name for summary in store.list_studies()]
+
+
+def test_pause_says_who_leaves_and_how_to_go_on(run_command: Callable[..., str]) -> None:
+    assert run_command("pause", "pairs") == (
+        'Study "pairs" is paused. At work: far:7. Each agent leaves once its runs are saved.\n'
+        "To go on:  tempopt resume pairs --storage 'sqlite:///a b.db'\n"
+    )
+    assert run_command("pause", "pairs").startswith('Study "pairs" was paused already. At work: far:7.')
+
+
+def test_stop_says_what_was_withdrawn_and_what_follows(run_command: Callable[..., str]) -> None:
+    assert run_command("stop", "pairs") == (
+        'Study "pairs" searches no further: 1 ticket that waited was withdrawn. At work: far:7. '
+        "Runs at work end, then what was found is confirmed.\n"
+    )
+    assert "no tickets that waited were withdrawn" in run_command("stop", "pairs")
+
+
+@pytest.mark.parametrize("command", ["pause", "stop"])
+def test_what_is_done_can_be_neither_paused_nor_stopped(
+    command: str, run_command: Callable[..., str]
+) -> None:
+    with Store.open(URL) as store:
+        store.set_state(store.load_study("pairs").id, "done")
+    assert run_command(command, "pairs") == f'Study "pairs" is done: there is nothing to {command}.\n'
+
+
+@pytest.mark.parametrize(
+    ("stop_reply", "out"),
+    [
+        (
+            Told(before="running", agents=[], withdrawn=3),
+            "3 tickets that waited were withdrawn. No agent works",
+        ),
+        (Told(before="paused", agents=["far:7"], withdrawn=3), "were withdrawn. It is paused.\n"),
+    ],
+)
+def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
+    stop_reply: Told, out: str, run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "stop", lambda storage, name: stop_reply)
+    output = run_command("stop", "pairs")
+    assert out in output
+    assert output.endswith("confirmed:  tempopt resume pairs --storage 'sqlite:///a b.db'\n")
+
+
+def test_several_agents_are_named(run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pause_reply = Told(before="running", agents=["a:1", "b:2"])
+    monkeypatch.setattr(lifecycle, "pause", lambda storage, name: pause_reply)
+    assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in run_command("pause", "pairs")
+
+
+def test_delete_does_not_guess_where_nobody_can_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["delete", "pairs", *STORAGE]) == 2
+    assert "there is no terminal to answer at. Give --yes." in capsys.readouterr().err
+    assert _names() == ["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "names_left"),
+    [("y", []), ("Yes ", []), ("n", ["pairs"]), ("", ["pairs"]), (None, ["pairs"])],
+)
+def test_delete_asks_at_a_terminal(
+    answer: str | None,
+    names_left: list[str],
+    run_command: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    questions = []
+
+    def reply(question: str) -> str:
+        questions.append(question)
+        if answer is None:
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", reply)
+    out = run_command("delete", "pairs", "--force")
+    assert questions == [
+        'Delete study "pairs" in sqlite:///a b.db, its trials, checkpoints and logs, for good? [y/N] '
+    ]
+    assert _names() == names_left
+    assert ("Nothing was deleted." in out) == bool(names_left)
+
+
+def test_delete_refuses_while_agents_are_at_work(
+    run_command: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
+    assert 'Study "pairs" is being worked on by far:7.' in capsys.readouterr().err
+    assert run_command("delete", "pairs", "--yes", "--force") == (
+        'Study "pairs" is deleted; 0 B of checkpoints and logs were freed.\n'
+        "At work: far:7. Each agent leaves as soon as it notices.\n"
+    )
+    assert _names() == []
+
+
+def test_delete_names_what_it_could_not_remove(
+    run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_reply = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
+    monkeypatch.setattr(lifecycle, "delete", lambda storage, name, *, force: delete_reply)
+    assert run_command("delete", "pairs", "--yes") == (
+        'Study "pairs" is deleted; 2.5 MB of checkpoints and logs were freed.\n'
+        "Not removed: s3://bucket/pairs (no credentials)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dry_run", "out"),
+    [
+        (
+            True,
+            "pairs: /a/step-1-1.ckpt (1.5 kB)\npairs: not removed: s3://b (away)\nWould free 1.5 kB: 1 ch",
+        ),
+        (False, "pairs: not removed: s3://b (away)\nFreed 1.5 kB: 1 checkpoint.\n"),
+    ],
+)
+def test_gc_lists_or_removes(
+    dry_run: bool, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def collect(storage: str, name: str | None, *, dry_run: bool) -> list[Collected]:
+        return [Collected(study="pairs", files={"/a/step-1-1.ckpt": 1500}, left={"s3://b": "away"})]
+
+    monkeypatch.setattr(lifecycle, "collect", collect)
+    assert gc(argparse.Namespace(url=URL, name=None, dry_run=dry_run)) == 0
+    assert capsys.readouterr().out.startswith(out)
+
+
+def test_gc_with_nothing_to_do_says_so(run_command: Callable[..., str]) -> None:
+    assert run_command("gc") == run_command("gc", "pairs") == "Freed 0 B: 0 checkpoints.\n"
+
+
+CANCELLING = """\
+from pathlib import Path
+from tempopt.launch.launcher import Job, Launcher
+
+class Mine(Launcher):
+    name, OPTIONS, spans_hosts, outlives = "mine", {}, True, True
+    def has_gpus(self): return False
+    def room(self, need): return 1
+    def start(self, tasks): return []
+    def cancel(self, ids): Path("cancelled").write_text(" ".join(ids))
+    def jobs(self, ids): return [Job(id=id, state="waiting" if id == "2" else "running") for id in ids]
+"""
+
+
+OWN = ["--launcher", "launchers_of_mine:Mine"]
+
+
+def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
+    Path("launchers_of_mine.py").write_text(CANCELLING)
+    with Store.open(URL) as store:
+        store.add_jobs(name, launcher, {}, ["1", "2"])
+
+
+@pytest.mark.parametrize("words", [["pause", "later"], ["delete", "later", "--yes"]])
+def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
+    words: list[str], run_command: Callable[..., str]
+) -> None:
+    _submit("later")
+    assert cli.main([*words, *STORAGE]) == 2
+    assert not Path("cancelled").exists()
+    assert run_command(*words, *OWN) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    assert Path("cancelled").read_text() == "1 2"
+    assert cli.main([*words, *STORAGE]) == 2
+
+
+def test_jobs_that_wait_do_not_bring_a_deleted_study_back(run_command: Callable[..., str]) -> None:
+    _submit("pairs")
+    # who is refused has cancelled nothing
+    assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
+    assert not Path("cancelled").exists()
+    assert 'Study "pairs" is deleted' in run_command("delete", "pairs", "--yes", "--force", *OWN)
+    assert Path("cancelled").read_text() == "2"
+
+
+def test_a_study_whose_jobs_cannot_be_reached_is_not_deleted_unless_forced(
+    run_command: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _submit("pairs", "no_such_launcher:Mine")
+    assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
+    assert "no_such_launcher:Mine 1, no_such_launcher:Mine 2" in capsys.readouterr().err
+    assert _names() == ["pairs"]
+    assert 'Study "pairs" is deleted' in run_command("delete", "pairs", "--yes", "--force")
+
+
+def test_storage_upgrade_says_what_the_database_is_now(run_command: Callable[..., str]) -> None:
+    assert run_command("storage", "upgrade").startswith(
+        "The database sqlite:///a b.db is of this version (tables 0"
+    )

@@ -1,0 +1,348 @@
+"""What is said of a study at its end, and what is never said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tempopt.report.findings import Finding, find, headline
+from tempopt.report.formatting import parameters_text
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import arms_of
+from tempopt.temperature import active_groups
+from tests.report.full_text import full_lines
+from tests.simulated import SPACE, SimulatedStudy, Worth
+
+WORSE = [-0.1 - pair / 1000 for pair in range(4)]
+AT_ONE = ("over_baseline", "over_twin")
+
+
+def shifted(tickets: list[TicketRow], arm: str, gains: list[float]) -> list[TicketRow]:
+    """Return the tickets with the confirm runs of an arm ``gains`` away from 0.5."""
+    return [
+        dataclasses.replace(t, value=0.5 + gains[t.pair])
+        if t.kind == "confirm" and arm in arms_of(t) and t.pair is not None
+        else t
+        for t in tickets
+    ]
+
+
+def by_kind(result: StudyResult) -> dict[str, Finding]:
+    """Return the findings of a study by kind, of several of a kind the first."""
+    findings: dict[str, Finding] = {}
+    for finding in find(result):
+        findings.setdefault(finding.kind, finding)
+    return findings
+
+
+def gain_of(finding: Finding) -> float:
+    assert finding.answer is not None
+    return finding.answer.paired.gain
+
+
+def one_pair(tickets: list[TicketRow]) -> list[TicketRow]:
+    """Return the tickets with all confirming pairs but the first lost."""
+    return [
+        dataclasses.replace(t, state="failed", outcome="failed", value=None)
+        if t.kind == "confirm" and t.pair
+        else t
+        for t in tickets
+    ]
+
+
+def test_where_tau_one_diverged_on_every_seed_no_number_is_given_and_it_is_not_recommended(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    shifted_rows = shifted(whole_study, "search", [0.1, 0.12, *[0.0] * 6])
+    tickets = [
+        dataclasses.replace(t, outcome="diverged", value=None) if "baseline" in arms_of(t) else t
+        for t in shifted_rows
+        if t.kind != "confirm" or t.pair in (0, 1)
+    ]
+    result = result_of(make_spec(seeds={"confirm": 2}), tickets, state="done")
+    first, todo, *other_lines = full_lines(result)
+    assert first == (
+        "No gain shown: τ = 1 diverged on every seed, so what the winner of the search gains over it in "
+        "val_accuracy cannot be told (2 fresh seeds, measured on the test data, paired t-test)."
+    )
+    assert todo.startswith("  What to do: change nothing yet: τ = 1 diverged on every seed")
+    assert any(line.startswith("  the winner diverged on 0 of 2 seeds, τ = 1 on 2 ") for line in other_lines)
+
+
+def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    result = result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done")
+    findings = find(result)
+    assert [finding.kind for finding in findings] == [
+        *("decision", "recommendation", "winner", "inference", "over_inference", "cost")
+    ]
+    decision, todo, winner, inference, difference, cost = findings
+    assert (decision.state, inference.state, difference.state) == ("shown", "shown", "shown")
+    assert decision.answer == result.verdict.total and inference.answer is not None
+    assert inference.answer.paired.gain == pytest.approx(0.03 * 1.015)
+    assert decision.params == winner.params == todo.params == {"temperature_init": 5.0}
+    assert decision.text.startswith(
+        "Gain shown: val_accuracy is higher by 0.1015, at least 0.0970, with the winner of the search than "
+        "with τ = 1 (95 % interval 0.0970 to 0.1060, p = 4.5e-06; 4 fresh seeds, measured on the test data"
+    )
+    assert todo.text.startswith("What to do: widen the range of temperature_init, now 0.25 to 4, up to ")
+    assert "Until then: train at a constant temperature: τ = 5. Evaluate at the same " in todo.text
+    # what is to be widened is said above
+    assert winner.text == "winner of the search: τ = 5"
+    assert inference.details == (
+        "the winner's final temperature has the best mean of 18 on the validation data of these models: "
+        "a log-spaced grid of constants from 0.0625 to 16, the winner's final temperature, and the "
+        "temperature of the training.",
+    )
+    assert cost.text == "cost: 42 s of training in 21 runs (search trials: 4 complete)."
+
+
+def test_findings_are_plain_data_for_programs(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    result = result_of(make_spec(seeds={"confirm": 4}), one_pair(whole_study))
+    data = json.loads(json.dumps([finding.to_json() for finding in find(result)], allow_nan=False))
+    assert [finding["kind"] for finding in data][:2] == ["decision", "recommendation"]
+    assert {"gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs"} <= data[0].keys()
+    assert (data[0]["ci_low"], data[0]["ci_high"], data[0]["n_pairs"]) == (None, None, 1)
+    assert "gain" not in data[-1] and data[-1]["state"] == "fact"
+
+
+def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
+    tickets = shifted(whole_study, "search", WORSE)
+    result = result_of(make_spec(direction="minimize", metric="val_loss"), tickets)
+    assert headline(result).startswith(
+        "Gain shown: val_loss is lower by 0.1015, at least 0.0970, with the winner of the search than with "
+    )
+    assert by_kind(result)["sign"].text == "a gain or difference with + is better: a lower val_loss."
+
+
+def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    tickets = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2])
+    measurements = measure_baseline(tickets, {"test:winner": 0.03})
+    result = result_of(make_spec(seeds={"confirm": 4}, min_gain=0), tickets, measurements)
+    findings, total = by_kind(result), result.verdict.total.paired
+    assert findings["decision"].state == findings["over_inference"].state == "not_shown"
+    # 0.294: what is not excluded is not said to be
+    bound_text = f"a gain of the winner above {math.ceil(100 * total.ci_high) / 100:.2f} is excluded (95 %)."
+    assert findings["excluded"].text == bound_text and f"{total.ci_high:.2f}" not in bound_text
+    assert findings["recommendation"].text == (
+        f"What to do: change nothing: train and evaluate at τ = 1. {bound_text.capitalize()} "
+        "If a smaller gain is worth more pairs to you (a pair is one fresh seed, trained with the winner "
+        "and with what it is compared with), set study.min_gain to see how many."
+    )
+    assert findings["winner"].text.endswith(
+        "; at the end of the searched range: temperature_init (not to be widened, since no gain is shown "
+        "there)"
+    )
+    assert not any("of the gain" in line for line in full_lines(result))
+
+
+def test_a_winner_that_is_worse_is_called_worse(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    result = result_of(make_spec(), shifted(whole_study, "search", WORSE))
+    findings = by_kind(result)
+    assert findings["decision"].state == "worse" and "excluded" not in findings
+    assert findings["decision"].text.startswith(
+        "No gain shown: in val_accuracy the winner of the search is worse than τ = 1, by 0.1015 (95 % "
+    )
+    # no bound is given that the interval does not support, and no more pairs are advised
+    assert "or more" not in findings["decision"].text
+    assert findings["recommendation"].text.endswith("The winner of the search is shown to be worse.")
+
+
+def test_the_best_value_of_a_search_is_never_called_the_gain(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    search_rows = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
+    lines = full_lines(result_of(make_spec(), search_rows))
+    assert lines[0] == "No verdict yet: the confirmation on fresh seeds is not over."
+    assert lines[1] == "  best trial: val_accuracy 0.53 with τ = 6; that is not the gain."
+    assert full_lines(result_of(make_spec(), []))[0] == "No search trial of pairs is complete yet."
+
+
+def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
+    second_pairs = [
+        dataclasses.replace(t, id=t.id + 500, number=t.number + 500, pair=t.pair + 4)
+        for t in whole_study
+        if t.kind == "confirm" and t.pair is not None
+    ]
+    tickets = [
+        dataclasses.replace(t, outcome="diverged", value=None)
+        if (t.kind, t.arm, t.pair) == ("confirm", "search", 0)
+        else dataclasses.replace(t, outcome="failed", state="failed", value=None)
+        if (t.kind, t.arm, t.pair) == ("confirm", "baseline+twin", 1)
+        else dataclasses.replace(t, value=9.0 + (t.pair or 0))
+        if (t.kind, t.arm) == ("confirm", "search")
+        else t
+        for t in [*whole_study, *second_pairs]
+    ]
+    text = "\n".join(full_lines(result_of(make_spec(confirm_on="validate", seeds={"confirm": 8}), tickets)))
+    assert "No gain shown" in text
+    assert "confirmed on the validation data that the search has seen: only the seeds are fresh" in text
+    assert "the winner diverged on 1 of 7 seeds, τ = 1 on 0" in text
+    assert "so the gain does not count" in text
+    assert "failed on every attempt: 1." in text
+
+
+def test_a_later_verdict_says_its_level(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    second_round = [
+        dataclasses.replace(t, round=1, id=t.id + 500, number=t.number + 500)
+        for t in whole_study
+        if t.kind in ("search", "confirm")
+    ]
+    tickets = [*whole_study, *second_round]
+    lines = full_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))
+    # p is the plain one, whatever the level
+    assert "97.5 % interval" in lines[0] and "p = 4.5e-06" in lines[0]
+    assert lines[3] == "  verdict 2 of this study: its level is 2.5 %."
+    assert "  levels of the verdicts, two-sided: verdict 1 (round 0) 5 %, verdict 2 (round 1) 2.5 %, " in (
+        "\n".join(lines)
+    )
+    searching = [t for t in second_round if t.kind == "search"]
+    lines = full_lines(result_of(make_spec(), [*whole_study, *searching]))
+    assert "95 % interval" in lines[0] and "p = 4.5e-06" in lines[0]
+    assert lines[3] == "  this is from before the newest search trials were added: those are not confirmed."
+
+
+def simulate_study(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> StudyResult:
+    """Return a study whose runs are worth so much."""
+    simulation = SimulatedStudy(make_spec({"search": SPACE}, trials=6, **study), worth).run()
+    return cast(StudyResult, result_of(simulation.spec, simulation.rows, state="done"))
+
+
+def by_part(t: TicketRow) -> float:
+    assert t.parameters is not None
+    parts = {"length_scaling": 1.0, "schedule": 0.05, "level": 0.05}
+    noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+    return float(sum(parts[part] for part in active_groups(t.parameters)) + noise)
+
+
+def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
+    make_spec: Any, result_of: Any
+) -> None:
+    def worth(t: TicketRow) -> float:
+        # at one a rate of its own is better than whatever the winner has
+        assert t.parameters is not None
+        return by_part(t) + 0.2 * t.parameters["lr"] * (t.parameters["temperature_init"] == 1.0)
+
+    findings = by_kind(simulate_study(make_spec, result_of, worth))
+    assert findings["decision"].state == "shown"
+    assert findings["over_baseline"].state == findings["over_twin"].state == "shown"
+    gains = [gain_of(finding) for kind, finding in findings.items() if kind in AT_ONE]
+    # the gain is the smaller of the two
+    assert gain_of(findings["decision"]) == min(gains) and min(gains) == pytest.approx(1, abs=0.2)
+    assert findings["over_baseline"].text.startswith("against the best that is known at τ = 1: +")
+    assert re.match(
+        r"against its own other parameters at τ = 1 \(.*lr=0\.\d+\): \+", findings["over_twin"].text
+    )
+    assert findings["over_twin"].text.endswith("the more cautious of the two counts, at each end.")
+
+
+def test_a_gain_of_a_schedule_is_told_against_constants_and_parts_on_request_alone(
+    make_spec: Any, result_of: Any
+) -> None:
+    findings = by_kind(simulate_study(make_spec, result_of, by_part))
+    assert findings["over_constant"].state == "shown" and findings["over_constant_twin"].state == "not_shown"
+    assert findings["schedule"].state == "not_shown"
+    assert gain_of(findings["over_constant"]) == pytest.approx(1.05, abs=0.05)
+    assert not {"part", "simplest", "learned"} & findings.keys()
+    explained_result = simulate_study(make_spec, result_of, by_part, explain=True)
+    parts = [finding for finding in find(explained_result) if finding.kind == "part"]
+    assert [finding.state for finding in parts] == ["not_shown", "not_shown", "shown"]
+    assert parts[-1].text.startswith("the winner against itself without the length scaling: +1.0")
+    assert {"simplest", "learned", "over_learned"} <= by_kind(explained_result).keys()
+
+
+def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
+    make_spec: Any, result_of: Any
+) -> None:
+    study = SimulatedStudy(
+        make_spec({"search": {"temperature_init": [1.0], "lr": [0.1, 0.2, 0.3]}}, trials=6),
+        lambda t: t.seed % 997 / 997,
+    ).run()
+    lines = full_lines(result_of(study.spec, study.rows, state="done"))
+    assert lines[0] == (
+        "No gain of temperature shown: the best that the search has found in val_accuracy is τ = 1 itself "
+        "(4 fresh seeds, measured on the test data, paired t-test)."
+    )
+    todo = "train and evaluate at τ = 1, as now, with lr = 0."
+    assert lines[1].startswith(f"  What to do: {todo}") and "found nothing better" in lines[1]
+    assert len(lines) == 4 and lines[3].startswith("  cost: ")
+
+
+def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    def failed_row(number: int, error: str | None) -> TicketRow:
+        fields = {"state": "failed", "outcome": "failed", "failures": 3, "error": error}
+        return cast(TicketRow, make_ticket("search", number, **fields))
+
+    tickets = [
+        make_ticket("search", 0, 0.5, failures=2, error="killed by signal 9 (SIGKILL)"),
+        *(
+            failed_row(1, "out of memory."),
+            failed_row(2, None),
+            failed_row(3, f"{'x' * 200}\ny"),
+            failed_row(4, "lost"),
+        ),
+        make_ticket("constant", 0, state="withdrawn"),
+        *(make_ticket("search", 5 + i, state="withdrawn") for i in range(2)),
+    ]
+    lines = full_lines(result_of(make_spec(), tickets))
+    assert lines[2] == (
+        "  failed on every attempt: 4 (search 1: out of memory; search 2: no reason is known; "
+        f"search 3: {'x' * 100} ...; and 1 more)."
+    )
+    assert lines[3] == (
+        "  to have what counts of them, once the cause is gone: tempopt resume pairs --retry-failed"
+    )
+    assert lines[4] == "  retried after failures: 2 (search 0: killed by signal 9 (SIGKILL))."
+    assert lines[5] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
+
+
+def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    withdrawn_ticket = make_ticket("search", 0, state="withdrawn")
+    lines = full_lines(result_of(make_spec(), [withdrawn_ticket], state="done"))
+    assert lines[0] == "No verdict: pairs is over, and no search trial is complete."
+    lines = full_lines(result_of(make_spec(), [make_ticket("search", 0, 0.5)], state="done"))
+    assert lines[0].startswith("No verdict: no run with τ = 1 was begun")
+
+
+def test_what_runs_took_of_cards_is_told_where_they_took_any(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    on_cpu = [make_ticket("search", 0, 0.5)]
+    assert "GPU" not in full_lines(result_of(make_spec(), on_cpu))[-1]
+    rows = [
+        make_ticket("search", n, 0.5, gpu_seconds=45.0, peak_memory=8 * 10**9, alone=n > 0) for n in range(3)
+    ]
+    lines = full_lines(result_of(make_spec(), rows))
+    assert lines[-1].endswith("; 2 min 15 s of GPUs, at most 8 GB of one in use.")
+    assert "  ran out of GPU memory and needed a GPU of their own: search-1, search-2." in lines
+
+
+def test_few_pairs_bound_no_interval_and_the_words_say_so(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    text = "\n".join(full_lines(result_of(make_spec(seeds={"confirm": 4}), one_pair(whole_study))))
+    assert "95 % interval −∞ to +∞, p = 1" in text
+    assert "excluded" not in text
+    assert "no finite interval" in text
+
+
+def test_parameters_are_rounded_for_people() -> None:
+    assert parameters_text({"temperature_init": 1.23456, "schedule": "cosine", "num_steps": 4}) == (
+        "temperature_init=1.235, schedule=cosine, num_steps=4"
+    )

@@ -1,0 +1,133 @@
+"""How the verdict calls the baseline of a study with named temperatures, and their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempopt.report.export import to_yaml
+from tempopt.report.formatting import baseline_label, baseline_name, baseline_values, temperature_text
+from tempopt.report.headline import terms
+from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import TicketRow
+from tempopt.verdict.detectable_gain import detectable, known_of
+from tempopt.verdict.forecast_text import gain_text
+from tempopt.verdict.widening import at_ends
+from tests.report.full_text import full_lines
+from tests.simulated import SimulatedStudy
+
+ATTENTION = {"temperature_init": {"low": 1.2, "high": 1.5}}
+LEVEL = {"low": 0.02, "high": 1.0}
+
+
+def named_sections(*names: str, attention: bool = False, schedule: str = "linear") -> dict[str, Any]:
+    """Return the sections of a spec with named temperatures that were found at √2, 2√2, and so on."""
+    search: dict[str, Any] = dict(ATTENTION) if attention else {}
+    for name in names:
+        search[f"{name}.temperature_init"] = LEVEL
+        search[f"{name}.temperature_final"] = LEVEL
+        search[f"{name}.schedule"] = [schedule]
+    sections = {
+        name: {"value": f"{name}.tau", "as_found": round(2**0.5 * index, 3)}
+        for index, name in enumerate(names, start=1)
+    }
+    return {"search": search, "temperatures": sections}
+
+
+def run_named_study(
+    make_spec: Any, result_of: Any, sections: dict[str, Any], gain: float = 1.0
+) -> StudyResult:
+    """Return a study whose runs gain where the temperature ``contrast`` is not as found."""
+
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+        return float(noise + gain * (t.parameters["contrast.temperature_init"] < 1.2))
+
+    simulation = SimulatedStudy(make_spec(sections, trials=6, learned=False), worth).run()
+    result: StudyResult = result_of(simulation.spec, simulation.rows, state="done")
+    return result
+
+
+@pytest.mark.parametrize(
+    ("sections", "name", "values", "label"),
+    [
+        ({"search": ATTENTION}, "τ = 1", "", "τ = 1"),
+        (named_sections("contrast"), "contrast = 1.414 as found", "", "baseline"),
+        (
+            named_sections("contrast", "head"),
+            "the temperatures as found",
+            " (contrast = 1.414, head = 2.828)",
+            "baseline",
+        ),
+        (
+            named_sections("contrast", attention=True),
+            "the temperatures as found",
+            " (τ = 1, contrast = 1.414)",
+            "baseline",
+        ),
+    ],
+    ids=["attention", "one", "two", "attention and one"],
+)
+def test_the_baseline_has_the_name_of_what_is_searched(
+    sections: dict[str, Any], name: str, values: str, label: str, make_spec: Any
+) -> None:
+    spec = make_spec(sections)
+    assert (baseline_name(spec), baseline_values(spec), baseline_label(spec)) == (name, values, label)
+
+
+def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec: Any) -> None:
+    sections = named_sections("contrast")
+    sections["temperatures"]["contrast"]["trained"] = True
+    assert baseline_name(make_spec(sections)) == "contrast as found, learned by the module from 1.414"
+    sections = named_sections("contrast", "head")
+    sections["temperatures"]["contrast"]["trained"] = True
+    assert baseline_values(make_spec(sections)) == " (contrast learned from 1.414, head = 2.828)"
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.0, -1.0])
+@pytest.mark.parametrize("names", [("contrast",), ("contrast", "head")])
+def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
+    names: tuple[str, ...], gain: float, make_spec: Any, result_of: Any
+) -> None:
+    result = run_named_study(make_spec, result_of, named_sections(*names), gain)
+    text = "\n".join([*full_lines(result), *terms(result), to_yaml(result)])
+    assert "τ" not in text
+    name = baseline_name(result.spec)
+    assert f"{name}{baseline_values(result.spec)}" in full_lines(result)[0]
+    assert f"it is trained with the winner and at {name}, from" in terms(result)[-1]
+
+
+def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any, result_of: Any) -> None:
+    result = run_named_study(make_spec, result_of, named_sections("contrast", "head"))
+    (winner,) = [line for line in full_lines(result) if line.startswith("  winner of the search: ")]
+    assert winner.startswith("  winner of the search: contrast from 0.")
+    assert "(linear), head from 0." in winner and "temperature_init=" not in winner
+    params = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
+    assert temperature_text(params) == "contrast = 0.1, head = 2 as found, lr=0.01"
+    assert temperature_text({"temperature_init": 0.1, "schedule": "constant"}) == "τ = 0.1"
+
+
+def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
+    make_spec: Any, result_of: Any
+) -> None:
+    spec = make_spec(named_sections("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
+    study = SimulatedStudy(spec, lambda t: (t.seed % 97) / 97)
+    study.search()
+    able, noise = detectable(spec), known_of(study.tickets_of("baseline"), spec)
+    assert noise is not None
+    text = gain_text(able, noise, "val_mrr", baseline_name(spec))
+    assert text.endswith("from 3 runs at contrast = 1.414 as found)")
+
+
+def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec: Any) -> None:
+    sections = named_sections("contrast", "head", schedule="constant")
+    for name in ("contrast", "head"):
+        del sections["search"][f"{name}.temperature_final"], sections["search"][f"{name}.schedule"]
+        sections["temperatures"][name]["as_found"] = 1.0
+    spec = make_spec(sections)
+    params_as_found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
+    parameters = {**params_as_found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
+    assert [range_end.name for range_end in at_ends(parameters, spec)] == ["contrast.temperature_init"]

@@ -1,0 +1,283 @@
+"""StudyResult at every stage of a study, and the data of ``tempopt show --json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tempopt.errors import StudyNotFound
+from tempopt.report.study_result import load
+from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.rows import KINDS, NewTicket, TicketRow
+from tempopt.storage.store import Store
+
+TEST = ("gain", "ci_low", "ci_high", "p_value")
+ANSWER = (*TEST, "significant")
+RATIO = ("ratio", "low", "high")
+TUNED = {"plan": None, **dict.fromkeys(ANSWER), "curve": None}
+RATE = ("failed", "runs", "low", "high")
+DOCUMENTED: dict[str, Any] = {
+    "study": None,
+    "metric": None,
+    "direction": None,
+    "state": None,
+    "agents": None,
+    "tickets": {kind: ("requested", "done", "running", "waiting", "failed", "withdrawn") for kind in KINDS},
+    "trials": ("complete", "pruned", "diverged", "failed", "running"),
+    "baseline": ("mean", "sd", "n"),
+    "best": ("number", "value", "params"),
+    "decision": (
+        *("outcome", "metric", "before", "after", "change", "low", "high", "p_value"),
+        *("confidence", "seeds", "use", "params", "baseline", "about", "earlier_seeds", "untested", "also"),
+    ),
+    "findings": None,
+    "verdict": {
+        "recommendation": (
+            *(
+                "action",
+                "why",
+                "now",
+                "stays_valid",
+                "params",
+                "at_inference",
+                "gain",
+                "winner_over_it",
+                "min_gain",
+            ),
+            *("excluded_above", "pairs", "widen", "passed_over"),
+        ),
+        **dict.fromkeys(ANSWER),
+        **dict.fromkeys(
+            ("confidence", "n_pairs", "params", "test", "confirmed_on", "round", "looks", "alpha")
+        ),
+        "over_baseline": ANSWER,
+        "baseline_params": None,
+        "over_twin": ANSWER,
+        "twin_params": None,
+        "against_constant": ANSWER,
+        "over_constant": ANSWER,
+        "over_constant_twin": ANSWER,
+        "constant_params": None,
+        "constant_twin_params": None,
+        "inference_only": {
+            **TUNED,
+            "share": RATIO,
+            "twin": TUNED,
+            "winner": TUNED,
+            "difference": ANSWER,
+        },
+        "learned": {
+            **dict.fromkeys(ANSWER),
+            "share": RATIO,
+            "winner_over_it": ANSWER,
+            "params": None,
+            "lr_ratio": None,
+            "at_end": None,
+        },
+        "controlled_at_end": None,
+        "not_learned": None,
+        "parts": None,
+        "simplest": {
+            "parts": None,
+            "params": None,
+            "holds": None,
+            "over_baseline": ANSWER,
+            "lost": ANSWER,
+            "kept": TEST,
+        },
+        "failures": {"arm": RATE, "reference": RATE, "p_value": None},
+        "guards": None,
+        "guards_kept": None,
+    },
+    "comparison": None,
+    "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
+    "alone": None,
+    "codes": None,
+    "heads": None,
+    "ledger": None,
+    "earlier_verdicts": None,
+}
+
+
+def keys_match(data: Any, documented_keys: Any) -> bool:
+    if data is None or documented_keys is None:
+        return True
+    if isinstance(documented_keys, tuple):
+        return tuple(data) == documented_keys
+    return tuple(data) == tuple(documented_keys) and all(
+        keys_match(data[k], documented_keys[k]) for k in documented_keys
+    )
+
+
+def test_a_study_that_has_done_nothing_knows_nothing(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    waiting = [make_ticket(kind, 0, state="waiting") for kind in ("baseline", "constant", "search")]
+    data = result_of(make_spec(), waiting).to_json()
+    assert keys_match(data, DOCUMENTED)
+    assert data["baseline"] is data["best"] is data["verdict"] is None
+    zero_counts = {"done": 0, "running": 0, "failed": 0, "withdrawn": 0}
+    assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **zero_counts}
+    assert data["tickets"]["choose"]["requested"] is None
+    assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
+    seconds = {"train_seconds": 6.0, "checkpoint_seconds": 0.0}
+    assert data["cost"] == {**seconds, "gpu_seconds": None, "peak_memory": None}
+    assert data["alone"] == []
+    assert (data["state"], data["agents"]) == ("waiting", 0)
+
+
+def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    search = [
+        make_ticket("search", 0, 0.7),
+        make_ticket("search", 1, 0.9, trial_number=5),
+        make_ticket("search", 2, 0.95, outcome="pruned", seconds=2.0, steps=4, total_steps=10),
+        make_ticket("search", 3, None, outcome="diverged"),
+        make_ticket("search", 4, None, state="failed", outcome="failed"),
+        make_ticket("search", 5, None, state="running"),
+        make_ticket("search", 6, None, state="waiting"),
+        make_ticket("search", 7, 0.1, outcome="pruned", steps=None),
+    ]
+    result = result_of(make_spec(), search)
+    assert result.trials == {"complete": 2, "pruned": 2, "diverged": 1, "failed": 1, "running": 1}
+    assert result.best is not None and (result.best.number, result.best.value) == (5, 0.9)
+    assert result.tickets["search"].requested == 8
+    loss = result_of(make_spec(direction="minimize"), search).best
+    assert loss is not None and loss.value == 0.7
+
+
+def test_what_runs_took_of_cards_is_counted_and_who_needed_one_alone_is_named(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    rows = [
+        make_ticket("search", 0, 0.7, gpu_seconds=1.5, peak_memory=2**33),
+        make_ticket("search", 12, 0.7, gpu_seconds=3.0, peak_memory=2**35, alone=True, failures=1),
+        make_ticket("baseline", 0, 0.7),
+    ]
+    data = result_of(make_spec(), rows).to_json()
+    assert (data["cost"]["gpu_seconds"], data["cost"]["peak_memory"]) == (4.5, 2**35)
+    assert data["alone"] == ["search-12"]
+
+
+def test_the_baseline_is_the_baseline_arm(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    baseline = [make_ticket("baseline", i, value) for i, value in enumerate([0.4, 0.6])]
+    assert result_of(make_spec(), baseline).to_json()["baseline"] == {
+        "mean": pytest.approx(0.5),
+        "sd": pytest.approx(0.02**0.5),
+        "n": 2,
+    }
+    assert result_of(make_spec(), baseline[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
+
+
+def test_a_finished_study_has_its_answers(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_baseline: Any
+) -> None:
+    spec = make_spec()
+    result = result_of(spec, whole_study, measure_baseline(whole_study), state="done")
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert keys_match(data, DOCUMENTED)
+    verdict = data["verdict"]
+    assert verdict["significant"] is True
+    assert verdict["gain"] == pytest.approx(0.1 * 1.015)
+    assert verdict["params"] == result.winner == {"temperature_init": 5.0}
+    assert (verdict["n_pairs"], verdict["test"], verdict["confirmed_on"]) == (4, "t", "test")
+    # the winner is a constant itself
+    assert verdict["against_constant"] is verdict["over_constant"] is verdict["constant_params"] is None
+    assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.3)
+    assert verdict["inference_only"]["winner"]["plan"] == "as trained"
+    assert verdict["inference_only"]["difference"]["gain"] == pytest.approx(0.07 * 1.015)
+    levels = [float(plan.removeprefix("constant=")) for plan in list(verdict["inference_only"]["curve"])[:-2]]
+    assert levels == sorted(levels) and min(levels) < 1 and max(levels) > 10
+    assert list(verdict["inference_only"]["curve"])[-2:] == ["as trained", "winner"]
+    assert (verdict["alpha"], verdict["confidence"]) == (0.05, 0.95)
+    assert verdict["baseline_params"] == verdict["twin_params"] == {"temperature_init": 1.0}
+    assert (verdict["parts"], verdict["simplest"], verdict["failures"]) == ([], None, None)
+    assert verdict["constant_twin_params"] is None
+    assert verdict["learned"] is None
+    assert data["tickets"]["confirm"]["requested"] == 8
+    assert data["tickets"]["ablation"]["requested"] == 0
+    kinds = [finding["kind"] for finding in data["findings"]]
+    assert kinds[0] == "decision" and kinds[-1] == "cost"
+    assert data["findings"][0]["gain"] == verdict["gain"] and data["findings"][0]["state"] == "shown"
+    assert data["decision"]["outcome"] == "gain" and data["decision"]["change"] == verdict["gain"]
+
+
+def test_an_interval_without_an_end_is_null(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    lost_rows = [
+        replace(t, state="failed", outcome="failed", value=None) if t.kind == "confirm" and t.pair else t
+        for t in whole_study
+    ]
+    result = result_of(make_spec(seeds={"confirm": 4}), lost_rows)
+    decision = result.to_json()["decision"]
+    assert (decision["low"], decision["high"]) == (None, None)
+    data = result.to_json()["verdict"]
+    assert data["ci_low"] is None and data["ci_high"] is None
+    assert (data["p_value"], data["n_pairs"]) == (1.0, 1)
+    assert data["inference_only"] is None
+
+
+def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    def held_row(number: int, agent: str, lease: float) -> TicketRow:
+        fields = {"state": "running", "agent": agent, "lease": lease}
+        return cast(TicketRow, make_ticket("search", number, **fields))
+
+    expired_rows = [held_row(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
+    working = [held_row(2, "c", 10.0), held_row(3, "c", 20.0), held_row(4, "d", 0.5)]
+    for stored_state, shown_state in (("running", "waiting"), ("paused", "paused")):
+        idle = result_of(make_spec(), expired_rows, state=stored_state)
+        assert (idle.state, idle.agents) == (shown_state, 0)
+        busy = result_of(make_spec(), expired_rows + working, state=stored_state)
+        assert (busy.state, busy.agents) == ("running", 2)
+    assert result_of(make_spec(), expired_rows, state="done").state == "done"
+
+
+def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    tickets = [make_ticket("search", 0, 0.5)]
+    tickets += [make_ticket("search", number, state="withdrawn") for number in (1, 2)]
+    result = result_of(make_spec(), tickets, state="done")
+    count = result.tickets["search"]
+    assert (count.requested, count.done, count.withdrawn) == (3, 1, 2)
+    assert count.waiting == count.running == count.failed == 0
+    assert sum(result.trials.values()) == 1
+    assert result.tickets["confirm"].requested == 0
+
+
+def test_the_winner_is_known_once_choosing_is_over(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    search_rows = [t for t in whole_study if t.kind not in ("choose", "confirm")]
+    choose_rows = [t for t in whole_study if t.kind == "choose"]
+    spec = make_spec()
+    assert result_of(spec, search_rows).winner is None
+    assert result_of(spec, [*search_rows, *choose_rows]).winner == {"temperature_init": 5.0}
+    assert result_of(spec, [*search_rows, *choose_rows]).verdict is None
+
+
+def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec()
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        row = store.create_study("pairs", spec.to_json(), spec.identity())
+        store.add_tickets(row.id, [NewTicket(kind="baseline", arm="baseline", number=0, seed=3)])
+        ticket = store.take_ticket(
+            row.id, "here", Wanted(limits={"baseline": None}, lease=60.0, max_attempts=3)
+        )
+        assert ticket is not None
+        store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
+        assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)
+        outcomes = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
+        end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        store.write(row.id, [end_change], agent="here", lease=60.0)
+        result = load(store, "pairs")
+        assert (result.state, result.agents) == ("waiting", 0)
+        assert result.cost.checkpoint_seconds == 0.5
+        assert result.baseline is not None and result.baseline.mean == 0.25
+        assert result.cost.train_seconds == 1.5
+        with pytest.raises(StudyNotFound, match='Unknown study "pair"'):
+            load(store, "pair")

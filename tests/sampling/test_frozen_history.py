@@ -1,0 +1,190 @@
+"""What a ticket may know is a function of its number, never of who finished first."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import datetime
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from tempopt.sampling.frozen_history import History
+from tempopt.sampling.optuna_factories import make_pruner, make_sampler
+from tempopt.spec.study_spec import PRUNERS, SAMPLERS, Strategy
+
+SPACE = {
+    "temperature_init": FloatDistribution(0.25, 4.0, log=True),
+    "schedule": CategoricalDistribution(["constant", "linear"]),
+}
+TPE = Strategy(name="tpe")
+MEDIAN = Strategy(name="median")
+
+
+def history(parallel: int = 4, direction: str = "maximize") -> History:
+    return History(name="s/search", direction=direction, distributions=SPACE, parallel=parallel)
+
+
+def value_of(params: dict[str, Any]) -> float:
+    return -abs(math.log(params["temperature_init"]) - 0.5) + (params["schedule"] == "linear")
+
+
+def search(
+    search_history: History, count: int, *, parallel: int, luck: random.Random, sampler: Strategy = TPE
+) -> list[Any]:
+    """Carry out a search in which the runs in flight finish in an order that luck decides."""
+    trial_states: list[Any] = []
+    running_numbers: list[int] = []
+    while len(trial_states) < count or running_numbers:
+        while (
+            len(trial_states) < count
+            and len(running_numbers) < parallel
+            and search_history.ready(len(trial_states))
+        ):
+            params = search_history.ask(len(trial_states), make_sampler(sampler, seed=len(trial_states)))
+            search_history.asked(len(trial_states), params)
+            running_numbers.append(len(trial_states))
+            trial_states.append([params, None])
+        number = running_numbers.pop(luck.randrange(len(running_numbers)))
+        value = value_of(trial_states[number][0])
+        is_pruned = search_history.prune(number, {1: value}, make_pruner(MEDIAN))
+        trial_states[number][1] = is_pruned
+        search_history.told(
+            number, TrialState.PRUNED if is_pruned else TrialState.COMPLETE, value, {1: value}
+        )
+    return trial_states
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_search_is_the_same_in_whatever_order_its_runs_finish(sampler: str) -> None:
+    strategy = Strategy(name=sampler)
+    one_by_one = search(history(), 30, parallel=1, luck=random.Random(0), sampler=strategy)
+    for seed in range(5):
+        jumbled = search(history(), 30, parallel=4, luck=random.Random(seed), sampler=strategy)
+        assert jumbled == one_by_one
+    assert any(is_pruned for _, is_pruned in one_by_one)
+
+
+def test_a_search_learns_from_what_it_may_know() -> None:
+    sets = [params for params, _ in search(history(), 60, parallel=1, luck=random.Random(0))]
+    early_sets, late = sets[:10], sets[-20:]
+    assert sum(map(value_of, late)) / 20 > sum(map(value_of, early_sets)) / 10 + 0.3
+
+
+def test_a_ticket_waits_until_all_that_it_may_know_is_known() -> None:
+    search_history = history(parallel=2)
+    for number in range(2):
+        assert search_history.ready(number)
+        search_history.asked(number, {"temperature_init": 1.0, "schedule": "linear"})
+    assert not search_history.ready(2)
+    search_history.told(1, TrialState.COMPLETE, 1.0, {})
+    assert not search_history.ready(2)
+    search_history.told(0, TrialState.FAIL, None, {})
+    assert search_history.ready(2)
+    assert search_history.ready(3)
+    assert not search_history.ready(4)
+
+
+def test_what_is_asked_follows_the_space_and_no_two_tickets_get_the_same() -> None:
+    sets = [params for params, _ in search(history(), 20, parallel=4, luck=random.Random(1))]
+    assert all(params.keys() == SPACE.keys() for params in sets)
+    assert all(0.25 <= params["temperature_init"] <= 4.0 for params in sets)
+    assert len({params["temperature_init"] for params in sets}) == 20
+
+
+def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
+    def ask_sets(has_diverged: bool) -> list[float]:
+        search_history = history(parallel=1)
+        for number in range(30):
+            hot = number % 2 == 0
+            search_history.asked(number, {"temperature_init": 3.0 if hot else 0.4, "schedule": "linear"})
+            if hot and has_diverged:
+                search_history.told(number, TrialState.PRUNED, None, {})
+            else:
+                search_history.told(number, TrialState.COMPLETE, 1.0 if hot else 0.0, {1: 0.0})
+        return [
+            search_history.ask(30, make_sampler(TPE, seed=seed))["temperature_init"] for seed in range(20)
+        ]
+
+    assert sum(t > 1.5 for t in ask_sets(has_diverged=False)) > 15
+    assert sum(t > 1.5 for t in ask_sets(has_diverged=True)) < 5
+
+
+NUMBERS = {"temperature_final": FloatDistribution(0.5, 2.0, step=0.1), "n0": IntDistribution(1, 64)}
+
+
+def optunas_draw(space: dict[str, Any], trials: list[Any], seed: int, **options: Any) -> Any:
+    """Return what Optuna's own TPE suggests after these trials: (params, state, value, reports) or params."""
+    sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed, **options)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for params, *end in trials:
+        state, value, reports = end or (TrialState.RUNNING, None, {})
+        study._storage.create_new_trial(
+            study._study_id,
+            template_trial=FrozenTrial(
+                number=-1,
+                trial_id=-1,
+                state=state,
+                value=value if state == TrialState.COMPLETE else None,
+                datetime_start=datetime(2026, 1, 1),
+                datetime_complete=datetime(2026, 1, 1) if state.is_finished() else None,
+                params=params,
+                distributions={name: space[name] for name in params},
+                user_attrs={},
+                system_attrs={},
+                intermediate_values=reports,
+            ),
+        )
+    return study.ask(fixed_distributions=space).params
+
+
+@pytest.mark.parametrize("count", [0, 5, 60])
+@pytest.mark.parametrize("options", [{}, {"n_startup_trials": 0}, {"group": True}], ids=str)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
+    count: int, options: dict[str, Any]
+) -> None:
+    space: dict[str, Any] = SPACE | NUMBERS
+    luck, parallel = random.Random(count), 4
+    search_history = History(name="s/search", direction="maximize", distributions=space, parallel=parallel)
+    trials: list[Any] = []
+    for number in range(count + parallel - 1):
+        params = {
+            "temperature_init": luck.uniform(0.25, 4.0),
+            "schedule": luck.choice(["constant", "linear"]),
+            "temperature_final": luck.randint(5, 20) / 10,
+            "n0": luck.randint(1, 64),
+        }
+        search_history.asked(number, params)
+        if number >= count:
+            trials.append((params,))
+            continue
+        state = luck.choice([TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL])
+        reports = {} if luck.random() < 0.2 else {step: luck.random() for step in (1, 2, 3)}
+        trials.append((params, state, luck.random(), reports))
+        search_history.told(number, *trials[-1][1:])
+    for seed in range(5):
+        sampler = make_sampler(Strategy.model_validate({"name": "tpe", **options}), seed=seed)
+        sampled_params = search_history.ask(count + parallel - 1, sampler)
+        assert sampled_params == optunas_draw(space, trials, seed, **options)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, optunas in PRUNERS.items() if optunas))
+def test_every_pruner_that_a_spec_may_name_works_on_a_history(name: str) -> None:
+    options = {"threshold": {"upper": 10.0}, "percentile": {"percentile": 25.0}}.get(name, {})
+    pruner = make_pruner(Strategy.model_validate({"name": name, **options}))
+    search_history = history(parallel=1)
+    for number in range(12):
+        search_history.asked(number, {"temperature_init": 1.0, "schedule": "linear"})
+        reports = {step: float(number) for step in range(1, 5)}
+        assert search_history.prune(number, reports, pruner) in (True, False)
+        search_history.told(number, TrialState.COMPLETE, float(number), reports)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, optunas in SAMPLERS.items() if optunas))
+def test_every_sampler_that_a_spec_may_name_works_on_a_history(name: str) -> None:
+    trials = search(history(), 13, parallel=2, luck=random.Random(0), sampler=Strategy(name=name))
+    assert len(trials) == 13

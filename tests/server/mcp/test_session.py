@@ -1,0 +1,117 @@
+"""A session on rows that are written by hand: what is spent, who is paused, whose studies it touches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import AccessDenied, UsageError
+from tempopt.server.mcp import session as sessions
+from tempopt.server.mcp.budget import Budget
+from tempopt.server.mcp.session import Session
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage import Store
+from tests.server.conftest import RunningServer
+from tests.server.conftest import running_server as running_server
+from tests.server.mcp.rows import SMALL_RUNS, begin_study, state_after
+from tests.toy_study import SMALL, toy_spec, work_in
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    work_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
+    return "sqlite:///here.db"
+
+
+def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: str) -> None:
+    with Store.open(url) as store:
+        ended_study = begin_study(store, "done", owner="mcp", hours=1.0)
+        store.set_state(ended_study.id, "done")
+        begin_study(store, "open", owner="mcp", hours=0.5)
+        begin_study(store, "others", owner="ada", hours=0.5)
+    with Session(url, user=None, budget=Budget(runs=SMALL_RUNS + 2, gpu_hours=2.0)) as session:
+        budget_state = session.standing()
+    assert budget_state.runs is not None and budget_state.gpu_hours is not None
+    # one run of the open study has been trained, and one of the study that is over
+    runs = budget_state.runs
+    assert (runs.spent, runs.reserved, runs.left) == (2, SMALL_RUNS - 1, 1)
+    assert budget_state.gpu_hours.spent == pytest.approx(180 / 3600)
+    assert budget_state.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("reserved_hours", "budget", "expected"),
+    [(0.02, 5.0, "paused"), (0.5, 0.02, "paused"), (0.5, 5.0, "running")],
+    ids=["its reservation is used up", "the budget is used up", "both are left"],
+)
+def test_a_study_that_has_used_what_it_may_is_paused(
+    url: str, reserved_hours: float, budget: float, expected: str
+) -> None:
+    with Store.open(url) as store:
+        begin_study(store, "mine", owner="mcp", hours=reserved_hours)
+        begin_study(store, "others", owner="ada", hours=0.001)
+        with Session(url, user=None, budget=Budget(gpu_hours=budget)) as session:
+            if expected == "running":
+                time.sleep(0.5)
+            assert state_after(store, "mine", state=expected) == expected
+            assert store.load_study("others").state == "running"
+            has_reserve = any("reserved for it" in trouble for trouble in session.troubles("mine", "paused"))
+            assert has_reserve == (reserved_hours == 0.02)
+
+
+def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str) -> None:
+    spec = StudySpec.parse(toy_spec(name="second", **SMALL), source="the test")
+    with Store.open(url) as store:
+        begin_study(store, "endless", owner="mcp", hours=None)
+    with Session(url, user=None, budget=Budget(gpu_hours=100.0)) as session:
+        with pytest.raises(UsageError, match=r"endless may yet spend is not known"):
+            session.begin(spec)
+        assert [entry.study.name for entry in session.store.list_studies()] == ["endless"]
+
+
+def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
+    spec = StudySpec.parse(toy_spec(name="hers", **SMALL), source="the test")
+    with Store.open(url) as store:
+        begin_study(store, "hers", owner="ada", hours=None)
+    with Session(url, user=None, budget=Budget()) as session:
+        for session_call in (lambda: session.begin(spec), lambda: session.stop("hers")):
+            with pytest.raises(UsageError, match=r"was begun by ada"):
+                session_call()
+    with Session(url, user="ada", budget=Budget()) as session:
+        assert session.stop("hers").withdrawn == 1
+
+
+@pytest.fixture
+def viewer(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setenv("TEMPOPT_TOKEN", running_server.new_token("view"))
+    with Session(running_server.url, user=None, budget=Budget()) as session:
+        yield session
+
+
+def test_a_viewers_token_reads_and_begins_and_stops_nothing(
+    running_server: RunningServer, viewer: Session
+) -> None:
+    spec = StudySpec.parse(toy_spec(**SMALL), source="the test")
+    begin_study(running_server.store, "there", owner="other", hours=None)
+    assert [entry.study.name for entry in viewer.store.list_studies()] == ["there"]
+    for session_call in (lambda: viewer.begin(spec), lambda: viewer.stop("there")):
+        with pytest.raises(AccessDenied, match=r"may view, .* takes the scope submit"):
+            session_call()
+    assert running_server.store.load_study("there").state == "running"
+
+
+def test_behind_a_server_the_user_is_the_tokens(running_server: RunningServer) -> None:
+    with pytest.raises(UsageError, match=r"Take --user and --workers out"):
+        Session(running_server.url, user="me", budget=Budget())
+    begin_study(running_server.store, "there", owner="admin", hours=0.5)
+    with Session(
+        running_server.url, user=None, budget=Budget(runs=SMALL_RUNS + 12, gpu_hours=3.0)
+    ) as session:
+        runs, hours = session.standing().parts
+    assert session.user == "admin"
+    assert (runs.spent, runs.left) == (1, 12)
+    assert hours.allowed == 3.0 and hours.spent == pytest.approx(90 / 3600)

@@ -1,0 +1,71 @@
+"""What is said of a study that grows, or that is joined from another folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt import cli
+from tempopt.errors import SpecError
+from tempopt.service import studies
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import SEARCHING
+from tempopt.storage.store import Store
+from tempopt.verdict.forecast_text import runs_text
+from tempopt.verdict.planned_runs import planned_runs
+from tests.toy_study import URL, Watcher, toy_spec, work_in
+
+
+@pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
+def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follows() -> None:
+    studies.search(toy_spec(), storage=URL, workers=1)
+    watcher = Watcher()
+    num_before = sum(count.done for count in studies.load_study(URL, "toy").tickets.values())
+    result = studies.resume("toy", storage=URL, workers=1, more=2, observer=watcher)
+    note = next(note for note in watcher.notes if "2 trials are added" in note)
+    max_extra = int(note.partition("at most ")[2].split()[0])
+    runs = planned_runs(StudySpec.parse(toy_spec(), source="the test"))
+    assert max_extra == runs.most(without=SEARCHING)
+    num_added = sum(count.done for count in result.tickets.values()) - num_before
+    assert 2 < num_added <= 2 + max_extra
+    # a study that does not grow is not told of as if it did
+    quiet = Watcher()
+    studies.resume("toy", storage=URL, workers=1, observer=quiet)
+    assert not [note for note in quiet.notes if "are added" in note]
+
+
+@pytest.mark.long
+def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_folder, other_folder = tmp_path / "begun here", tmp_path / "elsewhere"
+    for folder in (begun_folder, other_folder):
+        folder.mkdir()
+    work_in(other_folder, monkeypatch)
+    spec: dict[str, Any] = json.loads(json.dumps(toy_spec()).replace("toy_modules.", "not_here."))
+    with Store.open(URL) as store:
+        study = store.create_study("toy", StudySpec.parse(spec, source="the test").to_json(), "0")
+        store.set_checkpoints(study.id, str(begun_folder / "tempopt-runs"))
+    with pytest.raises(SpecError) as error:
+        studies.join("toy", storage=URL, workers=1)
+    message = str(error.value)
+    assert message.count('no module "not_here"') == message.count("Looked in") == 1
+    assert message.endswith(
+        f"The study was begun in {begun_folder}. Go there, or run: export PYTHONPATH='{begun_folder}'"
+    )
+
+
+@pytest.mark.long
+def test_a_check_says_how_many_trainings_there_will_be(
+    toy_folder: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("toy.yaml").write_text(json.dumps(toy_spec()))
+    assert cli.main(["check", "toy.yaml"]) == 0
+    stdout = capsys.readouterr().out
+    runs = runs_text(planned_runs(StudySpec.parse(toy_spec(), source="the test")))
+    assert f"{runs[0].upper()}{runs[1:]}. How long" in stdout
+    assert "tempopt plan" in stdout

@@ -1,0 +1,165 @@
+"""A study that is there, and a spec that asks for it again: what of the spec is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.service.extend import add_explanation, add_pairs, grow, grown, ordered
+from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.rows import KINDS, NewTicket, StudyRow, TicketRow
+from tempopt.storage.store import Store
+from tempopt.verdict.explanation import explanation_tickets
+from tests.simulated import SimulatedStudy
+
+LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://host/"}}
+SECRET = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://bob:hunter22@host/"}}
+
+
+def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_stored(
+    make_spec: Any, tmp_path: Path
+) -> None:
+    spec, changed_spec, secret = (
+        make_spec({"trainer": {"max_steps": 10, "logger": logger}}) for logger in (True, LOGGER, SECRET)
+    )
+    name = spec.study.name
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        store.create_study(name, spec.to_json(), spec.identity())
+        ordered(store, changed_spec)
+        assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
+        with pytest.raises(SpecError, match="holds a password or a key") as error:
+            ordered(store, secret)
+        assert "hunter22" not in str(error.value)
+        assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
+
+
+@pytest.mark.parametrize(("pairs", "is_refused"), [(6, True), (7, False), (12, False)])
+def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
+    make_spec: Any, tmp_path: Path, pairs: int, is_refused: bool
+) -> None:
+    # the level of a second verdict is 2.5 %: signs alone need 2^(1 - 7)
+    assert 2.0**-6 < 0.025 < 2.0**-5
+    study = SimulatedStudy(
+        make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
+    ).run()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        row = store_study(store, study)
+        if is_refused:
+            with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
+                grow(store, row, study.spec, 3)
+            assert len(store.tickets(row.id)) == len(study.rows)
+        else:
+            grow(store, row, study.spec, 3)
+            assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
+
+
+def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
+    """Put a study that is over into a store."""
+    name = study.spec.study.name
+    row = store.create_study(name, study.spec.to_json(), study.spec.identity())
+    new_tickets = [
+        NewTicket(**{field.name: getattr(t, field.name) for field in dataclasses.fields(NewTicket)})
+        for t in study.rows
+    ]
+    store.add_tickets(row.id, new_tickets)
+    limits = dict.fromkeys(KINDS)
+    while True:
+        criteria = Wanted(limits=limits, lease=60.0, max_attempts=3)
+        taken_ticket = store.take_ticket(row.id, "here", criteria)
+        if taken_ticket is None:
+            return store.load_study(name)
+        planned_row = next(
+            t for t in study.rows if (t.kind, t.number) == (taken_ticket.kind, taken_ticket.number)
+        )
+        assert planned_row.parameters is not None and planned_row.value is not None
+        if taken_ticket.parameters is None:
+            store.begin(
+                taken_ticket.id, taken_ticket.attempt, planned_row.parameters, planned_row.sampled or {}, None
+            )
+        outcomes = Outcomes(outcome="complete", value=planned_row.value, steps=10, seconds=1.0)
+        end_change = Ended(ticket_id=taken_ticket.id, attempt=taken_ticket.attempt, outcomes=outcomes)
+        store.write(row.id, [end_change], agent="here", lease=60.0)
+
+
+def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: Path) -> None:
+    study = SimulatedStudy(make_spec(trials=4), lambda t: t.seed % 997 / 997)
+    study.search()
+    open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
+    open_yet.search()
+    study.run()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        unproved = store_study(store, open_yet)
+        with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it come to a verdict first"):
+            add_pairs(store, unproved, open_yet.spec, 3)
+        row = store_study(store, study)
+        add_pairs(store, row, study.spec, 0)
+        assert len(store.tickets(row.id)) == len(study.rows)
+        add_pairs(store, row, study.spec, 3)
+        new_tickets = [t for t in store.tickets(row.id) if t.round == 1]
+        assert {(t.kind, t.state) for t in new_tickets} == {("confirm", "waiting")}
+        assert {t.pair for t in new_tickets} == {0, 1, 2}
+        assert store.load_study("pairs").state == "running"
+
+
+@pytest.mark.parametrize("growth", [{"more": 3}, {"pairs": 3}])
+def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
+    make_spec: Any, tmp_path: Path, growth: dict[str, int]
+) -> None:
+    study = SimulatedStudy(make_spec(trials=4), lambda t: t.seed % 997 / 997)
+    study.search()
+    open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
+    open_yet.search()
+    study.run()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        notes: list[str] = []
+        row, unproved = store_study(store, study), store_study(store, open_yet)
+        grown(store, unproved, more=3, on_note=notes.append)
+        grown(store, row, on_note=notes.append)
+        assert notes == []
+        grown(store, row, on_note=notes.append, **growth)
+        share = "The next verdict has the level 2.5 %; the first had 5 %."
+        assert notes == [share]
+        ordered(store, study.spec, more=2, on_note=notes.append)
+        assert notes == [share, share]
+
+
+def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
+    make_spec: Any, tmp_path: Path
+) -> None:
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        return float(t.seed % 97 / 9700 + (t.parameters["temperature_init"] != 1.0))
+
+    study, open_yet = (SimulatedStudy(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
+    study.run()
+    open_yet.search()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        unproved = store_study(store, open_yet)
+        with pytest.raises(
+            UsageError, match=r"was to be explained.*Let it come to a verdict first: tempopt "
+        ):
+            add_explanation(store, unproved, open_yet.spec)
+        row = store_study(store, study)
+        for options in ({"more": 3}, {"pairs": 3}, {"retry_failed": True}):
+            with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
+                grown(store, row, explain=True, **options)
+        assert len(store.tickets(row.id)) == len(study.rows)
+        notes: list[str] = []
+        store.set_state(row.id, "done")
+        assert grown(store, row, explain=True, on_note=notes.append) == study.spec
+        study_keys = {(t.kind, t.number) for t in study.rows}
+        added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
+        begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "
+        (note,) = notes
+        assert note.startswith(begin) and added_tickets
+        assert {t.state for t in added_tickets} == {"waiting"}
+        assert store.load_study("pairs").state == "running"
+    num_rows = len(study.rows)
+    while tickets := explanation_tickets(study.rows, study.spec, is_requested=True):
+        study.do(tickets)
+    limit = int(note.removeprefix(begin).removesuffix(" in all."))
+    assert len(added_tickets) < len(study.rows) - num_rows <= limit

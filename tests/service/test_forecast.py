@@ -1,0 +1,151 @@
+"""What is said of a study before it begins, from workers that train and from the runs of earlier studies."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tempopt
+from tempopt.errors import SpecError, StudyNotFound, UsageError
+from tempopt.service.studies import plan, search
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.store import Store
+from tests.fake_worker import TIMES
+from tests.toy_study import SMALL, URL, toy_spec
+
+DOCS = Path(__file__).parents[2] / "docs"
+TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+THREE = {**SMALL, "arms": {"baseline": 3, "constant": 1}}
+
+
+def contents() -> list[Any]:
+    """Return everything that a store holds of its studies."""
+    with Store.open(URL, create=False) as store:
+        return [
+            (study, store.tickets(study.id), store.measurements(study.id))
+            for study in (store.load_study(entry.study.name) for entry in store.list_studies())
+        ]
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_dry_run_measures_what_a_run_takes_and_stores_nothing(tmp_path: Path) -> None:
+    files_before = sorted(tmp_path.iterdir())
+    study_plan = tempopt.plan(toy_spec(space=TAU, **SMALL), storage=URL, workers=2)
+    assert sorted(tmp_path.iterdir()) == files_before
+    assert isinstance(study_plan, tempopt.StudyForecast)
+    runs = study_plan.runs.total(gain=True)
+    assert study_plan.run.workers == 2 and study_plan.run.gpus == 0.0
+    assert study_plan.run.seconds is not None and study_plan.run.seconds > 0
+    assert "measured on cpu" in study_plan.run.text and "24 steps" in study_plan.run.text
+    hours, cards = study_plan.hours(runs), study_plan.gpu_hours(runs)
+    assert hours is not None and cards is not None
+    assert (
+        cards.max == pytest.approx(2 * hours.max) == pytest.approx(study_plan.run.seconds * runs.max / 3600)
+    )
+    assert study_plan.known is study_plan.smallest_gain is None
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_the_time_of_a_run_is_given_or_that_of_the_study_or_of_a_dry_run() -> None:
+    spec = toy_spec(space=TAU, **THREE)
+    # 1 s to start, 24 steps of 0.5 s, 6 validations of 2 s and one more, and a test
+    end = 0 if TIMES.ends_validated else 2
+    dry = plan(spec, storage=URL, workers=1).run
+    assert dry.seconds == pytest.approx(1 + 24 * 0.5 + 6 * 2 + end + TIMES.test)
+    assert plan(spec, storage=URL, workers=1, run_hours=2.0).run.seconds == 7200.0
+    result = search(spec, storage=URL, workers=1)
+    run_forecast = plan(spec, storage=URL, workers=3).run
+    run_seconds = [run.seconds for run in result.runs if run.outcome == "complete"]
+    assert (run_forecast.workers, "complete runs of toy" in run_forecast.text) == (3, True)
+    assert run_forecast.seconds == pytest.approx(sum(run_seconds) / len(run_seconds), rel=0.5)
+
+
+def documented_keys() -> set[str]:
+    """Return the keys that the page says ``plan --json`` prints."""
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    section = page.partition("\n## What plan --json prints\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"`([a-z_]+)`", section))
+
+
+def keys(data: Any) -> set[str]:
+    if not isinstance(data, dict):
+        return set()
+    return set(data) | {key for value in data.values() for key in keys(value)}
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_what_it_says_as_json_is_documented() -> None:
+    search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
+    plan_data = plan(toy_spec(space=TAU, **THREE), storage=URL, workers=1).to_json()
+    assert json.loads(json.dumps(plan_data)) == plan_data
+    assert keys(plan_data) <= documented_keys()
+    assert plan_data["power"]["from"]["study"] == "toy"
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> None:
+    spec = toy_spec(space=TAU, **THREE)
+    search(spec, storage=URL, workers=1)
+    contents_before = contents()
+    study_plan = plan(spec, storage=URL, workers=1)
+    assert contents() == contents_before
+    assert study_plan.known is not None
+    assert study_plan.known_from == "toy"
+    low, high = study_plan.smallest_gain or (0.0, 0.0)
+    assert 0 < low < high
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_earlier_study_tells_the_noise_where_it_is_named() -> None:
+    search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
+    new_spec = toy_spec(space=TAU, name="new", **THREE)
+    assert plan(new_spec, storage=URL, workers=1).known is None
+    study_plan = plan(new_spec, storage=URL, workers=1, earlier="toy")
+    assert (study_plan.known_from, study_plan.known is None) == ("toy", False)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_earlier_study_that_says_nothing_is_refused() -> None:
+    search(toy_spec(space=TAU, **SMALL), storage=URL, workers=1)
+    new_spec = toy_spec(space=TAU, name="new", **SMALL)
+    with pytest.raises(StudyNotFound, match="toi"):
+        plan(new_spec, storage=URL, earlier="toi")
+    other_spec = {**new_spec, "study": {**new_spec["study"], "metric": "val_other"}}
+    with pytest.raises(UsageError, match=r'"toy" measures val_loss, and this one val_other'):
+        plan(other_spec, storage=URL, earlier="toy")
+    warm = {**new_spec, "study": {**new_spec["study"], "warm_start": ["toi"]}}
+    with pytest.raises(SpecError, match=r"study\.warm_start.*toi"):
+        plan(warm, storage=URL)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_with_too_few_runs_tells_no_noise() -> None:
+    with Store.open(URL) as store:
+        spec = StudySpec.parse(toy_spec(space=TAU, **SMALL), source="the test")
+        store.create_study("toy", spec.to_json(), spec.identity())
+    new_spec = toy_spec(space=TAU, name="new", **SMALL)
+    with pytest.raises(UsageError, match=r'"toy" has too few complete runs to tell its noise'):
+        plan(new_spec, storage=URL, earlier="toy")
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_without_a_database_there_is_no_earlier_study(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no file"):
+        plan(toy_spec(**SMALL), storage=URL, earlier="toy")
+    assert not list(tmp_path.glob("*.db"))
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_spec_that_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(SpecError, match="lerning_rate"):
+        plan(toy_spec(space={**TAU, "lerning_rate": {"low": 0.1, "high": 1.0}}, **SMALL), storage=URL)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_more_workers_than_the_study_lets_run_side_by_side_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"study\.parallel allows 1 to 4"):
+        plan(toy_spec(**SMALL), storage=URL, workers=5)

@@ -1,0 +1,214 @@
+"""What a person sees of a running study, on a terminal and in a log."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from tempopt.agent.observer import Snapshot
+from tempopt.service.progress import Lines, Screen, amount, called, duration, observing
+from tempopt.storage.rows import KINDS, TicketRow
+
+MakeTicket = Callable[..., TicketRow]
+MakeSnapshot = Callable[..., Snapshot]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1.0, "0 s"), (41.6, "42 s"), (60, "1:00"), (187, "3:07"), (7387, "2:03:07")]
+)
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12_300_000, "12.3 MB"), (2 * 10**15, "2000.0 TB")],
+)
+def test_amounts_have_the_unit_that_fits(size: int, text: str) -> None:
+    assert amount(size) == text
+
+
+def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
+    assert called(make_ticket()) == "search 7"
+    assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
+    assert (
+        called(make_ticket(kind="confirm", arm="search+baseline", number=3)) == "confirm 3 (search+baseline)"
+    )
+    assert called(make_ticket(kind="choose", arm="exchange", number=0)) == "choose 0 (exchange)"
+    ablation_ticket = make_ticket(kind="ablation", arm="without_schedule", number=2)
+    assert called(ablation_ticket) == "ablation 2 (without_schedule)"
+
+
+class FlushedStream(io.StringIO):
+    """A stream that knows whether everything written was flushed."""
+
+    pending = False
+
+    def write(self, text: str) -> int:
+        self.pending = True
+        return super().write(text)
+
+    def flush(self) -> None:
+        self.pending = False
+
+
+WAVE = {"temperature_init": 2.5, "temperature_final": 0.5, "schedule": "cosine"}
+
+
+def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = FlushedStream()
+    lines = Lines(stream)
+    # what is over when it begins to look is not told
+    lines.update(make_snapshot(best_params=WAVE))
+    lines.finished(make_ticket())
+    assert stream.getvalue() == ""
+    done_counts = {"baseline": 3, "constant": 20, "search": 40}
+    for _ in range(2):
+        lines.update(make_snapshot(best_params=WAVE, done=done_counts))
+    assert not stream.pending
+    fields = {"asked": {**done_counts, "choose": 4}, "best_params": WAVE}
+    lines.update(make_snapshot(done={**done_counts, "choose": 3}, **fields))
+    lines.update(make_snapshot(done={**done_counts, "choose": 4}, **fields))
+    assert stream.getvalue().splitlines() == [
+        "[1:01] search: 40 trainings over; best val_accuracy so far 0.69 with τ from 2.5 to 0.5 (cosine)",
+        "[1:01] choose: 4 trainings over",
+    ]
+
+
+def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = FlushedStream()
+    lines = Lines(stream, verbose=True)
+    lines.update(make_snapshot())
+    lines.finished(make_ticket(parameters=WAVE))
+    assert not stream.pending
+    assert stream.getvalue() == "[1:01, 40/63] search 7: 0.7124  τ from 2.5 to 0.5 (cosine)\n"
+
+
+def test_a_run_that_failed_has_a_line_in_every_log(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = FlushedStream()
+    lines = Lines(stream)
+    lines.update(make_snapshot())
+    lines.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
+    assert stream.getvalue().startswith("[1:01, 40/63] search 7: failed: out of memory  τ")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError()])
+def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_does(error: OSError) -> None:
+    class FullStream(io.StringIO):
+        def flush(self) -> None:
+            raise error
+
+    stream = FullStream()
+    if isinstance(error, BrokenPipeError):
+        with pytest.raises(BrokenPipeError):
+            Lines(stream).note("one")
+        return
+    Lines(stream).note("one")
+    Lines(stream).note("two")
+    assert stream.getvalue() == "one\ntwo\n"
+
+
+def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, color_system=None)
+    screen = Screen(console)
+    if snapshot is not None:
+        screen.update(snapshot)
+    console.print(screen.picture())
+    return stream.getvalue()
+
+
+def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeSnapshot) -> None:
+    screen_text = _picture(make_snapshot(best_params=WAVE))
+    assert "pairs  maximize val_accuracy" in screen_text
+    assert "1:01, about 2:05 left" in screen_text
+    assert "16/40" in screen_text
+    assert "choose" not in screen_text  # nothing of it has been asked for yet
+    assert "best so far 0.69 (+0.08 against the baseline's 0.61, not yet confirmed)" in screen_text
+    assert "τ from 2.5 to 0.5 (cosine)" in screen_text
+    line = next(line for line in screen_text.splitlines() if "search 17" in line)
+    assert line.split() == ["here,", "0", "cpu", "search", "17", "██░░░░░░░░░░", "100/500", "0.55"]
+    assert "idle" in screen_text
+
+
+def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: MakeSnapshot) -> None:
+    asked_counts = {kind: 10 + index for index, kind in enumerate(KINDS)}
+    screen_lines = _picture(
+        make_snapshot(asked=asked_counts, done=dict.fromkeys(KINDS, 7), stage="confirm")
+    ).splitlines()
+    bars = [line for line in screen_lines if "7/" in line]
+    assert [line.strip().split("  ")[0] for line in bars] == [kind for kind in KINDS]
+    assert [int(line.rpartition("/")[2]) for line in bars] == list(asked_counts.values())
+
+
+def test_a_line_leaves_out_the_temperature_parameters_that_change_nothing(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream, verbose=True)
+    lines.update(make_snapshot())
+    parameters = {"temperature_init": 1.0, "schedule": "constant", "length_scaling": "none", "lr": 0.1}
+    lines.finished(make_ticket(parameters=parameters))
+    lines.finished(make_ticket(parameters={**parameters, "schedule": "cosine"}))
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("  τ = 1, lr=0.1")
+    assert second.endswith("  τ from 1 to 1 (cosine), lr=0.1")
+
+
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnapshot) -> None:
+    assert "[bold]x[/nothing]" in _picture(make_snapshot(metric="[bold]x[/nothing]"))
+
+
+def test_a_bar_of_which_nothing_is_over_looks_empty_without_colours(make_snapshot: MakeSnapshot) -> None:
+    asked_counts = {"baseline": 3, "constant": 20, "search": 40}
+    screen_text = _picture(
+        make_snapshot(asked=asked_counts, done={"baseline": 3, "constant": 0, "search": 20})
+    )
+    full, empty, half = (line for line in screen_text.splitlines() if "/" in line and "search 17" not in line)
+    assert "█" in full and "░" not in full and "░" in empty and "█" not in empty
+    assert half.count("█") == half.count("░") > 0
+
+
+def test_who_wants_a_line_for_each_run_gets_lines_on_a_terminal_too() -> None:
+    with observing(Terminal(), verbose=True) as observer:
+        assert isinstance(observer, Lines)
+
+
+def test_what_is_no_terminal_gets_lines() -> None:
+    with observing(io.StringIO()) as observer:
+        assert isinstance(observer, Lines)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_the_screen_unless_it_cannot_be_drawn_on(
+    monkeypatch: pytest.MonkeyPatch, make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with observing(Terminal()) as observer:
+        assert isinstance(observer, Lines)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with observing(stream) as observer:
+        observer.update(make_snapshot())
+        observer.finished(make_ticket())
+        observer.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
+        observer.note("a note [with brackets]")
+    assert isinstance(observer, Screen)
+    assert "search 7: failed: out of memory" in stream.getvalue()
+    assert "a note [with brackets]" in stream.getvalue()
+    assert "16/40" in stream.getvalue()

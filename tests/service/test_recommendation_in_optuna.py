@@ -1,0 +1,44 @@
+"""What Optuna's own study says of a study that is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+
+from tempopt.report.decision import decide
+from tempopt.service import studies
+from tempopt.storage.optuna_calls import RECOMMENDATION
+from tests.toy_study import SMALL, URL, toy_spec
+
+FEW_RUNS: dict[str, Any] = SMALL
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> None:
+    result = studies.search(toy_spec(**FEW_RUNS), storage=URL, workers=1)
+    advice, decision = result.recommendation, decide(result)
+    assert advice is not None and decision is not None
+    attributes = optuna.load_study(study_name="toy", storage=URL).user_attrs
+    assert RECOMMENDATION == "tempopt:recommendation"
+    assert attributes[RECOMMENDATION] == {
+        "headline": decision.headline,
+        "action": advice.now,
+        "params": advice.parameters,
+        "at_inference": advice.at_inference,
+    }
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_verdict_is_explained_on_request_and_not_again() -> None:
+    first = studies.search(toy_spec(**FEW_RUNS), storage=URL, workers=1)
+    assert first.tickets["ablation"].requested == 0
+    second = studies.resume("toy", storage=URL, workers=1, explain=True)
+    assert second.state == "done" and second.verdict is not None and first.verdict is not None
+    assert second.verdict.total == first.verdict.total and second.verdict.looks == 1
+    assert second.tickets["ablation"].done > 0 or second.verdict.at_one
+    third = studies.resume("toy", storage=URL, workers=1, explain=True)
+    assert {kind: count.done for kind, count in third.tickets.items()} == {
+        kind: count.done for kind, count in second.tickets.items()
+    }

@@ -1,0 +1,182 @@
+"""A study in a file: written from one database, read into another, where it goes on to the same numbers."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import optuna
+import pytest
+
+from tempopt.cli import main
+from tempopt.errors import StorageError, StudyNotFound, UsageError
+from tempopt.service import study_file
+from tempopt.service.studies import load_study, resume, search
+from tempopt.storage.store import Store
+from tests.servers import empty_database
+from tests.toy_study import URL, begin_study, facts, has_searched, read_study, reports, toy_spec
+
+FILE = Path("toy.tempopt")
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def other_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of another kind, or another one."""
+    with empty_database(request.param, tmp_path, "transfer") as url:
+        yield url
+
+
+def study_contents(url: str) -> tuple[object, ...]:
+    """Return what of a study may not change on its way, ids apart."""
+    with Store.open(url, create=False) as store:
+        study = store.load_study("toy")
+        rows = store.tickets(study.id)
+        names = {row.id: row.name for row in rows}
+        logs = [
+            (names[log_entry.ticket_id], log_entry.attempt, log_entry.text)
+            for log_entry in store.logs(study.id)
+        ]
+        steps = [(row.name, row.steps) for row in rows]
+        warm_start = store.warm_start(study.id)
+        return study.spec, study.spec_hash, warm_start, sorted(logs), steps
+
+
+@pytest.mark.usefixtures("fake_workers")
+@pytest.mark.parametrize("num_done", [0, 3, None])
+def test_a_study_goes_on_elsewhere_to_the_same_numbers(num_done: int | None, tmp_path: Path) -> None:
+    undisturbed = read_study(search(toy_spec(), storage=URL, workers=1))
+    source_url, target_url = f"sqlite:///{tmp_path / 'here.db'}", f"sqlite:///{tmp_path / 'there.db'}"
+    if num_done is None:
+        search(toy_spec(), storage=source_url, workers=1)
+    else:
+        begin_study(toy_spec(), source_url, has_searched(num_done))
+    dump_report = study_file.dump(source_url, "toy", FILE)
+    read = study_file.load(target_url, FILE)
+    assert (dump_report.study, dump_report.tickets, dump_report.measurements) == (
+        read.study,
+        read.tickets,
+        read.measurements,
+    )
+    assert study_contents(target_url) == study_contents(source_url)
+    with Store.open(target_url) as store:
+        assert store.load_study("toy").state == ("done" if num_done is None else "paused")
+    result = resume("toy", storage=target_url, workers=1)
+    assert facts(target_url) == undisturbed.facts and reports(target_url) == undisturbed.reports
+    assert result.to_json()["verdict"] == undisturbed.result.to_json()["verdict"]
+
+
+@pytest.mark.service
+@pytest.mark.usefixtures("fake_workers")
+def test_from_any_database_to_any(other_database: str, tmp_path: Path) -> None:
+    undisturbed = read_study(search(toy_spec(), storage=URL, workers=1))
+    source_url = f"sqlite:///{tmp_path / 'here.db'}"
+    begin_study(toy_spec(), source_url, has_searched(4))
+    study_file.dump(source_url, "toy", FILE)
+    study_file.load(other_database, FILE)
+    study_file.dump(other_database, "toy", Path("again.tempopt"))
+    back_url = f"sqlite:///{tmp_path / 'back.db'}"
+    study_file.load(back_url, Path("again.tempopt"))
+    assert study_contents(back_url) == study_contents(source_url)
+    for url in (other_database, back_url):
+        resume("toy", storage=url, workers=1)
+        assert facts(url) == undisturbed.facts and reports(url) == undisturbed.reports
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_optuna_finds_the_same_trials_there(tmp_path: Path) -> None:
+    search(toy_spec(), storage=URL, workers=1)
+    study_file.dump(URL, "toy", FILE)
+    target_url = f"sqlite:///{tmp_path / 'there.db'}"
+    study_file.load(target_url, FILE)
+
+    def trials(url: str) -> list[tuple[object, ...]]:
+        trials_list = optuna.load_study(study_name="toy", storage=url).trials
+        return [(t.number, t.state, t.params, t.values, t.intermediate_values) for t in trials_list]
+
+    assert trials(target_url) == trials(URL) and trials(target_url)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_is_loaded_under_another_name_and_beside_no_other(tmp_path: Path) -> None:
+    begin_study(toy_spec(), URL, has_searched(2))
+    study_file.dump(URL, "toy", FILE)
+    with pytest.raises(StorageError, match="--name NAME"):
+        study_file.load(URL, FILE)
+    study_file.load(URL, FILE, name="copy")
+    with Store.open(URL) as store:
+        names = {entry.study.name: entry.study.spec["study"]["name"] for entry in store.list_studies()}
+    assert names == {"toy": "toy", "copy": "copy"}
+    assert resume("copy", storage=URL, workers=1).verdict is not None
+    assert load_study(URL, "toy").state != "done"
+
+
+@pytest.mark.parametrize("state", ["paused", "done"])
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_is_done_is_not_to_be_resumed(
+    state: Literal["paused", "done"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_study(toy_spec(), URL, has_searched(1))
+    with Store.open(URL) as store:
+        store.set_state(store.load_study("toy").id, state)
+    study_file.dump(URL, "toy", FILE)
+    assert main(["load", str(FILE), "--storage", "sqlite:///there.db"]) == 0
+    assert ("tempopt resume" in capsys.readouterr().out) == (state == "paused")
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_no_secret_is_in_the_file() -> None:
+    begin_study(toy_spec(), URL, has_searched(1))
+    with Store.open(URL) as store:
+        study = store.load_study("toy")
+        store.set_checkpoints(study.id, "s3://key:hush@bucket/folder")
+    study_file.dump(URL, "toy", FILE)
+    text = gzip.decompress(FILE.read_bytes()).decode()
+    assert "hush" not in text and "s3://key:***@bucket/folder" in text
+
+
+def test_what_is_not_there_is_not_dumped() -> None:
+    with Store.open(URL):
+        pass
+    with pytest.raises(StudyNotFound):
+        study_file.dump(URL, "toy", FILE)
+    assert not list(Path().glob("toy.tempopt*"))
+
+
+@pytest.fixture
+def dump_bytes(fake_workers: None) -> bytes:
+    begin_study(toy_spec(), URL, has_searched(1))
+    study_file.dump(URL, "toy", FILE)
+    return gzip.decompress(FILE.read_bytes())
+
+
+def test_a_file_that_is_there_is_left_as_it_is(dump_bytes: bytes) -> None:
+    with pytest.raises(UsageError, match="is there already"):
+        study_file.dump(URL, "toy", FILE)
+    study_file.dump(URL, "toy", FILE, overwrite=True)
+    assert len(gzip.decompress(FILE.read_bytes())) == pytest.approx(len(dump_bytes), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda data: data[: len(data) // 2], "goes on where|is not as it should be|end is missing"),
+        (lambda data: data[: data.rindex(b'{"end"')], "its end is missing"),
+        (lambda data: data.replace(b'"search"', b'"baseline"', 1), "checksum|not as expected"),
+        (lambda data: data + b'{"ticket": {}}\n', "goes on where"),
+        (lambda data: b"hello\n", "is not as it should be"),
+        (lambda data: b'{"study": {}}\n', "does not begin as one"),
+        (lambda data: data.replace(b'"version": 1', b'"version": 2', 1), "does not know"),
+        (lambda data: b"[" * 100_000 + b"\n", "is not as it should be"),
+        (lambda data: b"", "end is missing"),
+    ],
+)
+def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
+    dump_bytes: bytes, spoil: object, message: str, tmp_path: Path
+) -> None:
+    FILE.write_bytes(gzip.compress(spoil(dump_bytes)))  # type: ignore[operator]
+    target_url = f"sqlite:///{tmp_path / 'there.db'}"
+    with pytest.raises(UsageError, match=message):
+        study_file.load(target_url, FILE)
+    assert not (tmp_path / "there.db").exists()

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.service.scenarios import SCENARIOS
+from tempopt.service.template import Argument, ModuleInfo, inspect_module, render
+from tempopt.spec.collect_errors import all_faults
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
+from tempopt.spec.yaml_source import BLANK, parse
+
+THEIRS = """
+import lightning as L
+from typing import Any
+from tempopt.training.module import TemperedModule
+
+class Classifier(L.LightningModule):
+    def __init__(self, classes: int, width: int = 8, lr: float = 0.02, sizes=(1, 2), act=print, top_p=1.0):
+        super().__init__()
+
+    def training_step(self, batch, batch_idx):
+        self.log("train_loss", 0.0)
+        self.log("val_strange", 0.0)
+
+    def validation_step(self, batch, batch_idx):
+        name = "x"
+        self.log(name, 0.0)
+        self.log("speed", 0.0)
+        self.log_dict({"val_accuracy": 0.0, "val_loss": 0.0})
+
+class ClassifierData(L.LightningDataModule):
+    def __init__(self, root: str, batch_size: int = 4):
+        super().__init__()
+
+    def train_dataloader(self): ...
+    def val_dataloader(self): ...
+    def test_dataloader(self): ...
+
+class Silent(TemperedModule):
+    def __init__(self, width: int = 8, **temperature: Any):
+        super().__init__(num_layers=1, **temperature)
+"""
+
+
+@pytest.fixture
+def their_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "their_classes.py").write_text(THEIRS)
+    importlib.invalidate_caches()
+    yield
+    del sys.modules["their_classes"]
+
+
+@pytest.fixture
+def info() -> Callable[..., ModuleInfo]:
+    def make(**changes: Any) -> ModuleInfo:
+        values: dict[str, Any] = {
+            "class_path": "theirs.MyModule",
+            "tempered": True,
+            "arguments": [],
+            "metrics": ["val_loss"],
+            "data": "theirs.MyData",
+            "data_arguments": [],
+            "other_data": [],
+            "loaders": ["test", "train", "val"],
+        }
+        return ModuleInfo(**{**values, **changes})
+
+    return make
+
+
+def _load(text: str) -> StudySpec:
+    document = parse(text, source="mine.yaml")
+    return StudySpec.parse(document.data, source=document)
+
+
+@pytest.mark.usefixtures("their_classes")
+def test_a_module_is_seen_from_outside() -> None:
+    module_info = inspect_module("their_classes:Classifier")
+    assert module_info.class_path == "their_classes.Classifier"
+    assert not module_info.tempered
+    assert module_info.arguments == [
+        Argument(name="classes", annotation="int", required=True, default=None),
+        Argument(name="width", annotation="int", required=False, default=8),
+        Argument(name="lr", annotation="float", required=False, default=0.02),
+        Argument(name="sizes", annotation="", required=False, default=[1, 2]),
+        Argument(name="act", annotation="", required=False, default=repr(print)),
+    ]
+    assert module_info.temperature_arguments == ["top_p"]
+    assert module_info.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
+    assert module_info.data == "their_classes.ClassifierData"
+    assert [argument.name for argument in module_info.data_arguments] == ["root", "batch_size"]
+    assert module_info.loaders == ["test", "train", "val"]
+    assert json.loads(json.dumps(asdict(module_info))) == asdict(module_info)
+
+
+@pytest.mark.usefixtures("their_classes")
+def test_what_is_no_lightning_module_is_refused() -> None:
+    with pytest.raises(SpecError, match="not a LightningModule. Give one of Classifier, "):
+        inspect_module("their_classes.ClassifierData")
+
+
+def test_a_template_with_nothing_to_fill_in_is_a_spec(info: Callable[..., ModuleInfo]) -> None:
+    text = render(info())
+    assert "It can be run as it is:" in text
+    spec = _load(text)
+    assert spec.study.name == "my_module"
+    assert (spec.study.metric, spec.study.direction, spec.study.confirm_on) == (
+        "val_loss",
+        "minimize",
+        "test",
+    )
+    assert list(spec.search) == ["temperature_init", "temperature_final", "schedule"]
+    assert spec.data == {"class_path": "theirs.MyData", "init_args": {}}
+    assert spec.attach is None
+    assert spec.notes == []
+
+
+def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleInfo]) -> None:
+    rate = Argument(name="lr", annotation="float", required=False, default=0.02)
+    text = render(info(arguments=[rate]))
+    for beginning, end in (("study:\n", "\n# A bare name"), ("search:\n", "model:\n")):
+        section = text[text.index(beginning) : text.index(end)]
+        # the entropy of a compiled model is not controlled
+        text = text.replace(section, re.sub("(?m)^  # (?!compile: )", "  ", section))
+    temperatures_block = text[text.index("# temperatures:") : text.index("\nmodel:")]
+    text = text.replace(temperatures_block, re.sub("(?m)^# ", "", temperatures_block))
+    text_before, _, resources = text.partition("# resources:")
+    spec = _load(text_before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
+    assert (spec.study.pruner.name, spec.study.limits.hours, spec.study.checkpoint_every) == (
+        "none",
+        8,
+        60,
+    )
+    assert spec.study.enqueue == [{"temperature_init": 0.5}]
+    assert spec.study.warm_start == ["an_earlier_study"]
+    resources_spec = spec.resources
+    assert (resources_spec.workers, resources_spec.gpus, resources_spec.cpus, resources_spec.grace) == (
+        "auto",
+        0.25,
+        1,
+        20,
+    )
+    strategies = {"layer_pattern", "layer_ratio", "length_scaling", "normaliser", "top_k"}
+    assert strategies | {"entropy_lambda", "entropy_control", "lr"} <= set(spec.search)
+    assert spec.temperatures["contrast"].value == "criterion.temperature"
+    assert "contrast.temperature_init" in spec.search
+    assert "NAME: {}" in text
+    assert "attention" not in text[: text.index("study:")]
+
+
+def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo]) -> None:
+    text = render(info(tempered=False))
+    spec = _load(text)
+    assert spec.attach is not None
+    assert spec.attach.layers == "auto"
+    assert "entropy_lambda" not in text
+    assert "length_scaling" not in text
+
+
+def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) -> None:
+    argument = Argument(name="classes", annotation="int", required=True, default=None)
+    text = render(info(arguments=[argument], metrics=[], data=None, loaders=[]))
+    assert 'Fill in what is marked "<-- fill in"' in text
+    assert "classes: ???  # <-- fill in: int" in text
+    with pytest.raises(SpecError) as error:
+        _load(text)
+    blank_keys = [line.split(": ")[1] for line in str(error.value).splitlines()[1:]]
+    assert blank_keys == ["study.metric", "study.direction", "model.init_args.classes", "data.class_path"]
+    blank_lines = [number for number, line in enumerate(text.splitlines(), 1) if "???" in line]
+    assert [f"mine.yaml:{number}: " in str(error.value) for number in blank_lines] == [True] * 4
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("is_tempered", [True, False])
+def test_a_scenario_writes_ranges_and_a_first_set(
+    info: Callable[..., ModuleInfo], scenario: str, is_tempered: bool
+) -> None:
+    text = render(info(tempered=is_tempered), scenario)
+    advice = SCENARIOS[scenario]
+    assert f"# Scenario {scenario}: {advice.about}." in text
+    assert (BLANK in text) == advice.named
+    spec = _load(text.replace(BLANK, "criterion.temperature"))
+    domains = advice.search(tempered=is_tempered)
+    assert list(spec.search) == list(domains)
+    assert spec.study.enqueue == [{name: value for name, value in advice.enqueue.items() if name in domains}]
+    assert list(spec.temperatures) == ([scenario] if advice.named else [])
+    assert (spec.attach is None) == (is_tempered or advice.named)
+    for name in advice.tempered if not is_tempered else ():
+        assert re.search(rf"(?m)^  # {name}: .*attach\.way: attention_interface", text)
+    assert spec.notes == []
+
+
+def test_an_unknown_scenario_is_refused_with_those_that_there_are(info: Callable[..., ModuleInfo]) -> None:
+    with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as error:
+        render(info(), "pretrain")
+    assert all(scenario in str(error.value) for scenario in SCENARIOS)
+
+
+def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them(
+    info: Callable[..., ModuleInfo],
+) -> None:
+    text = render(info(tempered=False, temperature_arguments=["top_p"]), "generation")
+    blank_keys = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
+    assert blank_keys == ["sampling_temperature", "min_p"]
+    assert "It can be run as it is" not in text
+    for module in (
+        info(),
+        info(tempered=False, temperature_arguments=["sampling_temperature", "top_p", "min_p"]),
+    ):
+        assert "It can be run as it is" in render(module, "generation")
+
+
+@pytest.mark.parametrize("scenario", ["contrast", "distillation"])
+def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
+    info: Callable[..., ModuleInfo], scenario: str
+) -> None:
+    text = render(info(), scenario)
+    with pytest.raises(FaultySpecError) as error:
+        _load(text.replace("trials: 12", "trials: many"))
+    paths = sorted(path for path, _ in all_faults(error.value))
+    assert paths == ["study.trials", f"temperatures.{scenario}.value"]

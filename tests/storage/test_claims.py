@@ -1,0 +1,84 @@
+"""Tickets are given out once each, with one trial each, however many processes ask at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import optuna
+
+from tempopt.storage import Store
+from tempopt.storage.rows import StudyRow
+from tests.storage.scenes import new_ticket
+
+CLAIMER = Path(__file__).with_name("claimer.py")
+NUM_PROCESSES = 6
+NUM_TICKETS = 200
+
+
+def claims(
+    store: Store, study: StudyRow, url: str, form: str, environment: dict[str, str]
+) -> tuple[list[str], bool]:
+    """Let many processes take tickets; return each ticket:trial given out, and whether all ended well."""
+    store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(CLAIMER), url, str(study.id), f"agent-{n}", form],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=environment,
+                    text=True,
+                )
+            )
+            for n in range(NUM_PROCESSES)
+        ]
+        stack.callback(_kill, processes)
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        answers = [process.communicate(timeout=240)[0] for process in processes]
+    words = [word for answer in answers for word in answer.split()]
+    return words, not any(process.returncode for process in processes)
+
+
+def _kill(processes: Iterable[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.kill()
+
+
+def test_no_ticket_is_given_out_twice_none_is_lost_and_each_has_one_trial(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, url: str, environment: dict[str, str]
+) -> None:
+    ticket_claims, all_ended_well = claims(store, study, url, "ours", environment)
+    assert all_ended_well
+    tickets = store.tickets(study.id)
+    assert sorted(ticket_claims) == sorted(f"{t.id}:{t.trial_number}" for t in tickets)
+    assert {(t.state, t.attempt) for t in tickets} == {("running", 1)}
+    trials = optuna_study.get_trials()
+    assert [trial.number for trial in trials] == list(range(NUM_TICKETS))
+    assert {t.trial_number: t.id for t in tickets} == {
+        trial.number: trial.user_attrs["tempopt:ticket"] for trial in trials
+    }
+
+
+def test_the_plain_form_of_a_transaction_gives_tickets_out_twice(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """What shows that the test above can fail, and why SQLite has a write engine of its own."""
+    url = f"sqlite:///{tmp_path / 'plain.db'}"
+    with Store.open(url) as store:
+        study = store.create_study("example", {}, "")
+        storage = optuna.storages.RDBStorage(url)
+        optuna.create_study(study_name="example", storage=storage)
+        storage.engine.dispose()
+        ticket_claims, all_ended_well = claims(store, study, url, "plain", environment)
+    assert len(ticket_claims) > NUM_TICKETS or not all_ended_well

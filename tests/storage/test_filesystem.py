@@ -1,0 +1,458 @@
+"""Checkpoints of workers that know a server alone: put and got over a line that breaks, and gone on from."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tempopt.server.app import create_app
+from tempopt.storage.changes import Kept, Returned
+from tempopt.storage.checkpoints import opened
+from tempopt.storage.http import filesystem
+from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
+from tempopt.storage.rows import Checkpoint
+from tempopt.training.messages import NotKept, Saved, Started
+from tempopt.training.run import Run
+from tests.server.conftest import RunningServer, running_server, serve_app  # noqa: F401  # a fixture
+from tests.server.test_agents import Agent
+from tests.server.test_checkpoints import (
+    FILE,
+    RUN,
+    URL,
+    _record_checkpoint,
+    _ticket,
+    agent,  # noqa: F401  # a fixture
+    small_pieces,  # noqa: F401  # a fixture
+)
+
+Handler = Callable[[httpx.Request], httpx.Response]
+CONTENT = bytes(range(256)) * 20
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture
+def make_file_system(monkeypatch: pytest.MonkeyPatch) -> Callable[[Handler], ServerFileSystem]:
+    """Return a function that makes a file system whose server, and whose object store, answer so."""
+    monkeypatch.setenv(SERVER, "https://tempopt.example.com")
+    monkeypatch.setenv("TEMPOPT_TOKEN", "the-token")
+    monkeypatch.setattr(filesystem, "_JITTER", _NoWait())
+
+    def make(handler: Handler) -> ServerFileSystem:
+        client = httpx.Client
+
+        def fake_client(**options: Any) -> httpx.Client:
+            options.pop("verify", None)
+            return client(transport=httpx.MockTransport(handler), **options)
+
+        monkeypatch.setattr(httpx, "Client", fake_client)
+        return ServerFileSystem()
+
+    return make
+
+
+class _NoWait:
+    def uniform(self, low: float, high: float) -> float:
+        return 0.0
+
+
+def _refusal(status: int, code: str) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"code": code, "message": f"It is {code}."}})
+
+
+# ---- a line that breaks
+
+
+def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
+    running_server: RunningServer,  # noqa: F811
+    agent: Agent,  # noqa: F811
+    small_pieces: None,  # noqa: F811
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filesystem, "_JITTER", _NoWait())
+    checkpoints = running_server.checkpoints.as_uri()
+    with ExitStack() as servers:
+        first = ExitStack()
+        url = first.enter_context(serve_app(create_app(running_server.store, checkpoints=checkpoints)))
+        monkeypatch.setenv(SERVER, url)
+        fs, path = opened(URL)
+        send, offsets, failed_offsets = fs._sent, [], []
+
+        def fake_send(*args: Any) -> Any:
+            offset = args[2]["offset"]
+            if len(offsets) == 3 and not failed_offsets:
+                first.close()
+                try:
+                    return send(*args)
+                except httpx.TransportError:
+                    failed_offsets.append(offset)
+                    app = create_app(running_server.store, checkpoints=checkpoints)
+                    servers.enter_context(serve_app(app, port=int(url.rpartition(":")[2])))
+                    raise
+            offsets.append(offset)
+            return send(*args)
+
+        monkeypatch.setattr(fs, "_sent", fake_send)
+        fs.put_file(str(source), path)
+    assert failed_offsets == [3000] and offsets == [0, 1000, 2000, 3000, 4000, 5000], (
+        "no piece was sent twice"
+    )
+    folder = running_server.checkpoints / "toy" / RUN
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {FILE: CONTENT}
+
+
+def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
+    running_server: RunningServer,  # noqa: F811
+    agent: Agent,  # noqa: F811
+    small_pieces: None,  # noqa: F811
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fs, path = opened(URL)
+    send, offsets = fs._sent, []
+    folder = running_server.checkpoints / "toy" / RUN
+
+    def fake_send(*args: Any) -> Any:
+        if len(offsets) == 2:
+            (part,) = folder.iterdir()
+            os.truncate(part, 1500)
+        if len(offsets) == 4:
+            shutil.rmtree(folder)
+        offsets.append(args[2]["offset"])
+        return send(*args)
+
+    monkeypatch.setattr(fs, "_sent", fake_send)
+    fs.put_file(str(source), path)
+    assert offsets == [0, 1000, 2000, 1500, 2500, 0, 1000, 2000, 3000, 4000, 5000]
+    assert (folder / FILE).read_bytes() == CONTENT
+
+
+def test_a_server_that_loses_every_piece_is_given_up(
+    make_file_system: Callable[[Handler], ServerFileSystem], source: Path
+) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(200, json={"url": "", "piece": 1000, "size": 0})
+        if request.method == "GET":
+            return httpx.Response(200, json={"bytes": 0, "whole": False})
+        return _refusal(409, "piece_missing")
+
+    with pytest.raises(OSError, match="loses pieces of step-8-1.ckpt"):
+        make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(
+    make_file_system: Callable[[Handler], ServerFileSystem],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filesystem, "_CHUNK", 1024)
+    ranges: list[str | None] = []
+
+    def broken_content() -> Iterator[bytes]:
+        yield CONTENT[: 1024 * 4]
+        raise httpx.ReadError("reset")
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(200, json={"url": "", "piece": 1000, "size": len(CONTENT)})
+        ranges.append(request.headers.get("range"))
+        if len(ranges) == 1:
+            return httpx.Response(200, content=broken_content())
+        return httpx.Response(206, content=CONTENT[1024 * 4 :])
+
+    make_file_system(handler).get_file(f"toy/{RUN}/{FILE}", str(tmp_path / "got"))
+    assert ranges == [None, "bytes=4096-"] and (tmp_path / "got").read_bytes() == CONTENT
+
+
+def test_a_server_that_sends_all_of_it_again_is_understood(
+    make_file_system: Callable[[Handler], ServerFileSystem],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filesystem, "_CHUNK", 1024)
+    urls: list[str] = []
+
+    def broken_content() -> Iterator[bytes]:
+        yield CONTENT[:2048]
+        raise httpx.ReadError("reset")
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(200, json={"url": "", "piece": 1000, "size": len(CONTENT)})
+        urls.append(str(request.url))
+        return httpx.Response(200, content=broken_content() if len(urls) == 1 else CONTENT)
+
+    make_file_system(handler).get_file(f"toy/{RUN}/{FILE}", str(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == CONTENT
+
+
+# ---- what may pass, and what may not
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (408, "too_slow"),
+        (429, "rate_limited"),
+        (500, "internal"),
+        (500, "storage"),
+        (502, ""),
+        (503, "storage_busy"),
+        (503, "checkpoints_away"),
+        (504, ""),
+    ],
+)
+def test_what_may_pass_is_tried_again(
+    make_file_system: Callable[[Handler], ServerFileSystem], source: Path, status: int, code: str
+) -> None:
+    turns = itertools.count()
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if next(turns) % 3:
+            return _refusal(status, code) if code else httpx.Response(status, text="<html>Bad gateway</html>")
+        if request.method == "POST":
+            return httpx.Response(200, json={"url": "", "piece": 4000, "size": 0})
+        return httpx.Response(200, json={"bytes": 0, "whole": True})
+
+    make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "usage"),
+        (401, "token_revoked"),
+        (403, "checkpoint_refused"),
+        (409, "stale_attempt"),
+        (413, "too_large"),
+        (507, "not_written"),
+    ],
+)
+def test_what_will_not_pass_is_told_at_once(
+    make_file_system: Callable[[Handler], ServerFileSystem], source: Path, status: int, code: str
+) -> None:
+    methods = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        methods.append(request.method)
+        return _refusal(status, code)
+
+    with pytest.raises(OSError, match=f"It is {code}."):
+        make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
+    assert set(methods) == {"POST"} and len(methods) == 1
+
+
+def test_each_try_at_an_object_store_has_a_signature_of_its_own_and_shows_it_no_token(
+    make_file_system: Callable[[Handler], ServerFileSystem], source: Path, tmp_path: Path
+) -> None:
+    signatures, requests = itertools.count(), []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "tempopt.example.com":
+            assert request.headers["authorization"] == "Bearer the-token"
+            return httpx.Response(
+                200,
+                json={"url": f"https://bucket.example/a?signature={next(signatures)}", "piece": 9, "size": 3},
+            )
+        assert "authorization" not in request.headers
+        requests.append((request.method, request.url.params["signature"]))
+        if len(requests) % 2:
+            return httpx.Response(503)
+        return httpx.Response(200, content=CONTENT if request.method == "GET" else b"")
+
+    fs = make_file_system(handler)
+    fs.put_file(str(source), f"toy/{RUN}/{FILE}")
+    fs.get_file(f"toy/{RUN}/{FILE}", str(tmp_path / "got"))
+    assert requests == [("PUT", "0"), ("PUT", "1"), ("GET", "2"), ("GET", "3")]
+    assert (tmp_path / "got").read_bytes() == CONTENT
+
+
+def test_a_redirection_takes_the_token_nowhere(
+    make_file_system: Callable[[Handler], ServerFileSystem], source: Path
+) -> None:
+    hosts = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        hosts.append(request.url.host)
+        return httpx.Response(307, headers={"location": "https://elsewhere.example/"})
+
+    with pytest.raises(OSError, match="status 307"):
+        make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
+    assert hosts == ["tempopt.example.com"]
+
+
+def test_patience_is_counted_from_the_first_failure(
+    make_file_system: Callable[[Handler], ServerFileSystem], source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, tries = [0.0], []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        # a large file is on its way for longer than anybody waits for a server
+        times[0] += 100.0
+        tries.append(times[0])
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(filesystem, "time", _Clock(times))
+    with pytest.raises(OSError, match=r"https://tempopt\.example\.com cannot be reached.*\(refused\)"):
+        make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
+    assert tries == [100.0, 200.0, 300.0]
+
+
+class _Clock:
+    def __init__(self, times: list[float]) -> None:
+        self._now = times
+
+    def monotonic(self) -> float:
+        return self._now[0]
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+def test_a_token_that_is_replaced_on_the_way_is_read_anew(
+    running_server: RunningServer,  # noqa: F811
+    agent: Agent,  # noqa: F811
+    small_pieces: None,  # noqa: F811
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(os.environ["TEMPOPT_TOKEN"])
+    file.chmod(0o600)
+    monkeypatch.delenv("TEMPOPT_TOKEN")
+    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(file))
+    fs, path = opened(URL)
+    send, calls = fs._sent, []
+
+    def fake_send(server: Any, *args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:
+            file.write_text(running_server.new_token("agent"))
+            # what was shown before is not accepted any more
+            server.client.auth._token = "tok_gone"
+        return send(server, *args)
+
+    monkeypatch.setattr(fs, "_sent", fake_send)
+    fs.put_file(str(source), path)
+    assert (running_server.checkpoints / "toy" / RUN / FILE).read_bytes() == CONTENT
+
+
+# ---- a run
+
+
+def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
+    running_server: RunningServer,  # noqa: F811
+    agent: Agent,  # noqa: F811
+    small_pieces: None,  # noqa: F811
+    request_for: Any,
+    listener: Any,
+    tmp_path: Path,
+) -> None:
+    local = request_for(checkpoints=str(tmp_path / "local"))
+    remote_request = dataclasses.replace(
+        local, checkpoints=f"tempopt://toy/{RUN}", folder=str(tmp_path / "near")
+    )
+    checkpoints: dict[str, list[Saved]] = {}
+    for name, request in (("local", local), ("behind", remote_request)):
+        channel = listener(die_at=10)
+        with pytest.raises(SystemExit):
+            Run(request, channel).execute()
+        assert channel.messages_of(NotKept) == []
+        checkpoints[name] = channel.saved
+    assert [checkpoint.url for checkpoint in checkpoints["behind"]] == [
+        f"tempopt://toy/{RUN}/step-{step}-1.ckpt" for step in (8, 4)
+    ]
+    attempt = _taken_again(running_server, agent, checkpoints["behind"])
+    channels = {"local": listener(), "behind": listener(), "undisturbed": listener()}
+    runs_by_name = {
+        "local": Run(dataclasses.replace(local, attempt=2, resume=checkpoints["local"]), channels["local"]),
+        "behind": Run(
+            dataclasses.replace(remote_request, attempt=attempt, resume=checkpoints["behind"]),
+            channels["behind"],
+        ),
+        "undisturbed": Run(request_for(), channels["undisturbed"]),
+    }
+    results = {name: run.execute() for name, run in runs_by_name.items()}
+    for name in ("local", "behind"):
+        assert channels[name].messages_of(Started)[0].step == 8 and channels[name].messages_of(NotKept) == []
+        assert results[name].reports == results["undisturbed"].reports
+        assert results[name].measurements == results["undisturbed"].measurements
+    assert [checkpoint.step for checkpoint in channels["behind"].saved] == [
+        checkpoint.step for checkpoint in channels["local"].saved
+    ]
+    # nothing that was on its way is left
+    assert list((tmp_path / "near").iterdir()) == []
+
+
+def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[Saved]) -> int:  # noqa: F811
+    """Have the run's checkpoints recorded and the run returned and taken again; return its attempt."""
+    ticket = _ticket(server)
+    for saved_checkpoint in reversed(checkpoints):
+        checkpoint = Checkpoint(
+            step=saved_checkpoint.step,
+            url=saved_checkpoint.url,
+            digest=saved_checkpoint.digest,
+            size=saved_checkpoint.size,
+        )
+        agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+    agent.sync(Returned(ticket_id=ticket.id, attempt=ticket.attempt))
+    ticket_row = agent.take()
+    assert ticket_row is not None and ticket_row.id == ticket.id
+    return ticket_row.attempt
+
+
+def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
+    running_server: RunningServer,  # noqa: F811
+    agent: Agent,  # noqa: F811
+    request_for: Any,
+    listener: Any,
+    tmp_path: Path,
+) -> None:
+    request = request_for(checkpoints="tempopt://toy/baseline-0001", folder=str(tmp_path / "near"))
+    channel = listener()
+    outcome = Run(request, channel).execute()
+    assert outcome.state == "complete" and channel.saved == []
+    assert "baseline-0001" in channel.messages_of(NotKept)[0].why
+
+
+def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
+    running_server: RunningServer,  # noqa: F811
+    agent: Agent,  # noqa: F811
+    request_for: Any,
+    listener: Any,
+    tmp_path: Path,
+) -> None:
+    request = request_for(checkpoints=f"tempopt://toy/{RUN}", folder=str(tmp_path / "near"))
+    channel, second_channel = listener(die_at=10), listener()
+    with pytest.raises(SystemExit):
+        Run(request, channel).execute()
+    attempt = _taken_again(running_server, agent, channel.saved)
+    (running_server.checkpoints / "toy" / RUN / "step-8-1.ckpt").unlink()
+    Run(dataclasses.replace(request, attempt=attempt, resume=channel.saved), second_channel).execute()
+    (start_message,) = second_channel.messages_of(Started)
+    assert start_message.step == 4 and "step-8-1.ckpt of step 8 is not there" in start_message.notes[0]
+
+
+def test_a_file_that_was_recorded_is_seen(running_server: RunningServer, agent: Agent, source: Path) -> None:  # noqa: F811
+    fs, path = opened(URL)
+    fs.put_file(str(source), path)
+    assert not fs.exists(path)
+    _record_checkpoint(agent, _ticket(running_server), CONTENT)
+    assert fs.exists(path) and fs.info(path)["size"] == len(CONTENT)

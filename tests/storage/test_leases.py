@@ -1,0 +1,372 @@
+"""Leases: who loses a ticket and who does not, by the clock of the database."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import optuna
+import pytest
+from sqlalchemy import Connection, select, text
+
+from tempopt.storage import Store
+from tempopt.storage.changes import Lost, Returned, Wanted
+from tempopt.storage.claims import take as take_on
+from tempopt.storage.clock import Clock
+from tempopt.storage.rows import StudyRow, TicketRow
+from tests.storage.scenes import (
+    ALL,
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    complete,
+    make_end,
+    make_kept,
+    new_ticket,
+    only_ticket,
+    reported,
+    take,
+    take_next,
+)
+
+OVER = -1.0
+
+
+@pytest.fixture
+def ticket(store: Store, study: StudyRow) -> TicketRow:
+    store.add_tickets(study.id, [new_ticket(0)])
+    return take_next(store, study)
+
+
+def expire(store: Store, ticket: TicketRow) -> None:
+    store.write(ticket.study_id, [], renew={ticket.id: ticket.attempt}, agent=ticket.agent or "", lease=OVER)
+
+
+def test_the_clock_is_the_databases_own_and_counts_seconds_since_1970(store: Store, backend: str) -> None:
+    queries = {
+        "sqlite": "SELECT strftime('%s', 'now')",
+        "postgresql": "SELECT extract(epoch FROM now())",
+        "mariadb": "SELECT UNIX_TIMESTAMP()",
+    }[backend]
+
+    def both_clocks(connection: Connection) -> tuple[float, float]:
+        return float(connection.scalar(text(queries))), connection.scalar(select(Clock())) or 0.0
+
+    seconds, clock = store._database.read(both_clocks)
+    assert isinstance(clock, float)
+    assert abs(clock - seconds) < 60
+
+
+def test_a_lease_is_given_out_as_the_seconds_that_are_left(store: Store, ticket: TicketRow) -> None:
+    assert ticket.lease == HOUR
+    lease = only_ticket(store, ticket.study_id).lease
+    assert lease is not None
+    assert HOUR - 300 < lease <= HOUR
+    expire(store, ticket)
+    expired_lease = only_ticket(store, ticket.study_id).lease
+    assert expired_lease is not None
+    assert expired_lease < 0
+
+
+def test_a_ticket_is_its_holders_while_the_lease_lasts(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert take(store, study.id, "second") is None
+    assert only_ticket(store, study.id).agent == "agent"
+
+
+def test_a_lease_that_is_over_is_taken_by_the_next_and_counted_as_a_failure(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    retaken = take_next(store, study, "second")
+    assert (retaken.id, retaken.attempt, retaken.failures, retaken.agent) == (ticket.id, 2, 1, "second")
+    assert retaken.error is not None
+    assert "Attempt 1" in retaken.error and "agent" in retaken.error
+
+
+def test_a_lease_that_is_over_is_kept_by_its_holder_until_somebody_takes_it(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    reply = store.write(study.id, [reported(ticket, 1, 1.0)], renew={ticket.id: 1}, agent="agent", lease=HOUR)
+    assert reply.refused == {}
+    assert take(store, study.id, "second") is None
+
+
+def test_writing_without_renewing_does_not_lengthen_a_lease(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    store.write(study.id, [reported(ticket, 1, 1.0)], agent="agent", lease=HOUR)
+    assert take_next(store, study, "second").attempt == 2
+
+
+def test_tickets_of_agents_that_are_known_to_be_dead_are_lost_at_once(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert take(store, study.id, "second", dead=["somebody"]) is None
+    retaken = take_next(store, study, "second", dead=["agent", "somebody"])
+    assert (retaken.attempt, retaken.failures) == (2, 1)
+    assert retaken.error == "Attempt 1 was lost: its agent agent died."
+
+
+def test_a_ticket_that_was_lost_too_often_fails_with_its_trial(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: TicketRow
+) -> None:
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    assert take(store, study.id, "second", dead=["agent"], max_attempts=1) is None
+    failed_ticket = only_ticket(store, study.id)
+    assert (failed_ticket.state, failed_ticket.outcome, failed_ticket.failures) == ("failed", "failed", 1)
+    assert (failed_ticket.lease, failed_ticket.agent) == (None, "agent")
+    (trial,) = optuna_study.get_trials()
+    assert trial.state == optuna.trial.TrialState.FAIL
+    assert trial.user_attrs["error"] == failed_ticket.error == "Attempt 1 was lost: its agent agent died."
+
+
+def test_several_are_lost_and_the_first_of_them_is_taken(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new_ticket(n) for n in range(4)])
+    first, second, _ = (take_next(store, study, agent) for agent in ("dead", "slow", "alive"))
+    expire(store, second)
+    assert take_next(store, study, "next", dead=["dead"]).id == first.id
+    states = [(t.state, t.agent) for t in store.tickets(study.id)]
+    assert states == [("running", "next"), ("waiting", "slow"), ("running", "alive"), ("waiting", None)]
+
+
+def test_a_ticket_that_its_agent_does_not_know_of_is_given_out_again(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    """The answer to its taking was lost on the way."""
+    retaken = store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1))
+    assert retaken is not None
+    assert (retaken.id, retaken.attempt, retaken.failures, retaken.error) == (ticket.id, 2, 0, None)
+    assert (
+        store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1, held=[ticket.id]))
+        is None
+    )
+
+
+def test_a_long_outage_after_a_lost_answer_counts_no_failure(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    retaken = store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1))
+    assert retaken is not None
+    assert (retaken.attempt, retaken.failures) == (2, 0)
+
+
+def test_an_agent_keeps_what_it_knows_it_holds_however_long_it_was_silent(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    assert take(store, study.id, held=[ticket.id]) is None
+    assert (only_ticket(store, study.id).attempt, only_ticket(store, study.id).failures) == (1, 0)
+
+
+def test_leases_that_are_over_count_only_if_they_are_to(store: Store, study: StudyRow) -> None:
+    """The store has just come back, and others will be in a moment."""
+    store.add_tickets(study.id, [new_ticket(n) for n in range(3)])
+    silent, dead_ticket, unknown_ticket = (
+        take_next(store, study, agent) for agent in ("silent", "dead", "agent")
+    )
+    for ticket in (silent, dead_ticket, unknown_ticket):
+        expire(store, ticket)
+    retaken_tickets = [
+        store.take_ticket(
+            study.id,
+            "agent",
+            Wanted(limits=ALL, lease=HOUR, max_attempts=3, dead=["dead"], held=held_ids, expired=False),
+        )
+        for held_ids in ([], [dead_ticket.id], [dead_ticket.id, unknown_ticket.id])
+    ]
+    assert [t and (t.id, t.failures) for t in retaken_tickets] == [
+        (dead_ticket.id, 1),
+        (unknown_ticket.id, 0),
+        None,
+    ]
+    assert take_next(store, study, "agent").id == silent.id
+
+
+# ---- an agent that was silent for longer than its lease, and comes back
+
+
+@pytest.fixture
+def silent_ticket(store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: TicketRow) -> TicketRow:
+    """A ticket that was taken from "agent" for its silence, and that no agent has begun since."""
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    expire(store, ticket)
+    store.add_tickets(study.id, [new_ticket(0, "baseline")])
+    assert take_next(store, study, "second", limits={"baseline": None}).id != ticket.id
+    return ticket
+
+
+def of_search(store: Store, study: StudyRow) -> TicketRow:
+    (ticket,) = store.tickets(study.id, ["search"])
+    return ticket
+
+
+def test_work_that_comes_after_the_lease_counts_if_nobody_has_begun(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, silent_ticket: TicketRow
+) -> None:
+    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
+    changes = [
+        reported(silent_ticket, 1, 1.0),
+        make_kept(silent_ticket, 1),
+        make_end(silent_ticket, complete(0.25), log="printed"),
+    ]
+    for _ in range(2):
+        assert store.write(study.id, changes, agent="agent", lease=HOUR).refused == {}
+    ended_ticket = of_search(store, study)
+    assert (ended_ticket.state, ended_ticket.outcome, ended_ticket.value, ended_ticket.attempt) == (
+        "done",
+        "complete",
+        0.25,
+        1,
+    )
+    assert (ended_ticket.failures, ended_ticket.error, ended_ticket.agent, ended_ticket.lease) == (
+        0,
+        None,
+        "agent",
+        None,
+    )
+    assert [m.value for m in store.measurements(study.id)] == [1.0]
+    assert [(log.agent, log.text) for log in store.logs(study.id)] == [("agent", "printed")]
+    (trial,) = optuna_study.get_trials()
+    assert (trial.state, trial.value) == (optuna.trial.TrialState.COMPLETE, 0.25)
+    assert trial.intermediate_values == {1: 1.0}
+
+
+@pytest.mark.parametrize("activity", ["a report", "that it moves"])
+def test_a_run_that_is_still_at_work_after_the_lease_goes_on(
+    store: Store, study: StudyRow, silent_ticket: TicketRow, activity: str
+) -> None:
+    changes = [reported(silent_ticket, 1, 1.0)] if activity == "a report" else []
+    renew = {} if changes else {silent_ticket.id: 1}
+    assert store.write(study.id, changes, agent="agent", renew=renew, lease=HOUR).refused == {}
+    running_ticket = of_search(store, study)
+    assert (running_ticket.state, running_ticket.agent, running_ticket.attempt, running_ticket.failures) == (
+        "running",
+        "agent",
+        1,
+        0,
+    )
+    assert running_ticket.lease is not None and running_ticket.lease > HOUR - 300
+    assert take(store, study.id, "second") is None
+
+
+def test_work_that_comes_after_somebody_else_has_begun_is_refused(
+    store: Store, study: StudyRow, silent_ticket: TicketRow
+) -> None:
+    retaken = take_next(store, study, "second")
+    assert retaken.attempt == 2
+    for _ in range(2):
+        reply = store.write(
+            study.id, [make_end(silent_ticket)], agent="agent", renew={silent_ticket.id: 1}, lease=HOUR
+        )
+        assert "attempt 1 is thrown away" in reply.refused[silent_ticket.id]
+        store.release(study.id, ["second"])
+    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
+
+
+def test_work_that_comes_after_the_ticket_has_failed_for_good_or_was_withdrawn_is_refused(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new_ticket(0), new_ticket(1)])
+    first, second = take_next(store, study, "one"), take_next(store, study, "two")
+    assert take(store, study.id, "other", dead=["one"], max_attempts=1) is None
+    assert take(store, study.id, "other", dead=["two"], limits={}) is None
+    store.withdraw(study.id, ["search"])
+    for ticket in (first, second):
+        reply = store.write(study.id, [make_end(ticket)], agent=ticket.agent or "", lease=HOUR)
+        assert reply.refused.keys() == {ticket.id}
+    assert [t.state for t in store.tickets(study.id)] == ["failed", "withdrawn"]
+
+
+def test_nothing_is_taken_over_for_an_agent_that_is_dead(
+    store: Store, study: StudyRow, silent_ticket: TicketRow
+) -> None:
+    reply = store.write(study.id, [make_end(silent_ticket)], agent="agent", lease=HOUR, adopt=False)
+    assert reply.refused.keys() == {silent_ticket.id}
+    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
+
+
+@pytest.mark.parametrize("end", [Lost, Returned])
+def test_an_attempt_that_did_not_come_to_its_end_changes_nothing_after_the_lease(
+    store: Store, study: StudyRow, silent_ticket: TicketRow, end: type[Lost | Returned]
+) -> None:
+    lost_fields = {"error": "died", "max_attempts": 1} if end is Lost else {}
+    ticket_before = of_search(store, study)
+    changes = [reported(silent_ticket, 1, 1.0), end(ticket_id=silent_ticket.id, attempt=1, **lost_fields)]  # type: ignore[arg-type]
+    assert store.write(study.id, changes, agent="agent", lease=HOUR).refused == {}
+    assert of_search(store, study) == ticket_before
+    assert store.measurements(study.id) == []
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["running", "waiting again"])
+@pytest.mark.parametrize("adopt", [False, True])
+def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
+    store: Store, study: StudyRow, ticket: TicketRow, is_over: bool, adopt: bool
+) -> None:
+    """What an agent could not deliver to one database may meet another with the same ids."""
+    if is_over:
+        assert take(store, study.id, "second", limits={}, dead=["agent"]) is None
+    ticket_before = only_ticket(store, study.id)
+    reply = store.write(
+        study.id, [make_end(ticket)], agent="stranger", renew={ticket.id: 1}, lease=3 * HOUR, adopt=adopt
+    )
+    assert "attempt 1 is thrown away" in reply.refused[ticket.id]
+    assert replace(only_ticket(store, study.id), lease=None) == replace(ticket_before, lease=None)
+    assert (only_ticket(store, study.id).lease or 0.0) <= HOUR
+
+
+def test_an_agent_that_lives_delivers_what_a_dead_one_held(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert store.write(study.id, [make_end(ticket)], agent="agent", lease=HOUR, adopt=False).refused == {}
+    assert only_ticket(store, study.id).state == "done"
+
+
+# ---- giving back
+
+
+def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new_ticket(n) for n in range(4)])
+    ended_ticket = take_next(store, study, "gone")
+    store.write(study.id, [make_end(ended_ticket)], agent="gone", lease=HOUR)
+    returned_ticket, alive_ticket = take_next(store, study, "gone"), take_next(store, study, "alive")
+    assert store.release(study.id, []) == store.release(study.id, ["unknown"]) == 0
+    assert store.release(study.id, ["gone", "unknown"]) == 1
+    tickets = store.tickets(study.id)
+    assert [t.state for t in tickets] == ["done", "waiting", "running", "waiting"]
+    assert (tickets[1].failures, tickets[1].agent, tickets[1].lease) == (0, None, None)
+    assert replace(tickets[2], lease=HOUR) == alive_ticket
+    assert take_next(store, study).id == returned_ticket.id
+
+
+@pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("limits", [ALL, {"baseline": 5, "search": 5}, {"constant": 0, "search": None}])
+def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
+    store: Store, study: StudyRow, limits: dict[str, int | None]
+) -> None:
+    """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""
+    store.add_tickets(study.id, [new_ticket(n) for n in range(6)])
+    criteria = Wanted(limits=limits, lease=HOUR, max_attempts=3)  # type: ignore[arg-type]
+    is_taken, may_end = threading.Event(), threading.Event()
+    first: list[TicketRow | None] = []
+
+    def take_slowly(connection: Connection) -> None:
+        first.append(take_on(connection, study.id, "slow", criteria))
+        is_taken.set()
+        assert may_end.wait(30)
+
+    thread = threading.Thread(target=store._database.write, args=(take_slowly,))
+    thread.start()
+    try:
+        assert is_taken.wait(30)
+        second = take_next(store, study, "quick", limits=limits)
+        third = take_next(store, study, "quick", limits=limits)
+    finally:
+        may_end.set()
+        thread.join()
+    assert [t.number for t in (*first, second, third) if t is not None] == [0, 1, 2]

@@ -1,0 +1,254 @@
+"""A database that goes away for a while is told apart from one that is wrong, and is found again."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import closing
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from tempopt.errors import StorageError, StoreUnreachable
+from tempopt.storage import Store
+from tempopt.storage.database import Database
+from tempopt.storage.database_errors import is_outage, tell
+from tempopt.storage.urls import parse
+from tests.servers import PrivateServer
+
+SERVERS = ("postgresql", "mariadb")
+pytestmark = pytest.mark.parametrize("backend", SERVERS, indirect=True)
+
+
+def own_id(connection: Connection) -> int:
+    """Return the number by which the server knows this connection."""
+    query = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+    return int(connection.scalar(text(query[connection.dialect.name])) or 0)
+
+
+def cut_off(server: Any, connection_id: int) -> None:
+    """End a connection as an administrator does."""
+    is_postgresql = server.base.startswith("postgresql")
+    server.execute(
+        f"SELECT pg_terminate_backend({connection_id})" if is_postgresql else f"KILL {connection_id}"
+    )
+
+
+def test_a_store_works_again_when_a_killed_server_is_back(private: PrivateServer) -> None:
+    with Store.open(private.url("test")) as store:
+        study = store.create_study("example", {}, "")
+        private.kill()
+        for call in (store.list_studies, lambda: store.set_state(study.id, "paused")):
+            with pytest.raises(StoreUnreachable, match="See that the server is running"):
+                call()
+        with pytest.raises(StoreUnreachable):
+            Store.open(private.url("test"))
+        private.start()
+        store.set_state(study.id, "paused")
+        assert store.load_study("example").state == "paused"
+        store.delete_study("example")
+
+
+def test_a_server_that_goes_away_within_a_transaction_leaves_nothing_half_written(
+    private: PrivateServer,
+) -> None:
+    with Store.open(private.url("test")) as store:
+        study = store.create_study("example", {}, "")
+
+        def work(connection: Connection) -> None:
+            connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
+            private.restart()
+            connection.execute(text("UPDATE tempopt_study SET state = 'paused'"))
+
+        with pytest.raises(StoreUnreachable):
+            store._database.write(work)
+        assert store.load_study("example") == study
+        store.delete_study("example")
+
+
+def test_a_connection_that_an_administrator_ended_is_an_outage_and_is_replaced(server: Any, url: str) -> None:
+    tries: list[int] = []
+
+    def work(connection: Connection) -> None:
+        tries.append(own_id(connection))
+        cut_off(server, tries[-1])
+        connection.execute(text("SELECT 1"))
+
+    with Store.open(url) as store:
+        for run in (store._database.write, store._database.read):
+            with pytest.raises(StoreUnreachable):
+                run(work)
+        assert store.list_studies() == []
+    assert len(tries) == 2
+
+
+def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempopt.storage.engines.IDLE_SECONDS", 1)
+    with Store.open(url) as store, Store.open(url) as sleeper:
+        study = store.create_study("example", {}, "")
+        may_wake = threading.Event()
+        is_asleep = threading.Event()
+        errors: list[BaseException] = []
+
+        def work(connection: Connection) -> None:
+            connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
+            is_asleep.set()
+            may_wake.wait(60)
+            connection.execute(text("UPDATE tempopt_study SET spec_hash = ''"))
+
+        def sleep() -> None:
+            try:
+                sleeper._database.write(work)
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=sleep)
+        thread.start()
+        assert is_asleep.wait(60)
+        store.set_state(study.id, "paused")
+        may_wake.set()
+        thread.join()
+        assert [type(error) for error in errors] == [StoreUnreachable]
+        assert store.load_study("example").state == "paused"
+
+
+def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempopt.storage.engines.LOCK_SECONDS", 1)
+    monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.0)
+    with Store.open(url) as store, Store.open(url) as other_store:
+        study = store.create_study("example", {}, "")
+
+        def work(connection: Connection) -> None:
+            connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
+            with pytest.raises(StoreUnreachable, match=r"(?i)lock.*Another program holds the database"):
+                other_store.set_state(study.id, "paused")
+
+        store._database.write(work)
+        assert store.load_study("example").state == "done"
+
+
+def test_nobody_who_answers_is_an_outage(backend: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
+    with pytest.raises(StoreUnreachable, match=r"refused.*See that the server is running"):
+        Store.open(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
+
+
+def test_a_server_that_accepts_and_says_nothing_is_an_outage(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempopt.storage.engines.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("tempopt.storage.engines.ANSWER_SECONDS", 1)
+    scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreUnreachable):
+            Store.open(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
+
+
+POSTGRESQL = {
+    "the database system is starting up": True,
+    "FATAL:  the database system is shutting down": True,
+    "FATAL:  the database system is in recovery mode": True,
+    "FATAL:  could not write init file": True,
+    "FATAL:  sorry, too many clients already": True,
+    "could not translate host name: Temporary failure in name resolution": True,
+    "connection timeout expired": True,
+    "server closed the connection unexpectedly": True,
+    'FATAL:  password authentication failed for user "me"': False,
+    'FATAL:  database "test" does not exist': False,
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1"': False,
+}
+MYSQL = {
+    (1040, "Too many connections"): True,
+    (1053, "Server shutdown in progress"): True,
+    (2003, "Can't connect to MySQL server on 'h' (timed out)"): True,
+    (2013, "Lost connection to MySQL server during query"): True,
+    (1927, "Connection was killed"): True,
+    (1205, "Lock wait timeout exceeded"): True,
+    (1021, "Disk full (/var/lib); waiting for someone to free some space... (errno: 28)"): True,
+    (1030, 'Got error 28 "No space left on device" from storage engine InnoDB; errno: 28'): True,
+    (1030, "Got error 168 from storage engine"): False,
+    (3, "Error writing file './ddl_recovery.log' (Errcode: 28 \"No space left on device\")"): True,
+    (1026, "Error writing file '/tmp/MYfd=12' (errno: 28 \"No space left on device\")"): True,
+    (1026, "Error writing file '/tmp/MYfd=12' (errno: 5 \"Input/output error\")"): False,
+    (1114, "The table 'tempopt_measurement' is full"): True,
+    (1203, "User me already has more than 'max_user_connections' active connections"): True,
+    (1226, "User 'me' has exceeded the 'max_user_connections' resource (current value: 1)"): True,
+    (1290, "The MariaDB server is running with the --read-only option so it cannot execute this"): True,
+    (1290, "The MySQL server is running with the --skip-grant-tables option"): False,
+    (1792, "Cannot execute statement in a READ ONLY transaction"): True,
+    (1836, "Running in read-only mode"): True,
+    (1045, "Access denied for user"): False,
+    (1049, "Unknown database"): False,
+    (1146, "Table does not exist"): False,
+}
+
+
+def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
+    if backend == "postgresql":
+        psycopg = pytest.importorskip("psycopg")
+        postgresql_outages = {
+            message: is_outage("postgresql", OperationalError("", {}, psycopg.OperationalError(message)))
+            for message in POSTGRESQL
+        }
+        assert postgresql_outages == POSTGRESQL
+        statement = OperationalError("", {}, psycopg.errors.UndefinedTable("no such table"))
+        assert not is_outage("postgresql", statement)
+        errors = psycopg.errors
+        for passes in (
+            errors.AdminShutdown,
+            errors.ReadOnlySqlTransaction,
+            errors.DiskFull,
+            errors.OutOfMemory,
+            errors.CannotConnectNow,
+            errors.TooManyConnections,
+        ):
+            assert is_outage("postgresql", OperationalError("", {}, passes("for now")))
+    else:
+        pymysql = pytest.importorskip("pymysql")
+        mysql_outages = {
+            args: is_outage("mysql", OperationalError("", {}, pymysql.err.OperationalError(*args)))
+            for args in MYSQL
+        }
+        assert mysql_outages == MYSQL
+
+
+def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
+    with closing(Database(parse(url))) as database, pytest.raises(StorageError, match="nowhere") as error:
+        database.write(lambda c: c.execute(text("SELECT * FROM nowhere")))
+    assert not isinstance(error.value, StoreUnreachable)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("cannot execute UPDATE in a read-only transaction", "The server takes no writes for now"),
+        (
+            "could not extend file base/1: No space left on device",
+            "Free some space on the disk of the server",
+        ),
+        ("FATAL: could not write init file", "Free some space on the disk of the server"),
+        ('Error writing file (Errcode: 28 "No space left on device")', "Free some space on the disk"),
+        (
+            "connection failed: FATAL: the database system is in recovery mode",
+            "a full disk is a common cause",
+        ),
+        ("FATAL: sorry, too many clients already", "run fewer agents: each holds one"),
+        ("The table 'tempopt_ticket' is full", "Free some space on the disk of the server"),
+    ],
+)
+def test_what_is_advised_about_a_server_is_about_servers(backend: str, message: str, advice: str) -> None:
+    name = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
+    fault = OperationalError("", {}, Exception(message))
+    fault.orig.sqlstate = "53100"  # type: ignore[union-attr]
+    with pytest.raises(StorageError, match=re.escape(advice)) as error:
+        tell(parse(f"{name}://me:secret@host/studies"), name, fault)
+    assert "SQLite" not in str(error.value)

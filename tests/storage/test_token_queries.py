@@ -1,0 +1,109 @@
+"""Tokens and the audit log on every database: read as they were written, and bounded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tempopt.storage import Store, token_queries
+from tempopt.storage.access_rows import AuditRow, TokenRow
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
+
+
+def _token(id: str = "3f9a1c02b7de", *, created_at: datetime = NOW) -> TokenRow:
+    return TokenRow(
+        id=id,
+        name="Cluster",
+        digest="0" * 64,
+        scopes=("view", "agent"),
+        studies="Vision-",
+        created=created_at,
+        expires=created_at + timedelta(days=30),
+        created_by="ada@example.com",
+    )
+
+
+def _row(
+    number: int = 0, *, status: int = 200, study: str = "", detail: str = "", action: str = ""
+) -> AuditRow:
+    return AuditRow(
+        number=number,
+        moment=NOW,
+        name="cluster",
+        token="3f9a1c02b7de",
+        address="192.0.2.7",
+        action=action or f"POST /api/studies/{study}/pause",
+        status=status,
+        study=study,
+        detail=detail,
+    )
+
+
+def test_tokens_are_read_as_they_were_written_oldest_first(store: Store) -> None:
+    young, old_token = _token("b" * 12), _token("c" * 12, created_at=NOW - timedelta(days=1))
+    store.add_token(young)
+    store.add_token(old_token)
+    assert store.tokens() == [old_token, young]
+    assert store.token(young.id) == young
+    assert store.token(young.id.upper()) is None
+    assert store.token("nobody") is None
+
+
+def test_a_token_is_revoked_once_and_stays_so(store: Store) -> None:
+    store.add_token(_token())
+    assert store.revoke_token(_token().id)
+    first = store.token(_token().id)
+    assert first is not None and first.revoked is not None
+    assert not store.revoke_token(_token().id)
+    assert not store.revoke_token("nobody")
+    assert store.tokens() == [first]
+
+
+def test_the_last_use_of_a_token_is_the_latest_that_was_told(store: Store) -> None:
+    store.add_token(_token())
+    for moment in (NOW, NOW + timedelta(hours=1), NOW + timedelta(minutes=1)):
+        store.use_token(_token().id, moment)
+    store.use_token("nobody", NOW)
+    token_row = store.token(_token().id)
+    assert token_row is not None and token_row.used == NOW + timedelta(hours=1)
+
+
+def test_what_was_done_is_read_newest_first_by_pages_and_by_study(store: Store) -> None:
+    store.audit([])
+    store.audit([_row(study="a"), _row(study="A")])
+    store.audit([_row(study="a", status=403, detail="long " * 100 + "\0")])
+    rows = store.audited()
+    assert [(row.study, row.status) for row in rows] == [("a", 403), ("A", 200), ("a", 200)]
+    assert sorted(row.number for row in rows) == [row.number for row in reversed(rows)]
+    assert (rows[1].moment, rows[1].address, rows[1].token) == (NOW, "192.0.2.7", "3f9a1c02b7de")
+    assert rows[0].detail.startswith("long long") and len(rows[0].detail) == 255
+    assert store.audited(limit=1) == rows[:1]
+    assert store.audited(before=rows[0].number, limit=1) == rows[1:2]
+    assert store.audited(study="a") == [rows[0], rows[2]]
+
+
+def test_what_is_refused_does_not_drive_out_what_was_done(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_queries, "MOST_AUDITED", 20)
+    monkeypatch.setattr(token_queries, "MOST_REFUSED", 5)
+    store.audit([_row(study="kept")])
+    store.audit([_row(status=401) for _ in range(500)])
+    monkeypatch.setattr(token_queries, "MOST_OF_AGENTS", 7)
+    store.audit(
+        [_row(action=f"POST /api/agents/{action}") for action in ("join", "leave") for _ in range(300)]
+    )
+    rows = store.audited(limit=1000)
+    assert sum(row.action == "POST /api/agents/leave" for row in rows) == 7
+    assert [row.study for row in rows if row.status < 400 and "/api/studies" in row.action] == ["kept"]
+    assert sum(row.status == 401 for row in rows) == 5
+    store.audit([_row() for _ in range(500)])
+    rows = store.audited(limit=1000)
+    assert sum(row.status < 400 and "/api/studies" in row.action for row in rows) == 20
+    assert store.audited(study="kept") == []
+    # deleted numbers are never given again
+    last = rows[0].number
+    store.audit([_row()])
+    assert store.audited(limit=1)[0].number > last

@@ -1,0 +1,138 @@
+"""The attention of a run is looked at over its training, and the run is what it would have been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tempopt.training.messages import decode, encode
+from tempopt.training.run import Run
+
+HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential"}
+
+
+def entropy_by_definition(run: Run, step: Callable[[Any, int], Any], batch: Any) -> list[float]:
+    """Return H / ln n by head of the toy's one layer, averaged over all queries of a batch, in float64."""
+    entropies: list[torch.Tensor] = []
+
+    def see(layer: int, q_BHQD: Any, k_BHKD: Any, **masking: Any) -> None:
+        logits = q_BHQD.double() @ k_BHKD.double().transpose(-2, -1) / math.sqrt(q_BHQD.shape[-1])
+        weights = logits.softmax(-1)
+        entropy = -(weights * weights.log()).sum(-1) / math.log(k_BHKD.shape[-2])
+        entropies.append(entropy.mean(dim=(0, 2)))
+
+    with torch.no_grad(), run.tempered.observed(see):
+        step(batch, 0)
+    (values,) = entropies
+    return [float(value) for value in values]
+
+
+@pytest.mark.parametrize(("module", "attach"), [("Toy", None), ("Stock", {"layers": "auto"})])
+def test_observing_a_run_changes_nothing_of_it(
+    request_for: Any, listener: Any, module: str, attach: Any
+) -> None:
+    runs = [
+        Run(request_for(module, attach=attach, parameters=HOT, observe=observe), listener())
+        for observe in (False, True)
+    ]
+    alone, observed = (run.execute() for run in runs)
+    assert alone.reports == observed.reports
+    for plain_param, observed_param in zip(
+        runs[0].module.parameters(), runs[1].module.parameters(), strict=True
+    ):
+        assert torch.equal(plain_param, observed_param)
+    assert alone.curves == {}
+    layers, heads = {"Toy": (1, 1), "Stock": (2, 2)}[module]
+    assert [*observed.curves] == [
+        f"entropy/{layer}/{head}" for layer in range(layers) for head in range(heads)
+    ]
+    for points in observed.curves.values():
+        steps = [step for step, _ in points]
+        assert (steps[0], steps[-1], len(steps)) == (0, 23, 24)
+        assert all(0.0 <= value <= 1.0 for _, value in points)
+
+
+def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_the_moment(
+    request_for: Any, listener: Any
+) -> None:
+    run = Run(request_for(parameters=HOT, observe=True, data={"batch_size": 3}), listener())
+    by_hand: list[list[float]] = []
+    step_of = run.module.training_step
+
+    def recording_step(batch: Any, batch_idx: int) -> Any:
+        state = torch.get_rng_state()
+        by_hand.append(entropy_by_definition(run, step_of, batch))
+        torch.set_rng_state(state)
+        return step_of(batch, batch_idx)
+
+    run.module.training_step = recording_step
+    curves = run.execute().curves
+    assert [value for _, value in curves["entropy/0/0"]] == pytest.approx(
+        [value for (value,) in by_hand], abs=1e-5
+    )
+
+
+def test_a_run_that_was_interrupted_saw_what_it_would_have_seen(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    reference_result = Run(request_for(parameters=HOT, observe=True), listener()).execute()
+    keeping = {"checkpoints": str(tmp_path), "parameters": HOT, "observe": True}
+    killed_channel = listener(die_at=10)
+    with pytest.raises(SystemExit):
+        Run(request_for(**keeping), killed_channel).execute()
+    resumed_run = Run(request_for(**keeping, attempt=2, resume=killed_channel.saved), listener())
+    assert resumed_run.execute().curves == reference_result.curves
+    assert killed_channel.saved[0].step > 0
+
+
+def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_the_agent(
+    request_for: Any, listener: Any
+) -> None:
+    stopped_result = Run(request_for(observe=True), listener(stop_at=5)).execute()
+    assert (stopped_result.state, stopped_result.curves) == ("stopped", {})
+    complete_result = Run(request_for(observe=True), listener()).execute()
+    assert decode(encode(complete_result)) == complete_result
+
+
+def test_an_attention_that_multiplies_matrices_itself_is_not_seen(request_for: Any, listener: Any) -> None:
+    request = request_for("Stock", attach={"layers": "auto"}, observe=True)
+    run = Run(request, listener())
+    for module in run.module.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            forward = module.forward
+            module.forward = lambda *args, forward=forward, **kwargs: forward(
+                *args, **{**kwargs, "need_weights": True}
+            )
+    assert run.execute().curves == {}
+
+
+def test_attention_that_cannot_be_looked_at_ends_the_looking_and_not_the_run(
+    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise IndexError("index 5 is out of bounds")
+
+    monkeypatch.setattr("tempopt.attention.analysis.monitor.AttentionMonitor.update", broken)
+    observed = Run(request_for(parameters=HOT, observe=True), listener()).execute()
+    alone = Run(request_for(parameters=HOT), listener()).execute()
+    assert (observed.reports, observed.curves) == (alone.reports, {})
+    (note,) = [note for note in observed.notes if "not observed" in note]
+    assert "layer 0" in note and "from step 0 on: IndexError: index 5 is out of bounds" in note
+
+
+def test_attention_of_another_normaliser_is_not_taken_for_softmax(request_for: Any, listener: Any) -> None:
+    sparse = Run(request_for(parameters={"normaliser": "sparsemax"}, observe=True), listener()).execute()
+    assert sparse.curves == {}
+    assert sparse.notes == []
+
+
+def test_several_steps_in_a_batch_do_not_skip_what_is_to_be_seen(request_for: Any, listener: Any) -> None:
+    curves = Run(request_for("Manual", observe=True), listener()).execute().curves
+    steps = [step for step, _ in curves["entropy/0/0"]]
+    assert len(steps) >= 12 and steps == sorted(set(steps))

@@ -1,0 +1,48 @@
+"""Studies whose confirmation has a fixed number of pairs, which tests compare with SciPy on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import arms_of
+from tempopt.verdict.stages import next_tickets
+
+NUM_PAIRS = 8
+
+
+@pytest.fixture(scope="session")
+def fixed_spec(make_spec: Callable[..., StudySpec]) -> Callable[..., StudySpec]:
+    """Return a maker of specs as ``make_spec``, with eight pairs that are all trained at once."""
+
+    def make(sections: dict[str, Any] | None = None, **study: Any) -> StudySpec:
+        return make_spec(sections, **{"seeds": {"confirm": NUM_PAIRS}, **study})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole_study(
+    fixed_spec: Callable[..., StudySpec],
+    make_ticket: Callable[..., TicketRow],
+    run_ticket: Callable[..., TicketRow],
+) -> list[TicketRow]:
+    """The tickets of a study of eight pairs that is over: the search gains 0.1, later seeds a little more."""
+    spec = fixed_spec(candidates=3)
+    rows = [
+        make_ticket(arm, number, 0.5 + number / 100, parameters={"temperature_init": tau + number})
+        for arm, tau in (("baseline", 1.0), ("constant", 2.0), ("search", 3.0))
+        for number in range(1 if arm == "baseline" else 4)
+    ]
+    gains = {"baseline": 0.0, "search": 0.1}
+    while new_tickets := next_tickets(rows, spec):
+        for ticket in new_tickets:
+            value = 0.5 + gains[arms_of(ticket)[0]] * (1 + (ticket.pair or 0) / 100)
+            if ticket.kind == "choose":
+                value = 0.5 + (ticket.candidate or 0) / 100
+            rows.append(run_ticket(ticket, value))
+    return rows

@@ -1,0 +1,53 @@
+"""What is to be expected, in words that people plan with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tempopt.storage.rows import Kind
+from tempopt.verdict.forecast_text import lasting, on, runs_text
+from tempopt.verdict.planned_runs import PlannedRuns, Span
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.42, "0.42 s"),
+        (42, "42 s"),
+        (720, "12 min"),
+        (5.5 * 3600, "5.5 h"),
+        (30 * 3600, "30 h"),
+        (9 * 86400, "9 days"),
+    ],
+)
+def test_a_duration_has_the_unit_that_people_plan_with(seconds: float, text: str) -> None:
+    assert lasting(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "text"),
+    [
+        (1, 0.0, "1 worker"),
+        (2, 0.0, "2 workers"),
+        (1, 1.0, "one GPU"),
+        (2, 0.5, "one GPU"),
+        (4, 2.0, "8 GPUs"),
+        (1, 0.25, "0.25 of a GPU"),
+    ],
+)
+def test_a_place_is_named_by_its_gpus_where_it_has_some(workers: int, gpus: float, text: str) -> None:
+    assert on(workers, gpus) == text
+
+
+def span_of(typical: float, *, spread: float = 0.0) -> dict[Kind, Span]:
+    return {"confirm": Span(min=typical - spread, typical=typical, max=typical + spread)}
+
+
+def test_a_number_of_runs_is_said_with_and_without_a_gain_and_at_most() -> None:
+    runs = PlannedRuns(no_gain=span_of(38.4, spread=48), gain=span_of(33.6, spread=40))
+    assert runs_text(runs) == "about 34 runs with a gain of 2 sd, 38 without a gain; at most 86"
+
+
+@pytest.mark.parametrize(("count", "text"), [(7, "7 runs"), (1, "1 run")])
+def test_a_number_of_runs_that_is_certain_is_one_number(count: int, text: str) -> None:
+    assert runs_text(PlannedRuns(no_gain=span_of(count), gain=span_of(count))) == text

@@ -1,0 +1,202 @@
+"""Can the answers of a verdict be trusted? Whole confirmations simulated, in worlds whose truth is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.rows import TicketRow
+from tempopt.storage.ticket_queries import arms_of
+from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.stages import next_tickets
+from tempopt.verdict.verdict import Verdict, conclude
+from tests.simulated import ModelledStudy, SimulatedStudy, Worth
+from tests.tiers import long_but
+
+FIRST = 0.05
+
+Noise = Callable[[np.random.Generator, int], Any]
+NOISES: dict[str, Noise] = {
+    "normal": lambda rng, size: rng.normal(0, 1, size),
+    "heavy": lambda rng, size: rng.standard_t(3, size),
+    "skewed": lambda rng, size: rng.exponential(1, size),
+    "bimodal": lambda rng, size: rng.normal(0, 0.1, size) - 3 * (rng.random(size) < 0.25),
+    "discrete": lambda rng, size: rng.binomial(50, 0.9, size) / 50,
+}
+Tally = tuple[int, int]
+
+
+def simulate_study(
+    run_ticket: Any, make_ticket: Any, spec: StudySpec, draws: Iterator[float], gain: float, naive: bool
+) -> list[TicketRow]:
+    """Return a whole study in which every parameter set has the same noise, the search's plus ``gain``.
+
+    ``naive``: the winner is estimated by the very runs that made it the winner.
+    """
+
+    def value(arm: str) -> float:
+        return next(draws) + (gain if arm == "search" else 0.0)
+
+    tickets = [make_ticket("baseline", number, value("baseline")) for number in range(3)]
+    tickets += [
+        make_ticket(arm, number, value(arm), parameters={"temperature_init": tau + number})
+        for arm, tau in (("constant", 2.0), ("search", 2.5))
+        for number in range(10)
+    ]
+    while new_tickets := next_tickets(tickets, spec):
+        winner = winner_of(tickets, spec)
+        chosen_values = {
+            t.pair: t.value for t in tickets if (t.kind, t.arm, t.parameters) == ("choose", "search", winner)
+        }
+        confirms = new_tickets[0].kind == "confirm"
+        tickets += [
+            run_ticket(
+                t,
+                chosen_values[t.pair]
+                if naive and confirms and "search" in arms_of(t)
+                else value(arms_of(t)[0]),
+            )
+            for t in new_tickets
+        ]
+    return tickets
+
+
+def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth: float) -> dict[str, Tally]:
+    """Return by test how often a gain is claimed, and how often the interval covers."""
+    counts: dict[str, Tally] = dict.fromkeys(specs, (0, 0))
+    for tickets in studies:
+        for test, spec in specs.items():
+            verdict = conclude(tickets, [], spec)
+            assert verdict is not None
+            total = verdict.total.paired
+            # A mean of accuracies that are multiples of 1/50 is off by rounding.
+            covers = total.ci_low - 1e-9 <= truth <= total.ci_high + 1e-9
+            claims, num_covered = counts[test]
+            counts[test] = (claims + verdict.total.significant, num_covered + covers)
+    return counts
+
+
+def is_within_level(misses: int, studies: int, level: float = FIRST) -> bool:
+    """Whether so many misses are no more than chance makes of a level (p > 0.001)."""
+    return bool(stats.binom.sf(misses - 1, studies, level) > 1e-3)
+
+
+@pytest.fixture
+def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..., dict[str, Tally]]:
+    def simulate(
+        noise: str, studies: int, *, gain: float = 0.0, naive: bool = False, candidates: int = 5
+    ) -> dict[str, Tally]:
+        seeds = {"choose": 8 if naive else 4, "confirm": 8}
+        specs = {
+            test: make_spec(test=test, candidates=candidates, seeds=seeds) for test in ("t", "sign_flip")
+        }
+        rng = np.random.default_rng(20250101)
+        samples = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()
+        runs = (
+            simulate_study(run_ticket, make_ticket, specs["t"], iter(draws), gain, naive) for draws in samples
+        )
+        return tally(specs, runs, gain)
+
+    return simulate
+
+
+@pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
+def test_where_nothing_helps_a_fortieth_of_the_studies_claims_a_gain_at_most(
+    simulation: Any, noise: str
+) -> None:
+    for test, (claims, num_covered) in simulation(noise, 300).items():
+        assert is_within_level(claims, 300, FIRST / 2), (test, claims)
+        assert is_within_level(300 - num_covered, 300), (test, num_covered)
+
+
+@pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
+def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -> None:
+    for test, (_, num_covered) in simulation(noise, 200, gain=0.5).items():
+        assert is_within_level(200 - num_covered, 200), (test, num_covered)
+
+
+@pytest.mark.long
+def test_estimating_on_the_seeds_that_chose_would_be_caught(
+    simulation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # no candidate leaves the race, so that the winner has a run on each of them
+    monkeypatch.setattr("tempopt.storage.racing.ALPHA", 0.0)
+    for claims, num_covered in simulation("normal", 300, naive=True, candidates=10).values():
+        assert not is_within_level(claims, 300, FIRST / 2)
+        assert not is_within_level(300 - num_covered, 300)
+
+
+def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
+    for claims, _ in simulation("normal", 100, gain=3.0).values():
+        assert claims > 90
+
+
+# ---- worlds in which other parameters matter
+
+RATE = {"lr": {"low": 1e-4, "high": 1e-1, "log": True}}
+OTHERS = {"b": {"low": 0.0, "high": 1.0}, "c": {"low": 0.0, "high": 1.0}}
+
+
+def matters(world: random.Random, ridge: float = 0.0) -> Worth:
+    """Return a world in which other parameters matter, and tau only by where the best rate lies.
+
+    ``ridge``: by how many decades the best rate moves with each doubling of tau; no best is better.
+    """
+    best = {name: world.random() for name in ("lr", "b", "c")}
+    noise: dict[Any, float] = {}
+
+    def worth(t: TicketRow) -> float:
+        p = t.parameters
+        assert p is not None
+        lr_position = (np.log10(p["lr"]) + 4) / 3 + ridge * np.log2(p["temperature_init"]) / 3
+        distance = sum(
+            (position - best[name]) ** 2
+            for name, position in ({**p, "lr": lr_position}).items()
+            if name in best
+        )
+        seed_noise = noise.setdefault(t.seed, world.gauss(0, 0.01))
+        run_noise = noise.setdefault((t.seed, str(p)), world.gauss(0, 0.01))
+        return float(-0.2 * distance + seed_noise + run_noise)
+
+    return worth
+
+
+def verdicts(
+    make_spec: Any, other_params: dict[str, Any], studies: int
+) -> Iterator[tuple[Verdict, SimulatedStudy]]:
+    """Return verdicts of worlds in which temperature does nothing but move the best rate."""
+    space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **other_params}
+    for number in range(studies):
+        spec = make_spec({"search": space}, trials=20, seed=number)
+        study = SimulatedStudy(spec, matters(random.Random(number))).run()
+        verdict = conclude(study.rows, [], spec)
+        assert verdict is not None
+        yield verdict, study
+
+
+def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spec: Any) -> None:
+    all_verdicts = [verdict for verdict, _ in verdicts(make_spec, OTHERS, 100)]
+    assert is_within_level(sum(v.total.significant for v in all_verdicts), 100, FIRST / 2)
+    assert is_within_level(sum(v.schedule_shown for v in all_verdicts), 100, FIRST / 2)
+    assert is_within_level(
+        sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in all_verdicts), 100
+    )
+
+
+@pytest.mark.long
+def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown(make_spec: Any) -> None:
+    space = {"search": {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE}}
+    num_shown = 0
+    for number in range(60):
+        spec = make_spec(space, seed=number)
+        study = ModelledStudy(spec, matters(random.Random(number), 1.0)).run()
+        verdict = conclude(study.rows, [], spec)
+        assert verdict is not None
+        num_shown += verdict.total.significant
+    assert is_within_level(num_shown, 60, FIRST / 2)
